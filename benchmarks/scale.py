@@ -203,7 +203,7 @@ class Fleet:
         return again
 
 
-def story(fleet: Fleet, workers: int) -> list[tuple[str, Rebalanced]]:
+def rebalancing_story(fleet: Fleet, workers: int) -> list[tuple[str, Rebalanced]]:
     """Return what happens to shards when a group starts, loses workers, gets them back, and grows."""
     everybody = [f"w{number:03}" for number in range(workers)]
     told = [(f"{workers} workers start", fleet.rebalance(everybody))]
@@ -258,7 +258,7 @@ def rebalances(entities: int, partitions: int, workers: int) -> str:
         "what happens | shards of one worker | moved | taken over | rebalances",
         [
             f"{what} | {one.least} to {one.most} | {one.moved} | {one.orphans} | {one.rounds}"
-            for what, one in story(fleet, workers)
+            for what, one in rebalancing_story(fleet, workers)
         ],
     )
 

@@ -14,9 +14,13 @@ HEAD = """# Commands
 
 Every command of lapse with its options, as `--help` (`-h`) has them. [Running lapse](operations.md#commands) says what
 each is for. This page is printed by `python tests/commands.py`, and a test compares the two.
-Exit codes: 0 done, 1 not done (standard error says why and what to do), 2 wrong usage: an option or argument that
-is unknown or missing, or an option whose value cannot be read. What an argument names and what is not there, and a
-bookmark or an expression that cannot be read, is told with 1.
+
+| exit code | meaning |
+|---|---|
+| 0 | done |
+| 1 | not done, as if a queue does not exist or an expression cannot be read; standard error says what to do |
+| 2 | wrong usage: an option or argument that is unknown or missing, or an option whose value cannot be read |
+
 With `--json` a command prints one object, or one object on each line. An empty list has no lines.
 
 - `KAFKA_BOOTSTRAP_SERVERS` names the brokers for every command. `--bootstrap-servers` comes before it, and

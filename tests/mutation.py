@@ -26,7 +26,7 @@ import hypothesis.stateful
 import pytest
 
 from support.suite.mutant import Mutant, mutants, sample
-from support.suite.trial import NOT_RUN, Fate, Replacing, Trees, forks, imported_anew
+from support.suite.trial import NOT_RUN, Fate, Replacing, Trees, forks, run_after_import
 
 ROOT = Path(__file__).parents[1]
 CORE = ROOT / "streams/lapse/core/queue"
@@ -127,7 +127,7 @@ def run(chosen: list[Mutant], trees: Trees, report: Report, jobs: int) -> int:
     replaced = [mutant for mutant in chosen if mutant.replaced]
     status = pytest.main(OPTIONS, [Replacing(replaced, trees, CORE, limit_s, jobs, report.add)])
     if status == pytest.ExitCode.OK:
-        forks(anew, lambda mutant: imported_anew(mutant, trees, OPTIONS), 600, jobs, report.add)
+        forks(anew, lambda mutant: run_after_import(mutant, trees, OPTIONS), 600, jobs, report.add)
     return status
 
 

@@ -108,7 +108,7 @@ class _Asker:
             for worker in workers:
                 if worker.code is not None:
                     raise RuntimeError(f"a worker ended with code {worker.code}")
-            self._look()
+            self._ask_and_read()
 
     def until_all_answer(self, workers: list[Worker], later_s: float = 0.0) -> None:
         """Send commands until every shard has answered one sent at least `later_s` seconds from now."""
@@ -123,7 +123,7 @@ class _Asker:
     def _is_answered(self, asked: float) -> bool:
         return len(self._answered[_id(asked)]) == len(self._shards)
 
-    def _look(self) -> None:
+    def _ask_and_read(self) -> None:
         now = time.time()
         if not self._asked or now - self._asked[-1] >= _EVERY_S:
             self._asked.append(now)

@@ -102,7 +102,7 @@ class Run:
         self.begun_s = time.time() + 0.5
         works = [(self._publish, number) for number in range(self._callers)]
         works += [(self._receive, number) for number in range(self._callers)]
-        threads = [threading.Thread(target=self._guarded, args=work, daemon=True) for work in works]
+        threads = [threading.Thread(target=self._note_fault, args=work, daemon=True) for work in works]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -110,7 +110,7 @@ class Run:
         if self._faults:
             raise self._faults[0]
 
-    def _guarded(self, work: Any, number: int) -> None:
+    def _note_fault(self, work: Any, number: int) -> None:
         try:
             work(number)
         except Exception as error:  # noqa: BLE001  # `go` raises it
@@ -153,7 +153,7 @@ def run(
     """Publish, receive and acknowledge at a steady rate, everything including the broker on `cores` cores (0 = all)."""
     name = f"gateway-{time.time_ns()}"
     if cores:
-        _keep_to(cores)
+        _limit_cores(cores)
     with Worker(bootstrap_servers, name, f'[queue.{name}]\nexpiration = "enabled"\nlease_period = "60s"\n') as worker:
         create(bootstrap_servers, name)
         worker.apply()
@@ -186,7 +186,7 @@ def _received(caller: Caller) -> bool:
     return bool(found)
 
 
-def _keep_to(cores: int) -> None:
+def _limit_cores(cores: int) -> None:
     """Limit this process, its children and the broker to some cores."""
     some = set(sorted(os.sched_getaffinity(0))[:cores])
     os.sched_setaffinity(0, some)

@@ -23,11 +23,11 @@ _NOTE: Final = struct.Struct("<dff")
 
 def longest(path: Path, since_s: float, until_s: float) -> tuple[float, float]:
     """Return the longest turn between two instants (s since the epoch): (ms of CPU, ms of the clock); zeros = none."""
-    notes = [one for one in _NOTE.iter_unpack(_whole(path.read_bytes())) if since_s <= one[0] <= until_s]
+    notes = [one for one in _NOTE.iter_unpack(_without_cut_note(path.read_bytes())) if since_s <= one[0] <= until_s]
     return max((one[1] for one in notes), default=0.0), max((one[2] for one in notes), default=0.0)
 
 
-def _whole(data: bytes) -> bytes:
+def _without_cut_note(data: bytes) -> bytes:
     return data[: len(data) // _NOTE.size * _NOTE.size]
 
 

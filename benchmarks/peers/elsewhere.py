@@ -41,10 +41,10 @@ def python_with(requirement: str) -> Path:
 
 def is_here(name: str, module: str) -> bool:
     """Return whether a program is installed or was built."""
-    return shutil.which(name) is not None or _kept(name, module).exists()
+    return shutil.which(name) is not None or _built_program(name, module).exists()
 
 
-def _kept(name: str, module: str) -> Path:
+def _built_program(name: str, module: str) -> Path:
     return cache_dir() / "benchmarks" / f"{name}-{module.rpartition('@')[2]}"
 
 
@@ -56,7 +56,7 @@ def go_program(name: str, module: str) -> Path:
     """
     if found := shutil.which(name):
         return Path(found)
-    kept = _kept(name, module)
+    kept = _built_program(name, module)
     with locked(kept.with_name(f".{kept.name}.lock")):
         if kept.exists():
             return kept

@@ -61,18 +61,18 @@ def run(
         worker.until(lambda: _restored(worker.log) == 1)
         idle_mib = _most_mib(worker)
         with _limited(worker, limit_mib):
-            _tell(f"publishing {messages:,} messages; the worker has {idle_mib:.0f} MiB")
+            _log(f"publishing {messages:,} messages; the worker has {idle_mib:.0f} MiB")
             began = time.perf_counter()
             publish(bootstrap_servers, name, messages, headers=_lifetimes())
             _await_depth(connection, name, messages)
             filled_s = time.perf_counter() - began
             full = _segments(port)
             most_mib = _most_mib(worker)
-            _tell(f"{messages:,} queued: {full['memory']:.0f} segments in memory, {full['disk']:.0f} on disk")
+            _log(f"{messages:,} queued: {full['memory']:.0f} segments in memory, {full['disk']:.0f} on disk")
             figures = _take(connection, name, taken, worker)
             read = _segments(port)["loads"] - full["loads"]
             most_mib = max(most_mib, _most_mib(worker))
-        _tell(f"{taken:,} taken; the worker has had {most_mib:.0f} MiB at most. kill -9")
+        _log(f"{taken:,} taken; the worker has had {most_mib:.0f} MiB at most. kill -9")
         again = time.perf_counter()
         worker.kill()
         worker.start()
@@ -120,7 +120,7 @@ def _await_depth(connection: Connection, name: str, messages: int) -> None:
                 raise RuntimeError(f"{depth} of {messages} read within {_LONGEST_S:.0f} s")
             if time.monotonic() - told > _TELL_S:
                 told = time.monotonic()
-                _tell(f"{depth:,} of {messages:,} read")
+                _log(f"{depth:,} of {messages:,} read")
             time.sleep(0.5)
 
 
@@ -136,7 +136,7 @@ def _limited(worker: Worker, limit_mib: int) -> Iterator[None]:
             except psutil.NoSuchProcess:
                 return
             if mib > limit_mib:
-                _tell(f"killed: {mib:.0f} MiB, and {limit_mib} are the limit")
+                _log(f"killed: {mib:.0f} MiB, and {limit_mib} are the limit")
                 process.kill()
                 return
 
@@ -188,7 +188,7 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _tell(text: str) -> None:
+def _log(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 

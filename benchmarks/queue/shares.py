@@ -46,14 +46,16 @@ def run(
     with Worker(bootstrap_servers, name, f'[queue.{name}]\nlease_period = "60s"\n{options}\n') as worker:
         create(bootstrap_servers, name)
         worker.apply()
-        publish(bootstrap_servers, name, len(tenants), headers=[[]], payload=lambda number: said(tenants[number]))
+        publish(
+            bootstrap_servers, name, len(tenants), headers=[[]], payload=lambda number: encode_message(tenants[number])
+        )
         worker.start()
         connection = Connection(bootstrap_servers)
         with QueueSubscriber(name, max_backlog=_BACKLOG, connection=connection, timeout_s=90) as subscriber:
             return _consume(subscriber, worker, Visitors(bootstrap_servers, name), others, rate, seconds)
 
 
-def said(tenant: str, at: float = 0.0) -> bytes:
+def encode_message(tenant: str, at: float = 0.0) -> bytes:
     """Return a message of a tenant; `at` is when it was published, on this process's clock, s."""
     return b'{"tenant":"%s","at":%.6f,"note":"%s"}' % (tenant.encode(), at, b"x" * 150)
 
@@ -127,7 +129,7 @@ class Visitors:
         number = 0
         while not self._over.wait(1 / _VISITORS):
             at = round(time.perf_counter(), 6)
-            self._producer.produce(self._topic, said(f"visitor-{number % _VISITORS}", at))
+            self._producer.produce(self._topic, encode_message(f"visitor-{number % _VISITORS}", at))
             self._producer.poll(0)
             self.published.append(at)
             number += 1

@@ -83,19 +83,19 @@ def run(
                 if len(found) != (top_n or messages // 100):
                     raise RuntimeError(f"{len(found)} records")
         time.sleep(0.5)
-        updates = _updates_told(bootstrap_servers, told, begin)
-        before = _between(updates, quiet_from_ms, asked_ms[0][0])
-        pauses_ms = [_longest_pause_ms(_between(updates, *one)) for one in asked_ms]
+        updates = _delivered_updates(bootstrap_servers, told, begin)
+        before = _made_between(updates, quiet_from_ms, asked_ms[0][0])
+        pauses_ms = [_longest_pause_ms(_made_between(updates, *one)) for one in asked_ms]
         standstills = metronome.standstills()
         return {
             "messages": messages,
             "seconds": statistics.median(seconds),
             "before_p99_ms": _p99(before),
             "before_pause_ms": _longest_pause_ms(before),
-            "during_p99_ms": _p99(_between(updates, asked_ms[0][0], asked_ms[-1][1])),
+            "during_p99_ms": _p99(_made_between(updates, asked_ms[0][0], asked_ms[-1][1])),
             "pause_ms": statistics.median(pauses_ms),
             "worst_pause_ms": max(pauses_ms),
-            "worst_awake_ms": max(_longest_pause_ms(_between(updates, *one), standstills) for one in asked_ms),
+            "worst_awake_ms": max(_longest_pause_ms(_made_between(updates, *one), standstills) for one in asked_ms),
         }
 
 
@@ -126,7 +126,7 @@ def _updates(bootstrap_servers: str, name: str) -> Iterator[None]:
         thread.join()
 
 
-def _updates_told(bootstrap_servers: str, told: str, begin: int) -> list[tuple[int, int]]:
+def _delivered_updates(bootstrap_servers: str, told: str, begin: int) -> list[tuple[int, int]]:
     """Return the times of each update and of its delivery to the subscription, ms since the epoch."""
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "benchmark-waits"})
     at = TopicPartition(told, 0, begin)
@@ -144,7 +144,7 @@ def _updates_told(bootstrap_servers: str, told: str, begin: int) -> list[tuple[i
     return updates
 
 
-def _between(updates: list[tuple[int, int]], from_ms: float, until_ms: float) -> list[tuple[int, int]]:
+def _made_between(updates: list[tuple[int, int]], from_ms: float, until_ms: float) -> list[tuple[int, int]]:
     """Return the updates that were made within a period."""
     return [one for one in updates if from_ms <= one[0] <= until_ms]
 

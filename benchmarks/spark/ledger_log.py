@@ -94,12 +94,12 @@ def write(
             for _ in range(count):
                 _put(producer, queue, partition, _PAYLOAD, _HEADERS)
             written.published += count
-            _tell(producer, written, chance, BookmarkRange(queue, partition, begin, begin + count - 1))
+            _write_fates(producer, written, chance, BookmarkRange(queue, partition, begin, begin + count - 1))
     producer.flush()
     return written
 
 
-def _tell(producer: Producer, written: Written, chance: random.Random, messages: BookmarkRange) -> None:
+def _write_fates(producer: Producer, written: Written, chance: random.Random, messages: BookmarkRange) -> None:
     """Choose the fates of a step's messages, and write its events and dead letters."""
     queue, partition = messages.topic, messages.partition
     now_ms = time.time_ns() // 1_000_000

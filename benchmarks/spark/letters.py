@@ -107,25 +107,25 @@ def _columns(raw: DataFrame) -> DataFrame:
     return told.select("*", *(column.alias(name) for name, column in made.items()))
 
 
-def _whole(data: DataFrame) -> int:
+def _count_all_columns(data: DataFrame) -> int:
     """Compute every column of every row, and count the rows, so that Spark skips nothing."""
     made = F.count(F.when(F.xxhash64(*_ALL, "key", "value").isNotNull(), 1))
     return int(data.agg(made).collect()[0][0])
 
 
 def _readable(letters: DataFrame) -> int:
-    return _whole(letters.where(F.col("fault").isNull()))
+    return _count_all_columns(letters.where(F.col("fault").isNull()))
 
 
 def _with_id(records: DataFrame) -> int:
-    return _whole(records.where(F.col("id").isNotNull()))
+    return _count_all_columns(records.where(F.col("id").isNotNull()))
 
 
 _Ask = Callable[[DataFrame], int]
 _QUESTIONS: Final[dict[str, tuple[_Ask, _Ask]]] = {
     "count": (_count, _count),
     "by_reason": (_by_reason, _by_reason),
-    "whole": (_whole, _whole),
+    "whole": (_count_all_columns, _count_all_columns),
     "readable": (_readable, _with_id),
 }
 """The queries by name: one on the reader, and the same by hand."""

@@ -80,15 +80,15 @@ def test_no_expired_record_returns_to_life(deploy: Deploy, store: str) -> None:
             trouble.start()
             ends_at = time.monotonic() + SECONDS
             while time.monotonic() < ends_at:
-                load.look(client)
+                load.check_query(client)
             over.set()
             trouble.join()
         # Whoever was killed last has read what its copies lacked: without their tombstones it would trust them wrongly.
         until(lambda: all(worker.shards for worker in here.workers), "both workers have shards again", 90)
         compact_eagerly(here.servers, *compacted, tombstones_ms=0)
-        until(lambda: load.look(client), "an answer after the last accident", 90)
+        until(lambda: load.check_query(client), "an answer after the last accident", 90)
         time.sleep(LONGEST_MS / 1000)
-        assert load.look(client)
+        assert load.check_query(client)
         left = load.remaining()
         until(lambda: load.compacted() == left, "the compacted topic as it should be")
 
@@ -98,7 +98,7 @@ def test_no_expired_record_returns_to_life(deploy: Deploy, store: str) -> None:
             shutil.rmtree(here.directory / f"data-{number}", ignore_errors=True)
         for worker in here.workers:
             worker.start()
-        until(lambda: load.look(client), "an answer of new workers", 90)
+        until(lambda: load.check_query(client), "an answer of new workers", 90)
         assert {record.key: record.expires_at_ms for record in client.query()} == dict.fromkeys(left)
     assert load.expired > 100
     assert load.judged > 100

@@ -223,7 +223,7 @@ class ReplyQueue:
                 try:
                     self._subscriber = subscriber = self._subscribed()
                 except LapseError as error:
-                    log.warning("%s, the queue of replies, could not be made again: %s", self.name, error)
+                    log.warning("%s, the queue of replies, could not be created again: %s", self.name, error)
                     self._give_up(error)
                     return
 
@@ -239,7 +239,7 @@ class ReplyQueue:
         ident = next((value for name, value in delivery.headers if name == header.CORRELATION_ID), None)
         future = self._pending.pop((ident or b"").decode("utf-8", "replace"), None)
         if future is None:
-            log.debug("%s: nobody waits for it any more", delivery)
+            log.debug("%s: no request waits for it any more", delivery)
         elif future.set_running_or_notify_cancel():
             future.set_result(
                 Reply(

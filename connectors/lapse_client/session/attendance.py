@@ -91,7 +91,7 @@ class Attendance:
             told = AnswerTimeout(shards[0].entity, command, deserted, SILENCE_S + _ANSWER_S, sent)
             if not self._insists:
                 raise told
-            log.warning("%s. Waiting on, %g s in all", told, timeout_s)
+            log.warning("%s. Waiting for %g s in all", told, timeout_s)
 
 
 def _may_take_long(command: Command) -> bool:

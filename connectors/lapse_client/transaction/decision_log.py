@@ -132,7 +132,9 @@ class DecisionLog:
                 known = told.result()["message.timestamp.type"].value == "LogAppendTime"
             except KafkaException as error:
                 log.info(
-                    "%s: how it is stamped is not known, so decisions are read from the first one: %s", source, error
+                    "%s: the kind of its timestamps is not known, so decisions are read from the first one: %s",
+                    source,
+                    error,
                 )
                 known = False
             self._stamped[source] = known

@@ -112,7 +112,7 @@ def _throw_out_others(wanted: Iterable[Jar], store: Path) -> None:
         try:
             jar.verify(file)
         except JarCorrupt as error:
-            logger.warning("%s It is thrown out, and fetched again.", str(error).split(" Delete it", maxsplit=1)[0])
+            logger.warning("%s It is removed, and downloaded again.", str(error).split(" Delete it", maxsplit=1)[0])
             file.unlink()
 
 

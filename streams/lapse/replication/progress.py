@@ -60,7 +60,7 @@ class Progress:
             return None
         if taken.get("topics", self._topics[topic]) != self._topics[topic]:  # older versions wrote no ids
             logger.warning(
-                "%s, partition %d: this topic, or the one downstream, was made anew; read from its beginning",
+                "%s, partition %d: this topic, or the one downstream, was created again; read from its beginning",
                 topic,
                 partition,
             )

@@ -214,7 +214,7 @@ class Replicator:
                 place = TopicPartition(name, partition, OFFSET_BEGINNING if taken is None else taken)
                 end = consumer.get_watermark_offsets(place, timeout=_PATIENCE_S)[1]
                 if place.offset > end:
-                    logger.warning("%s, partition %d: made anew upstream; read from its beginning", name, partition)
+                    logger.warning("%s, partition %d: created again upstream; read from its beginning", name, partition)
                     place.offset = OFFSET_BEGINNING
                 starts.append(place)
         return starts

@@ -70,7 +70,7 @@ class Endpoint:
             self._server = _Server(host, port, self._starting)
         except OSError as error:
             logger.warning(
-                "no metrics: metrics_port %d on %s cannot be had: %s. End the program that has it, or give another "
+                "no metrics: metrics_port %d on %s cannot be opened: %s. End the program that uses it, or set another "
                 "metrics_port, and start the worker again",
                 port,
                 host,

@@ -199,7 +199,7 @@ def test_whoever_insists_is_told_and_served_once_a_worker_runs(
         waiting = thread.submit(received)
         until(lambda: "no answer to subscribe from shard 0 within 0.6 s" in caplog.text, "the log tells")
         assert "Check that a worker runs" in caplog.text
-        assert "Waiting on, 30 s in all" in caplog.text
+        assert "Waiting for 30 s in all" in caplog.text
         here.worker()
         here.write("late", "x")
         assert waiting.result(60) == b"x"

@@ -191,7 +191,7 @@ def test_a_new_shard_reads_nothing_while_an_older_one_holds_what_came_before(dep
         until(lambda: "2 partitions" in worker.text, "it is told", 40)
         assert here.lapse("queue", "partitions", here.name("flow"), "--dry-run").returncode == 0
         assert here.lapse("queue", "partitions", here.name("flow")).returncode == 0
-        until(lambda: "partition 1: reads nothing before" in worker.text, "the new shard", 60)
+        until(lambda: "partition 1: waits until the older shards" in worker.text, "the new shard", 60)
         here.write("flow", moves, partition=1)
         worker.kill()
         worker.start().wait_for_shards(2)

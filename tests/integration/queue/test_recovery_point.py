@@ -56,7 +56,7 @@ def test_a_queue_begins_at_a_bookmark_and_other_partitions_at_its_instant(deploy
     holds(here, "removed", ["0:3", "0:4", "0:5", "1:2", "1:3", "1:4", "1:5"])
     holds(here, "beyond", ["1:4", "1:5"])
     holds(here, "total", ["0:4", "0:5", "1:4", "1:5"])
-    assert "Kafka has removed what stood before offset 2" in worker.text
+    assert "Kafka has removed the records before offset 2" in worker.text
     assert "the log ends at 6" in worker.text
     worker.kill()
     here.configure({"single": {**common, "recovery_point": "t{}:7:0"}})

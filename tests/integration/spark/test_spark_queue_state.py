@@ -31,7 +31,7 @@ def told(kafka: str, name: str, at_ms: int) -> Messages:
             one["until_ms"],
             one["expires_at_ms"],
         )
-        for one in spark_state.told(kafka, name, at_ms, "messages")
+        for one in spark_state.state_at(kafka, name, at_ms, "messages")
     ]
 
 

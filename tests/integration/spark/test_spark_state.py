@@ -19,7 +19,9 @@ Records = dict[str, tuple[str, int | None]]
 
 
 def told(kafka: str, name: str, at_ms: int) -> Records:
-    return {one["key"]: (one["value"], one["expires_at_ms"]) for one in spark_state.told(kafka, name, at_ms, "records")}
+    return {
+        one["key"]: (one["value"], one["expires_at_ms"]) for one in spark_state.state_at(kafka, name, at_ms, "records")
+    }
 
 
 def test_the_state_of_earlier_instants_is_what_queries_showed(

@@ -258,7 +258,7 @@ def test_states_of_random_instants_of_a_torn_run_are_what_was_shown(spark, kafka
 
     by_command = [(shard, look) for look in queued for shard in look.agrees_at_ms if look.messages[shard]]
     for shard, look in random.Random(SEED).sample(by_command, BY_COMMAND):
-        answer = spark_state.told(kafka, name, look.agrees_at_ms[shard], "messages")
+        answer = spark_state.state_at(kafka, name, look.agrees_at_ms[shard], "messages")
         told = [row(SimpleNamespace(**one)) for one in answer]
         of_shard = [one for one in told if Bookmark.parse(str(one[0])).partition == shard]
         assert look.kept(of_shard) == look.kept(look.messages[shard])

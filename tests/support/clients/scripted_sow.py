@@ -100,7 +100,9 @@ class ScriptedSow:
         records = self.records[partition]
         match command.command:
             case "sow" if command.state == "scheduled":
-                waiting = sorted((self.scheduled[partition][at][0] for at in self._meant(partition, command)), key=_due)
+                waiting = sorted(
+                    (self.scheduled[partition][at][0] for at in self._selected_updates(partition, command)), key=_due
+                )
                 first = command.skip or 0
                 shown = waiting[first:][: command.top_n]
                 self._answer(partition, command, counts={"scheduled": len(waiting)}, updates=tuple(shown))
@@ -127,7 +129,7 @@ class ScriptedSow:
                 counts = {"records": len(records), "scheduled": len(self.scheduled[partition])}
                 self._answer(partition, command, counts=counts)
             case "sow_delete" if command.state == "scheduled":
-                withdrawn = self._meant(partition, command)
+                withdrawn = self._selected_updates(partition, command)
                 for offset in withdrawn:
                     del self.scheduled[partition][offset]
                 self._answer(partition, command, counts={"removed": len(withdrawn)})
@@ -140,7 +142,7 @@ class ScriptedSow:
                     self._update(partition, key, None)
                 self._answer(partition, command, counts={"removed": len(gone)})
 
-    def _meant(self, partition: int, command: Command) -> list[int]:
+    def _selected_updates(self, partition: int, command: Command) -> list[int]:
         """Return the offsets of the scheduled updates that a command selects."""
         waiting = self.scheduled[partition]
         if command.bookmarks:

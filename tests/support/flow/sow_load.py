@@ -77,13 +77,13 @@ class SowLoad:
         try:
             while not self._stopping.wait(0.01):
                 for _ in range(max(1, self._rate // 100)):
-                    self._one()
+                    self._write_next()
                 self._producer.poll(0)
             assert self._producer.flush(60) == 0
         except BaseException as error:  # noqa: BLE001  # `stop` reports it
             self._faults.append(error)
 
-    def _one(self) -> None:
+    def _write_next(self) -> None:
         chance, number = self._chance, self.written
         key = chance.choice(self._keys)
         headers: dict[str, bytes] = {}
@@ -129,7 +129,7 @@ class SowLoad:
         self._producer.produce(self.name, value, key, headers=list(headers.items()), on_delivery=safe)
         self.written += 1
 
-    def look(self, client: SowClient) -> bool:
+    def check_query(self, client: SowClient) -> bool:
         """Query all records, and check them. Return False if no worker answered, as after a kill."""
         asked_ms = now_ms()
         with self._lock:
@@ -140,7 +140,7 @@ class SowLoad:
             return False
         answered_ms = now_ms()
         for record in shown:
-            self._judge(record, asked_ms, known)
+            self._check_record(record, asked_ms, known)
         places = {record.key: record.bookmark for record in shown}
         assert len(places) == len(shown), "a key is shown twice"
         with self._lock:
@@ -155,7 +155,7 @@ class SowLoad:
         self.looked += 1
         return True
 
-    def _judge(self, record: SowRecord, asked_ms: int, known: Mapping[bytes, Update]) -> None:
+    def _check_record(self, record: SowRecord, asked_ms: int, known: Mapping[bytes, Update]) -> None:
         assert record.bookmark is not None
         place = record.bookmark.partition, record.bookmark.offset
         deadline = time.monotonic() + 10

@@ -144,12 +144,12 @@ def fits(shown: str, printed: str) -> bool:
     """Return whether a command's output matches what the page shows."""
     pattern = "\n".join(
         ".*" if line == "…" else ".*?".join(map(re.escape, re.split(r" ?… ?|…", line))).replace(".*?", "[^\n]*?")
-        for line in _even(shown)
+        for line in _without_widths(shown)
     )
-    return re.fullmatch(pattern, "\n".join(_even(printed)), re.DOTALL) is not None
+    return re.fullmatch(pattern, "\n".join(_without_widths(printed)), re.DOTALL) is not None
 
 
-def _even(text: str) -> list[str]:
+def _without_widths(text: str) -> list[str]:
     """Return the lines without anything that depends on the width of a column."""
     lines = [re.sub(r" +", " ", re.sub(r"([━─])\1+", r"\1", line)).strip() for line in text.strip().splitlines()]
     return [line for line in lines if line]

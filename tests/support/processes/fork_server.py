@@ -188,7 +188,7 @@ def _serve(control: socket.socket) -> dict[str, Any]:
         ready = select.select([control, wakes], [], [])[0]
         if wakes in ready:
             os.read(wakes, 4096)
-            _bury(running)
+            _report_ended(running)
         if control not in ready:
             continue
         data, files, _, _ = socket.recv_fds(control, _LONGEST_REQUEST, 3)
@@ -217,7 +217,7 @@ def _serve(control: socket.socket) -> dict[str, Any]:
         control.send(str(pid).encode())
 
 
-def _bury(running: dict[int, int]) -> None:
+def _report_ended(running: dict[int, int]) -> None:
     """Report the exit status of children that have ended."""
     while running:
         pid, status = os.waitpid(-1, os.WNOHANG)

@@ -13,7 +13,7 @@ def state(kafka: str, *words: str) -> Result:
     return CliRunner().invoke(commands, ["state", "--bootstrap", kafka, "--json", *words])
 
 
-def told(kafka: str, name: str, at_ms: int, what: str) -> list[dict[str, Any]]:
+def state_at(kafka: str, name: str, at_ms: int, what: str) -> list[dict[str, Any]]:
     """Return all `messages` or `records` of an entity at an instant. Check that the answer is complete."""
     done = state(kafka, "--entity", name, "--at", str(at_ms))
     assert done.exit_code == 0, done.output

@@ -38,13 +38,13 @@ def name_of(state: State) -> str:
     return state.name.lower().replace("_", " ")
 
 
-def listed(states: Iterable[State]) -> str:
+def list_states(states: Iterable[State]) -> str:
     """List states for people."""
     names = [name_of(state) for state in sorted(states)]
     return " or ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
 
 
-def taken(trigger: Trigger) -> dict[str, set[State]]:
+def states_taken(trigger: Trigger) -> dict[str, set[State]]:
     """Return the states that a trigger takes, by guard. The key is empty for states with no guard or several."""
     guards: dict[State, set[str]] = {}
     for row in ROWS:
@@ -56,18 +56,20 @@ def taken(trigger: Trigger) -> dict[str, set[State]]:
     return dict(sorted(found.items()))
 
 
-def spared(trigger: Trigger) -> set[State]:
+def unchanged_states(trigger: Trigger) -> set[State]:
     """Return the states of existing messages that a trigger does not change."""
     there = {state for state, meaning in MEANINGS.items() if meaning.there or meaning.deferred}
-    return there - set().union(*taken(trigger).values())
+    return there - set().union(*states_taken(trigger).values())
 
 
 def in_words(trigger: Trigger) -> str:
     """Describe which states a trigger takes and which it spares."""
-    parts = [f"{listed(states)}{f' ({guard})' if guard else ''}" for guard, states in taken(trigger).items()]
-    left = spared(trigger)
+    parts = [
+        f"{list_states(states)}{f' ({guard})' if guard else ''}" for guard, states in states_taken(trigger).items()
+    ]
+    left = unchanged_states(trigger)
     return f"*{trigger.value}* takes messages that are {'; '.join(parts)}" + (
-        f". It spares those that are {listed(left)}." if left else "."
+        f". It spares those that are {list_states(left)}." if left else "."
     )
 
 
@@ -98,6 +100,14 @@ def page() -> str:
         kinds = {one.changes for one in ROWS if one[0] is row.trigger and one[2] is row.when and one.state in states}
         changes = " or ".join(", then ".join(kind.name.lower() for kind in one) or "none" for one in sorted(kinds))
         event, reason = (f"`{text}`" if text else "" for text in (row.emits, row.reason or ""))
-        cells = (trigger, listed(states), row.when.value if row.when else "", name_of(row.to), changes, event, reason)
+        cells = (
+            trigger,
+            list_states(states),
+            row.when.value if row.when else "",
+            name_of(row.to),
+            changes,
+            event,
+            reason,
+        )
         lines.append(f"| {' | '.join(cells)} |")
     return _HEAD + "\n".join(lines) + "\n"

@@ -157,7 +157,7 @@ class First:
             self.failed = self.failed or f"{report.nodeid} (import)"
 
 
-def imported_anew(mutant: Mutant, trees: Trees, options: Sequence[str]) -> str:
+def run_after_import(mutant: Mutant, trees: Trees, options: Sequence[str]) -> str:
     """Run the tests after importing the package and the tests again. Call it in a fork."""
     for name in [name for name in sys.modules if name.startswith((mutant.module.rpartition(".")[0], "unit"))]:
         del sys.modules[name]
@@ -222,18 +222,18 @@ class Replacing(First):
         for item, seconds, names in zip(session.items, took_s, reached, strict=True):
             self._trials[item.nodeid] = Trial(item, float(seconds), frozenset(names.split("\t")))
         print(f"the tests take {plain.s} s, {plain.cpu_s} s of CPU", flush=True)
-        forks(self._chosen, self._try, 600, self._jobs, self._learn)
+        forks(self._chosen, self._try, 600, self._jobs, self._note_fate)
         return True
 
     def _measured(self, run: Callable[[], Iterable[str]]) -> tuple[list[str], Fate]:
         """Run the tests without a mutant, in a fork that writes a line for each test."""
         with tempfile.NamedTemporaryFile() as notes:
 
-            def as_it_is() -> str:
+            def without_mutant() -> str:
                 Path(notes.name).write_text("\n".join(run()))
                 return self.failed
 
-            fate = fork(as_it_is, 1800)
+            fate = fork(without_mutant, 1800)
             if fate.by:
                 pytest.exit(f"the tests fail without any mutant: {fate.by}", 2)
             return Path(notes.name).read_text().split("\n"), fate
@@ -252,7 +252,7 @@ class Replacing(First):
             sys.settrace(None)
             yield "\t".join({_called(code) for code in codes if code.co_filename.startswith(self._directory)})
 
-    def _learn(self, mutant: Mutant, fate: Fate) -> None:
+    def _note_fate(self, mutant: Mutant, fate: Fate) -> None:
         if fate.by in self._trials:
             self._trials[fate.by].noticed.update([_name(mutant), mutant.module])
         self._tell(mutant, fate)

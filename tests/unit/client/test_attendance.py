@@ -70,7 +70,7 @@ def test_who_insists_waits_for_the_rest_of_the_time_and_the_log_tells(caplog: py
     left_s = Attendance(Cluster(1).send, insists=True, settles=False).check(SHARDS, "subscribe", 30)
     assert left_s == pytest.approx(29.98)
     assert "orders: no answer to subscribe from shard 0 within 0.02 s. Check that a worker runs" in caplog.text
-    assert "Waiting on, 30 s in all" in caplog.text
+    assert "Waiting for 30 s in all" in caplog.text
     caplog.clear()
     Attendance(Cluster(0, 1).send, insists=False, settles=False).check(SHARDS, "subscribe", 30)
     assert not caplog.text, "they are there, and have much to do"

@@ -99,7 +99,7 @@ def test_a_port_that_is_taken_is_warned_about(caplog: pytest.LogCaptureFixture) 
         other.listen()
         taken = other.getsockname()[1]
         Endpoint().open("127.0.0.1", taken)
-    assert f"no metrics: metrics_port {taken} on 127.0.0.1 cannot be had" in caplog.text
+    assert f"no metrics: metrics_port {taken} on 127.0.0.1 cannot be opened" in caplog.text
     assert "give another metrics_port" in caplog.text
 
 

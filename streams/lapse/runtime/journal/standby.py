@@ -87,7 +87,7 @@ class Standby:
             try:
                 await self._read()
             except Exception:
-                logger.exception("%s: standing by was interrupted; it begins anew", self._topic)
+                logger.exception("%s: standing by was interrupted; it begins again", self._topic)
                 for partition in list(self._followed):
                     self._drop(partition)
                 await asyncio.sleep(_PAUSE_S)

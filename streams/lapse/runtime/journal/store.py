@@ -122,7 +122,7 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
         # During a rebalance that this worker missed, another worker may have had a shard.
         for partition, mine_still in zip(owned, await asyncio.gather(*map(self._is_still_mine, owned)), strict=True):
             if not mine_still:
-                logger.warning("%s, partition %d: belonged to another worker meanwhile", self.table_name, partition)
+                logger.warning("%s, partition %d: another worker has owned it meanwhile", self.table_name, partition)
                 await self._release(partition)
         coming = sorted(mine - self._owned)
         self.early = set()
@@ -220,7 +220,7 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
         try:
             return await self._claimed_epochs(partition)
         except TROUBLE as error:
-            logger.warning("%s, partition %d: whose it is cannot be read now: %s", self.table_name, partition, error)
+            logger.warning("%s, partition %d: its owner cannot be looked up now: %s", self.table_name, partition, error)
             return True
 
     async def confirm(self, partition: int) -> None:

@@ -44,7 +44,7 @@ async def ask(
             async with asyncio.timeout(ALL_AT_ONCE_S):
                 return dict(await question(consumer, list(tps)))
         except (KafkaError, TimeoutError) as error:
-            logger.debug("not all of %d partitions have told their offsets: %s", len(tps), error)
+            logger.debug("not all of %d partitions have answered with their offsets: %s", len(tps), error)
     await client_of(consumer).force_metadata_update()
     by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
     for tp, leader in _leaders(consumer, tps).items():

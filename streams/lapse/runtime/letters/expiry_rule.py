@@ -145,7 +145,7 @@ class ExpiryRule:
             try:
                 await self._caller.call(await self._messages(pending))
             except Exception as error:  # noqa: BLE001  # no error here may harm the shard
-                logger.warning("%s, on_expire: %s; once more in a second", self._entity, error)
+                logger.warning("%s, on_expire: %s; trying again in a second", self._entity, error)
                 await asyncio.sleep(_RETRY_S)
                 continue
             self._pending.popleft()

@@ -92,7 +92,7 @@ class LetterRetry(Generic[LetterKey]):
                 try:
                     letter = await self._letter(letter_key)
                 except Exception as error:  # noqa: BLE001  # a log that cannot be read now may be readable later
-                    logger.warning("%s: a letter that waits cannot be made: %s; once more", self._shard, error)
+                    logger.warning("%s: a pending letter cannot be made: %s; trying again", self._shard, error)
                     self._why[letter_key] = f"the letter cannot be made: {error}"
                     self._put_off(letter_key)
                     continue

@@ -116,8 +116,8 @@ class Growing:
         if found is None and shard not in self._warned:
             self._warned.add(shard)
             logger.warning(
-                "%s, partition %d: reads nothing before the older shards have settled what they had when there were "
-                "fewer of them, so that keys keep their order",
+                "%s, partition %d: waits until the older shards have settled the messages that they had when there "
+                "were fewer shards, so that keys keep their order",
                 self._name,
                 shard,
             )
@@ -150,7 +150,11 @@ class Growing:
                 return True
             if shard in self._warned:
                 self._warned.discard(shard)
-                logger.warning("%s, partition %d: the older shards are done, and it begins to read", self._name, shard)
+                logger.warning(
+                    "%s, partition %d: the older shards have settled those messages; it begins to read",
+                    self._name,
+                    shard,
+                )
             own = replace(own, shards=shards, waits=False, read=begin)
         if own is not None:
             mine = set(places)

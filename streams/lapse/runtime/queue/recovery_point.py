@@ -48,7 +48,7 @@ async def _offset(queue: str, bookmark: Bookmark, log: Log) -> int:
     begin, end = (await log.begins([tp]))[tp], (await log.ends([tp]))[tp]
     if bookmark.offset < begin:
         logger.warning(
-            "%s: recovery_point %s: Kafka has removed what stood before offset %d, where the queue begins",
+            "%s: recovery_point %s: Kafka has removed the records before offset %d, where the queue begins",
             queue,
             bookmark,
             begin,

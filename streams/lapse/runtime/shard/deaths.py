@@ -111,7 +111,7 @@ class Deaths:
         in_row = [one for one in self.suspects if one.process in self.row and one.meets(mark)] + [mark]
         self.row = [one.process for one in in_row]
         self.suspects.append(mark)
-        logger.warning("%s was under way when the worker before ended; it is taken record by record now", mark)
+        logger.warning("%s was under way when the previous process ended; its records are now taken one by one", mark)
         if len(in_row) >= _MOST_DEATHS and all(one.is_single for one in in_row[-2:]):
             self.aside[name] = SetAside(mark, len(in_row))
             self.row = []

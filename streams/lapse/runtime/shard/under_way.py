@@ -171,7 +171,7 @@ class UnderWay:
                 file.truncate(_SIZE)
                 self._map = mmap.mmap(file.fileno(), _SIZE)
         except OSError as error:
-            logger.warning("%s: %s; what stops the worker again and again cannot be told", note, error)
+            logger.warning("%s: %s; records that stop the worker again and again cannot be found", note, error)
             self._path = None
         return self._map
 
@@ -195,7 +195,7 @@ class UnderWay:
             for shard in noted:
                 self._note(shard).unlink(missing_ok=True)  # each note counts once
         except OSError as error:
-            logger.warning("%s: %s; what stops the worker again and again cannot be told", self._file, error)
+            logger.warning("%s: %s; records that stop the worker again and again cannot be found", self._file, error)
 
 
 NOTHING_NOTED: Final = UnderWay()

@@ -120,7 +120,7 @@ class Definer:
                         await consumer.commit({place: records[-1].offset + 1})
                         self._creations.end()
             except (CommitFailedError, IllegalStateError):
-                logger.debug("%s: another worker goes on, and does again what is not answered", self._topic)
+                logger.debug("%s: another worker goes on, and repeats what was not answered", self._topic)
             except (KafkaError, OSError) as error:
                 repeated.note(error)
                 await asyncio.sleep(_WAIT_MS / 1000)

@@ -182,7 +182,7 @@ class DefinitionFollower:
         try:
             await self._topic.retry_if_outdated(lambda: asyncio.to_thread(self._topic.withdraw, served))
         except (OutdatedChange, TopologyError) as error:
-            logger.warning("deleted, and still defined: %s: %s", ", ".join(served), error)
+            logger.warning("deleted, but the definition remains: %s: %s", ", ".join(served), error)
 
     async def _follow(self, records: Sequence[Any]) -> None:
         named: set[str | None] = set()

@@ -133,7 +133,7 @@ class EntityCleanup:
                 read = await self._read_elsewhere(admin, member)
                 for one in ended:
                     if names.commands(one.name) in read:
-                        logger.info("%s is deleted; other workers still let go of it", one.name)
+                        logger.info("%s is deleted; other workers are still giving it up", one.name)
                 if left := [one.name for one in ended if names.commands(one.name) not in read]:
                     await self._remove(admin, left)
             except (KafkaError, OSError) as error:  # deleted in any case, so the worker goes on

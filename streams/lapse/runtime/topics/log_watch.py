@@ -90,10 +90,10 @@ class LogWatch:
                 self._away_since = None
             except (KafkaError, KafkaException, TimeoutError) as error:
                 self._away_since = self._away_since or time.monotonic()
-                logger.warning("could not look at the underlying topics, and will again soon: %s", error)
+                logger.warning("could not look at the underlying topics; trying again soon: %s", error)
             except Exception:
                 # Go on in any case, because nothing else notices what Kafka removes.
-                logger.exception("the underlying topics were not looked at to the end, and will be again soon")
+                logger.exception("looking at the underlying topics failed; trying again soon")
 
     async def look(self) -> None:
         """Look once.
