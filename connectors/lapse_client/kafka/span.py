@@ -52,18 +52,11 @@ def span(
     """
     consumer = connection.consumer(enable_partition_eof=True)
     try:
-        places: dict[_Name, TopicPartition] = {}
-        ends: dict[_Name, int] = {}
-        for name in ((topic, partition) for topic, count in topics.items() for partition in range(count)):
-            places[name] = TopicPartition(*name)
-            places[name].offset, ends[name] = log_bounds(consumer, places[name])
+        places, ends = _bounds(consumer, topics)
         if whole:
             ends = _whole_ends(connection, consumer, places)
         if since_ms is not None and places:
-            asked = [TopicPartition(*name, since_ms) for name in places]
-            for found in consumer.offsets_for_times(asked, timeout=METADATA_TIMEOUT_S):
-                name = found.topic, found.partition
-                places[name].offset = found.offset if found.offset >= 0 else ends[name]
+            _skip_older(consumer, places, ends, since_ms)
         left = {name: place for name, place in places.items() if place.offset < ends[name]}
         total = sum(ends[name] - place.offset for name, place in left.items())
         done = 0
@@ -75,18 +68,15 @@ def span(
                 name = message.topic() or "", message.partition() or 0
                 if name not in left:
                     continue
-                error = message.error()
-                offset = ends[name] - 1
-                if error is None:
+                next_offset = ends[name]
+                if not _is_end(message):
                     limit_ms = until(name[0])
                     if limit_ms is None or message.timestamp()[1] <= limit_ms:
-                        offset = message.offset() or 0
+                        next_offset = (message.offset() or 0) + 1
                         yield message
-                elif error.code() != KafkaError._PARTITION_EOF:
-                    raise LapseError(f"{name[0]} cannot be read: {error}. Check that this user may read it")
-                done += offset + 1 - left[name].offset
-                left[name].offset = offset + 1
-                if offset + 1 >= ends[name]:
+                done += next_offset - left[name].offset
+                left[name].offset = next_offset
+                if next_offset >= ends[name]:
                     del left[name]
                     consumer.pause([TopicPartition(*name)])
             progress(done, total)
@@ -94,6 +84,38 @@ def span(
         raise ConnectionFailed(connection.bootstrap_servers, error) from error
     finally:
         consumer.close()
+
+
+def _bounds(consumer: Consumer, topics: Mapping[str, int]) -> tuple[dict[_Name, TopicPartition], dict[_Name, int]]:
+    """Return the partitions of topics, each with its first offset, and their ends."""
+    places: dict[_Name, TopicPartition] = {}
+    ends: dict[_Name, int] = {}
+    for name in ((topic, partition) for topic, count in topics.items() for partition in range(count)):
+        places[name] = TopicPartition(*name)
+        places[name].offset, ends[name] = log_bounds(consumer, places[name])
+    return places, ends
+
+
+def _skip_older(
+    consumer: Consumer, places: Mapping[_Name, TopicPartition], ends: Mapping[_Name, int], since_ms: int
+) -> None:
+    """Move the first offsets to the first records that were written at or after an instant."""
+    asked = [TopicPartition(*name, since_ms) for name in places]
+    for found in consumer.offsets_for_times(asked, timeout=METADATA_TIMEOUT_S):
+        name = found.topic, found.partition
+        places[name].offset = found.offset if found.offset >= 0 else ends[name]
+
+
+def _is_end(message: Message) -> bool:
+    """Return whether a message only reports the end of its partition.
+
+    Raises:
+        LapseError: it reports that the topic cannot be read.
+    """
+    error = message.error()
+    if error is not None and error.code() != KafkaError._PARTITION_EOF:
+        raise LapseError(f"{message.topic()} cannot be read: {error}. Check that this user may read it")
+    return error is not None
 
 
 def _whole_ends(connection: Connection, consumer: Consumer, places: Mapping[_Name, TopicPartition]) -> dict[_Name, int]:

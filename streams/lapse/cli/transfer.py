@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import sys
 import threading
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -105,13 +107,7 @@ def transfer(
             "--follow": follow,
         }
     )
-    if follow and (ident or dry_run):
-        raise click.UsageError(
-            "--follow names its transfers itself, and has no --dry-run; leave out --id and --dry-run"
-        )
-    if max_clock_skew and not follow:
-        raise click.UsageError("--max-clock-skew is of --follow")
-    begun = False
+    _check_follow(follow, bool(ident) or dry_run, bool(max_clock_skew))
     name = resume or cancel or ident or f"t-{uuid.uuid4().hex[:12]}"
     given = {"from": bootstrap_servers, "to": target, "to_queue": to_queue, "to_topic": to_topic}
     given["max_clock_skew"] = max_clock_skew
@@ -136,16 +132,11 @@ def transfer(
             total = _expected(source, queue, ranges, expression, resume or cancel)
             task = bar.add_task(f"transfer {name}", total=total)
             to = link.to_queue or queue
-            with Mover(source, queue, there, to, link.to_topic, name, lambda count: bar.advance(task, count)) as mover:
-                try:
-                    _finish_or_run(mover, name, Choice(ranges, expression or ""), resume, cancel, as_json)
-                finally:
-                    begun = mover.begun
-    except (ConfigError, ValueError) as error:
+            mover = Mover(source, queue, there, to, link.to_topic, name, lambda count: bar.advance(task, count))
+            with _resume_hint(mover, name), mover:
+                _finish_or_run(mover, name, Choice(ranges, expression or ""), resume, cancel, as_json)
+    except (ConfigError, ValueError, TransferError, LapseError, KafkaException) as error:
         raise click.ClickException(str(error)) from error
-    except (TransferError, LapseError, KafkaException) as error:
-        hint = f"\nWhat was begun can be brought to its end: --resume {name}" if begun else ""
-        raise click.ClickException(f"{error}{hint}") from error
 
 
 def _check_choice(given: dict[str, bool]) -> None:
@@ -161,6 +152,38 @@ def _check_choice(given: dict[str, bool]) -> None:
         )
     if len(chosen) > 1:
         raise click.UsageError(f"{' and '.join(chosen)} exclude each other; give one of them")
+
+
+def _check_follow(follow: bool, has_others: bool, has_skew: bool) -> None:
+    """Check the options that exclude `--follow`, and the one that needs it.
+
+    Raises:
+        click.UsageError: they are not possible together.
+    """
+    if follow and has_others:
+        raise click.UsageError(
+            "--follow names its transfers itself, and has no --dry-run; leave out --id and --dry-run"
+        )
+    if has_skew and not follow:
+        raise click.UsageError("--max-clock-skew needs --follow")
+
+
+@contextlib.contextmanager
+def _resume_hint(mover: Mover, name: str) -> Iterator[None]:
+    """Add to an error how to finish the transfer, if it has begun.
+
+    Raises:
+        click.ClickException: the transfer failed.
+    """
+    from confluent_kafka import KafkaException
+
+    from lapse.transfer.copier import TransferError
+
+    try:
+        yield
+    except (TransferError, LapseError, KafkaException) as error:
+        hint = f"\nWhat was begun can be brought to its end: --resume {name}" if mover.begun else ""
+        raise click.ClickException(f"{error}{hint}") from error
 
 
 def _follow(link: Link, source: Connection, queue: str, there: Connection) -> None:

@@ -197,7 +197,7 @@ def test_neither_a_barrier_nor_what_is_behind_it_goes(sides: Sides) -> None:
         (["--follow", "--all"], "--all and --follow exclude each other"),
         (["--follow", "--id", "t"], "names its transfers itself"),
         (["--follow", "--dry-run"], "names its transfers itself"),
-        (["--all", "--max-clock-skew", "1s"], "--max-clock-skew is of --follow"),
+        (["--all", "--max-clock-skew", "1s"], "--max-clock-skew needs --follow"),
         (["--follow", "--max-clock-skew", "soon"], "max_clock_skew"),
     ],
 )

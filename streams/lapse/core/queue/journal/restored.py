@@ -70,26 +70,9 @@ def restoring(items: Iterable[tuple[bytes, bytes]], segments: Segments | None = 
     """
     state = QueueState(segments)
     restored = Restored(state)
-    steps: dict[int, bytes] = {}
     columns: SpillStore = {} if state.segments.spill_store is None else state.segments.spill_store
     found = yield from _sort_records(items, columns, restored.obsolete)
-    epoch = max((key[1:9] for key, _ in found.rest if key[:1] == b"d"), default=b"")
-    for key, value in found.rest:
-        restored.obsolete.append(key)
-        if key[1:9] < epoch:
-            continue
-        if key[:1] == b"d":
-            steps[sequence_of(value)] = value
-        else:
-            _restore_separate_record(state, key, value)
-            yield
-    for of in sorted(found.crowds):
-        for some in in_lots(found.crowds[of]):
-            for key, value in some:
-                restored.obsolete.append(key)
-                if of >= epoch:
-                    _restore_separate_record(state, key, value)
-            yield
+    steps = yield from _restore_separate_records(state, found, restored.obsolete)
     state.pending = dict(sorted(state.pending.items(), key=lambda item: (item[1].at_ms, item[0])))
     if not steps:
         return restored
@@ -103,6 +86,45 @@ def restoring(items: Iterable[tuple[bytes, bytes]], segments: Segments | None = 
         state.as_of[index] = as_of
         restored.whole_at[index] = key
         yield
+    yield from _apply_steps(restored, steps, sequences)
+    restore_head(state, last)
+    state.sequence = sequences[-1] + 1
+    yield from state.compute_indexes()
+    return restored
+
+
+def _restore_separate_records(state: QueueState, found: _Found, obsolete: list[bytes]) -> Portions[dict[int, bytes]]:
+    """Restore the records that are neither steps nor segments; return the steps of the last epoch by sequence.
+
+    Args:
+        state: receives what the records hold.
+        found: the records of the journal.
+        obsolete: receives the keys of all of them, which the new epoch replaces.
+    """
+    steps: dict[int, bytes] = {}
+    epoch = max((key[1:9] for key, _ in found.rest if key[:1] == b"d"), default=b"")
+    for key, value in found.rest:
+        obsolete.append(key)
+        if key[1:9] < epoch:
+            continue
+        if key[:1] == b"d":
+            steps[sequence_of(value)] = value
+        else:
+            _restore_separate_record(state, key, value)
+            yield
+    for of in sorted(found.crowds):
+        for some in in_lots(found.crowds[of]):
+            for key, value in some:
+                obsolete.append(key)
+                if of >= epoch:
+                    _restore_separate_record(state, key, value)
+            yield
+    return steps
+
+
+def _apply_steps(restored: Restored, steps: dict[int, bytes], sequences: list[int]) -> Portions[None]:
+    """Apply the changes of steps in their order, and note those that may not have reached Kafka."""
+    state = restored.state
     state.recovering = True
     for sequence in sequences:
         state.sequence = sequence
@@ -114,10 +136,6 @@ def restoring(items: Iterable[tuple[bytes, bytes]], segments: Segments | None = 
                 restored.handed_out.append((sequence, change))
         state.segments.make_room()
         yield
-    restore_head(state, last)
-    state.sequence = sequences[-1] + 1
-    yield from state.compute_indexes()
-    return restored
 
 
 @dataclass(slots=True)
