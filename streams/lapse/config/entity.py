@@ -261,7 +261,7 @@ class QueueConfig(EntityConfig):
         return topic in self.topics or (pattern is not None and pattern.fullmatch(topic) is not None)
 
     @property
-    def fed(self) -> bool:
+    def shards_read_topics(self) -> bool:
         """Whether shards read their topics themselves, because Faust's assignment does not suit them."""
         return self.ordering == "total" or self.topic_pattern is not None
 
@@ -351,7 +351,7 @@ class SowConfig(EntityConfig):
         """Return the topic to which a publish to the SOW topic's name goes."""
         return self.underlying(name)[0]
 
-    def fed(self, shards: int) -> bool:
+    def shards_read_topics(self, shards: int) -> bool:
         """Return whether each of `shards` shards reads every partition itself, because keys are in payloads (C46)."""
         return bool(self.key) and shards > 1
 

@@ -200,7 +200,7 @@ class ReplayedShard:
         self._feed_records(inbox, step, step.positions)
         self._take_messages(machine, inbox)
         if machine.unfinished is not None:
-            machine.go_on()
+            machine.continue_command()
         if machine.unfinished is None:
             inbox.take_commands(_MANY, None, self._tick)
             while inbox.held_ms is not None:

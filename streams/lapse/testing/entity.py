@@ -176,7 +176,7 @@ class SowEntity(Entity):
 
     @property
     def _reads_all(self) -> bool:
-        return self._sow.fed(self.shards)
+        return self._sow.shards_read_topics(self.shards)
 
     def machine(self, partition: int, epoch: int, changelog: Changelog, positions: dict[TP, int]) -> Machine:
         """See `Entity`."""

@@ -160,7 +160,7 @@ class MemoryShard:
         machine.begin_step()
         taken = inbox.take_messages(machine.step_records)
         if machine.unfinished is not None:
-            machine.go_on()
+            machine.continue_command()
         while machine.waits_for_arrivals(now_ms):
             machine.arrivals_are_in(now_ms)  # all arrivals are in: nothing is under way
         if machine.unfinished is None:

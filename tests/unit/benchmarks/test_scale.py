@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("faust")  # the worker's packages are an extra
 
 from benchmarks.queue.footprint import sizes_by_kind
-from benchmarks.scale import COSTS, Fleet, need, page, story
+from benchmarks.scale import COSTS, Fleet, need, page, rebalancing_story
 
 PAGE = Path(__file__).parents[3] / "docs" / "scale.md"
 
@@ -41,7 +41,7 @@ def test_hundreds_of_shards_are_even_and_only_those_of_a_dead_worker_are_taken_o
 @pytest.mark.feature("C90")
 def test_every_shard_is_at_one_worker_whatever_happens() -> None:
     fleet = Fleet({"wide": 30, **{f"q{number}": 1 for number in range(70)}})
-    for what, _ in story(fleet, 7):
+    for what, _ in rebalancing_story(fleet, 7):
         shards = [shard for some in fleet.shares().values() for shard in some]
         assert len(shards) == len(set(shards)) == 100, what
 

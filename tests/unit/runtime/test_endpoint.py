@@ -100,7 +100,7 @@ def test_a_port_that_is_taken_is_warned_about(caplog: pytest.LogCaptureFixture) 
         taken = other.getsockname()[1]
         Endpoint().open("127.0.0.1", taken)
     assert f"no metrics: metrics_port {taken} on 127.0.0.1 cannot be opened" in caplog.text
-    assert "give another metrics_port" in caplog.text
+    assert "set another metrics_port" in caplog.text
 
 
 @pytest.mark.feature("X7")

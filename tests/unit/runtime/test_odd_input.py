@@ -135,7 +135,7 @@ def goes_on(dice: random.Random, machine: Any, known: list[str]) -> None:
         for value in own:  # what it has said to its shards, of which it is the only one
             machine.command(Input(place, SHARD_MESSAGE_KEY, value, [], now_ms))
             place += 1
-        machine.go_on()
+        machine.continue_command()
         machine.advance(now_ms)
         machine.deliver(now_ms)
         effects = finish(machine)

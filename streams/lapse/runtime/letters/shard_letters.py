@@ -53,10 +53,10 @@ LetterKey = TypeVar("LetterKey", bound=Hashable)
 class LetterSource(Protocol[AnyFlight, AnyStep, Removed, LetterKey]):
     """The knowledge of a kind of shard about its dead letters."""
 
-    def letters_of(self, at_work: AnyFlight) -> AsyncIterator[tuple[Sequence[Output | Packed], Sequence[Removed]]]:
+    def letters_of(self, flight: AnyFlight) -> AsyncIterator[tuple[Sequence[Output | Packed], Sequence[Removed]]]:
         """Yield the letters of a step and their subjects, in parts of about `PART`; call the rule with what left."""
 
-    def expired(self, at_work: AnyFlight) -> Mapping[TP, int] | None:
+    def expired(self, flight: AnyFlight) -> Mapping[TP, int] | None:
         """Return, for each source of a step's letters, the offset behind the last message, if all of them expired.
 
         Return None if a message left for another reason.
@@ -98,20 +98,20 @@ class ShardLetters(Generic[F, S, Removed, LetterKey]):
         self._figures = figures
         self.retry: LetterRetry[LetterKey] = LetterRetry(shard, source.pending_letter, left)
 
-    async def write(self, at_work: F, write: Write, write_expired: WriteExpired | None = None) -> None:
+    async def write(self, flight: F, write: Write, write_expired: WriteExpired | None = None) -> None:
         """Write the letters of a step. Subjects whose letters are refused stay in the shard.
 
         Args:
-            at_work: the step.
+            flight: the step in flight.
             write: writes letters, and returns those that Kafka refuses.
             write_expired: the same, for a step whose letters are all of expired messages.
         """
-        expired = None if write_expired is None else self.source.expired(at_work)
+        expired = None if write_expired is None else self.source.expired(flight)
         refused: list[tuple[Removed, str]] = []
         sent: Sequence[Removed] = ()
         sending: Awaitable[dict[int, Refusal]] | None = None
         try:
-            async for letters, about in self.source.letters_of(at_work):
+            async for letters, about in self.source.letters_of(flight):
                 if sending is not None:
                     refused += _refused(sent, await sending)
                 self._figures.letters_waiting, sent = len(about), about
@@ -133,7 +133,7 @@ class ShardLetters(Generic[F, S, Removed, LetterKey]):
         if refused:
             what, why = len(refused), refused[0][1]
             logger.warning("%s: %d dead letters refused, to be tried again: %s", self._shard, what, why)
-            self.retry.add(self.source.keep_pending(refused, at_work.core))
+            self.retry.add(self.source.keep_pending(refused, flight.core))
 
     def let_go(self, step: S) -> None:
         """Remove pending subjects whose letters were written. A barrier may wait for that (C48)."""

@@ -82,12 +82,12 @@ class QueueEntity(Entity):
 
     def first_records(self, partition: int) -> Items:
         """Return the first records of a new shard's journal."""
-        return [] if self.fed else self._growing.first_records(partition, self.partitions)
+        return [] if self.has_own_readers else self._growing.first_records(partition, self.partitions)
 
     async def look_at_size(self, least: int = 0, *, certain: bool = False) -> None:
         """Find out whether the queue has more shards by now; see `Growing.size`."""
         assert self.app is not None
-        if self.fed:
+        if self.has_own_readers:
             return
         changelog = self._store().changelog_topic
         own = [names.commands(self.name), names.events(self.name), *self.deliveries, changelog]
@@ -99,7 +99,7 @@ class QueueEntity(Entity):
 
     async def has_new_shards(self) -> bool:
         """Return whether shards must be taken over anew, because there are more or because a wait is over."""
-        if self.fed:
+        if self.has_own_readers:
             return False
         if self.added:
             await self.look_at_size()
@@ -132,10 +132,10 @@ class QueueEntity(Entity):
         return any(shard < self.partitions for shard in self._store().early)
 
     async def _waits(self, partition: int, changelog: Changelog, known: dict[str, Any]) -> bool:
-        note = None if self.fed else self._growing.note(changelog)
+        note = None if self.has_own_readers else self._growing.note(changelog)
         if note is not None and note.shards > self.partitions:
             await self.look_at_size(note.shards, certain=True)
-        if self.fed:
+        if self.has_own_readers:
             return False
         places = self._places(partition)
         return await self._growing.take_over(self._store(), partition, self.partitions, changelog, known, places)
@@ -144,7 +144,7 @@ class QueueEntity(Entity):
         self, partition: int, epoch: int, changelog: Changelog, machine: Machine, known: dict[str, Any]
     ) -> None:
         assert isinstance(machine, QueueMachine)
-        if not self.fed:
+        if not self.has_own_readers:
             state = machine.shard.state
             await self._growing.taken_over(
                 self._store(), partition, epoch, self.partitions, changelog, known, state.first_held(), state.next_place

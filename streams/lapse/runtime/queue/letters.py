@@ -52,13 +52,11 @@ class QueueLetters:
         self._output = output
         self._rule = rule
 
-    async def letters_of(
-        self, at_work: QueueStepInFlight
-    ) -> AsyncIterator[tuple[Sequence[Packed], Sequence[OfLetter]]]:
+    async def letters_of(self, flight: QueueStepInFlight) -> AsyncIterator[tuple[Sequence[Packed], Sequence[OfLetter]]]:
         """Yield the letters of a step with their subjects; call the expiry rule with all messages that left."""
         letters: list[Packed] = []
         about: list[OfLetter] = []
-        for removal in at_work.core.removals:
+        for removal in flight.core.removals:
             if not (removal.letter or self._rule is not None):
                 continue
             for begin, some in self._read_together(removal):
@@ -73,7 +71,7 @@ class QueueLetters:
                     letters.append(self._output.letters(some, some.messages.cut(first, stop), records))
                     about += [(removal, begin + at) for at in range(first, stop)]
                 if self._rule is not None:
-                    at_work.ahead += self._rule.removed(some, list(found))
+                    flight.ahead += self._rule.removed(some, list(found))
         if letters:
             yield letters, about
 
@@ -90,10 +88,10 @@ class QueueLetters:
         for first in range(0, len(offsets), _ROWS_AT_ONCE):
             yield first, replace(removal, messages=removal.messages.cut(first, first + _ROWS_AT_ONCE))
 
-    def expired(self, at_work: QueueStepInFlight) -> Mapping[TP, int] | None:
+    def expired(self, flight: QueueStepInFlight) -> Mapping[TP, int] | None:
         """Return the offset behind the last expired message of each source; None if some left for another reason."""
         behind: dict[TP, int] = {}
-        for removal in at_work.core.removals:
+        for removal in flight.core.removals:
             if removal.letter and removal.reasons != _TIME_ALONE:
                 return None
             source = TP(removal.messages.topic, removal.messages.partition)

@@ -163,37 +163,37 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     def _arrive(self, topic: str, partition: int, records: Sequence[Any]) -> int:
         self._payloads.keep(topic, partition, records)
-        now_ms, clock_ms = self._at_work.came_at(records, self.now_ms, self._clock_ms)
+        now_ms, clock_ms = self._flight.came_at(records, self.now_ms, self._clock_ms)
         placed = self.shard.placed
-        before = self._at_work.outcomes
+        before = self._flight.outcomes
         taken = self.shard.arrive(topic, partition, records, self._step, now_ms, self.crowd.room)
         in_part = taken < len(records) and (taken > 0 or self.shard.placed > placed)
-        self._at_work.note_batch(topic, partition, records, -1 if in_part else before, clock_ms)
+        self._flight.note_batch(topic, partition, records, -1 if in_part else before, clock_ms)
         self._horizon.note_batch(topic, partition, records, taken, clock_ms)
         self.crowd.let_in(self.shard.placed - placed)
-        self._at_work.has_arrivals |= bool(taken)
+        self._flight.has_arrivals |= bool(taken)
         self.figures.counts["arrived"] += taken
         return taken
 
     def note_take(self, ends: Mapping[TP, int]) -> None:
         """See `QueueStepInFlight.note_take`."""
-        self._at_work.note_take(ends)
+        self._flight.note_take(ends)
 
     def set_aside(self, topic: str, partition: int, record: Any, why: str) -> None:
         """Make a dead letter of a record that stopped the worker repeatedly, without decoding it (X7)."""
         self._payloads.keep(topic, partition, [record])
         super().set_aside(topic, partition, record, why)
-        self._at_work.has_arrivals = True
+        self._flight.has_arrivals = True
 
     @property
     def step_bytes(self) -> int:
         """About how many bytes the step takes in the journal so far, including those of waiting commands."""
-        return self._at_work.journal_bytes()
+        return self._flight.journal_bytes()
 
     def _note_arrivals(self) -> None:
         """Count arrivals as use of the queue at the current instant, since producers may set any timestamp."""
-        if self._at_work.has_arrivals:
-            self._at_work.has_arrivals = False
+        if self._flight.has_arrivals:
+            self._flight.has_arrivals = False
             self.shard.use(self.now_ms, self._step)
 
     # Commands
@@ -217,7 +217,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     def _take(self, admitted: Admitted) -> None:
         """Carry out a command, or let it wait for payloads, or for earlier commands that do."""
-        self._at_work.stands_alone |= admitted.command.command != "heartbeat"
+        self._flight.stands_alone |= admitted.command.command != "heartbeat"
         self.shard.use(admitted.at_ms, self._step)
         admitted, refusal = self._preparation.admit(admitted)
         if refusal is not None:
@@ -226,7 +226,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         if self._waiting or self._preparation.is_needed(admitted):
             # Something must be read first. Later commands wait as well, so that the order stays.
             self._waiting.append(admitted)
-            self._at_work.expect(len(admitted.command.bookmarks))
+            self._flight.expect(len(admitted.command.bookmarks))
         else:
             self._carry_out(admitted)
 
@@ -245,8 +245,9 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
             self._parts.note(admitted.offset)
             self._put_off(admitted.offset, lambda: self._do_next_part(admitted))
             return
-        if command.command == "rewind" and (wish := self._commands.rewind(command, at_ms, admitted.offset)) is not None:
-            self.rewinder.begin(admitted, wish)
+        request = self._commands.rewind(command, at_ms, admitted.offset) if command.command == "rewind" else None
+        if request is not None:
+            self.rewinder.begin(admitted, request)
             self.unfinished = admitted.offset  # until its end, nothing else happens in the shard
             return
         self._commands.handle(command, at_ms, self._step, admitted.row_filter)
@@ -254,14 +255,14 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     async def _rewind(self) -> None:
         """Do a part of a rewind; answer after the last part."""
-        if await self.rewinder.go_on(self._step):
+        if await self.rewinder.continue_rewind(self._step):
             admitted, self._commands.counted = self.rewinder.end()
             self.unfinished = None
             if admitted is not None:
                 self._commands.handle(admitted.command, admitted.at_ms, self._step, admitted.row_filter)
                 self._collect(admitted.encoding, admitted.offset)
 
-    def go_on(self) -> None:
+    def continue_command(self) -> None:
         """Do the next part of a command that takes several steps (C60)."""
         if self._next_part is None:
             return
@@ -299,7 +300,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     def arrivals_are_in(self, to_ms: int) -> None:
         """Note that everything that arrived up to an instant was taken in."""
-        self._at_work.instants["in"] = to_ms
+        self._flight.instants["in"] = to_ms
         self.shard.note_arrivals_until(to_ms)
 
     def advance(self, now_ms: int) -> None:
@@ -312,7 +313,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     def written(self, effects: Effects, now_ms: int) -> bool:
         """Note that the effects of a step were written at `now_ms`; return whether a rate waited for that."""
-        self._at_work.instants |= {"written": now_ms} if effects.counted_to >= 0 else {}
+        self._flight.instants |= {"written": now_ms} if effects.counted_to >= 0 else {}
         return effects.counted_to >= 0 and self.shard.allowance.note_written(effects.counted_to, now_ms)
 
     def note_step_time(self, seconds: float) -> None:
@@ -323,11 +324,11 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         """Hand out a bounded number of messages, after the waiting commands (C2); return True if there are more."""
         if self._is_busy:
             return True
-        self._at_work.instants["delivered"] = self.now_ms = max(self.now_ms, now_ms)
+        self._flight.instants["delivered"] = self.now_ms = max(self.now_ms, now_ms)
         self._note_arrivals()
         self.letters.let_go(self._step)
         more = self.shard.deliver(self.now_ms, self._step)
-        self._at_work.stands_alone |= more  # for example, messages must be judged first
+        self._flight.stands_alone |= more  # for example, messages must be judged first
         return more
 
     # Topics
@@ -362,13 +363,13 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     def report_unread(self, tp: TP, ranges: Sequence[tuple[int, int]], now_ms: int) -> None:
         """Report messages that Kafka removed before they were read: one event for all, and no letters (C80)."""
-        self._at_work.unread += self._output.report_unread(tp.topic, tp.partition, ranges, now_ms)
+        self._flight.unread += self._output.report_unread(tp.topic, tp.partition, ranges, now_ms)
 
     # The beginning of an epoch
 
     def begin_epoch(self, now_ms: int) -> Portions[Items]:
         """Begin an epoch; its first step applies lowered limits, and repeats barriers that may be unsent."""
-        self._at_work.instants["began"] = self.now_ms = max(self.now_ms, now_ms)
+        self._flight.instants["began"] = self.now_ms = max(self.now_ms, now_ms)
         self._horizon.begin(self.now_ms)
         items = yield from self._journal.beginning()
         self.shard.take_over(now_ms, self._step, self._handed_out.has_found)
@@ -385,7 +386,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     async def unwritten(self, noted: Noted, read: Read, now_ms: int) -> list[Output | Packed]:
         """See `JournaledDeliveries.unwritten`. Users get only what they may still read (C55, X4)."""
-        self._at_work.instants["looked"] = now_ms
+        self._flight.instants["looked"] = now_ms
         receivers = {one.id for one in self.shard.subscriptions() if not self._admission.ended(one)}
         return await self._handed_out.unwritten(noted, read, receivers, now_ms, self._step)
 
@@ -397,7 +398,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         if self.shard.unjudged:
             await self._judge.places(self.shard.unjudged, Effort(), self.now_ms, self._step)
         self._judge.end_too_costly(self.now_ms, self._step)
-        self._at_work.instants |= self.crowd.step_ends() | self.rewinder.step_ends()
+        self._flight.instants |= self.crowd.step_ends() | self.rewinder.step_ends()
 
     async def _hand_over(self, step: Step, effects: Effects, write: Write) -> None:
         await self._deliveries.write(step, effects, self.now_ms, write)
@@ -407,12 +408,12 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         """The number of partitions of the target topic; 0 without forwarding, or while the topic is missing (C81)."""
         return self._deliveries.target_partitions
 
-    def _write(self, at_work: QueueStepInFlight, effects: Effects) -> None:
-        step = at_work.core
-        emitted = at_work.unread + self._output.events(step.events, step.removals)
+    def _write(self, flight: QueueStepInFlight, effects: Effects) -> None:
+        step = flight.core
+        emitted = flight.unread + self._output.events(step.events, step.removals)
         effects.before += emitted
         if emitted:
-            at_work.instants[EMITTED] = len(emitted)
+            flight.instants[EMITTED] = len(emitted)
         effects.step = self.shard.state.sequence
         effects.delivers = bool(step.deliveries)
         if step.deliveries and self.shard.allowance.is_bounded:
@@ -420,8 +421,8 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         if step.changes or step.removals:
             effects.journal = self._journal.encode(step)
         effects.journal += self._parts.items()
-        effects.instants = at_work.instants | ({} if self.unfinished is None else {"unfinished": self.unfinished})
-        effects.stands_alone = at_work.stands_alone or self.unfinished is not None
+        effects.instants = flight.instants | ({} if self.unfinished is None else {"unfinished": self.unfinished})
+        effects.stands_alone = flight.stands_alone or self.unfinished is not None
         self.figures.queue_step(step)
         self._begin_next()
 
@@ -430,8 +431,8 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         if self._replaced and self._payloads.gone:
             # Not in the step that closed the old topics: its letters must not look for their records either.
             self._payloads.gone = ()
-        self._at_work.instants["from"] = self.now_ms
-        self._at_work.ahead += self._journal.maintain()
+        self._flight.instants["from"] = self.now_ms
+        self._flight.ahead += self._journal.maintain()
 
     # Inquiries
 

@@ -31,14 +31,14 @@ _STEP_S: Final = 0.02
 """About the longest time that a part may take, s, also with a slow filter (C60)."""
 
 
-class RewindAtWork:
+class RunningRewind:
     """One rewind of a shard, from its command, or from a take-over, to its end.
 
     Args:
         shard: the shard.
         payloads: reads the logs.
         admitted: the command; None if the journal says that a rewind is under way.
-        wish: what the command asks for; None likewise.
+        request: what the command asks for; None likewise.
         point: the point from which messages come back.
         horizon: finds the messages that are younger than the command.
         is_set_aside: returns whether a record must not be read, by topic, partition and offset (X7).
@@ -54,7 +54,7 @@ class RewindAtWork:
         shard: QueueShard,
         payloads: PayloadWindow,
         admitted: Admitted | None,
-        wish: RewindRequest | None,
+        request: RewindRequest | None,
         point: Point,
         horizon: SweepHorizon,
         is_set_aside: Callable[[str, int, int], bool],
@@ -64,7 +64,7 @@ class RewindAtWork:
         self.most = PART
         self._shard = shard
         self._payloads = payloads
-        self._wish = wish
+        self._request = request
         self._point = point
         self._horizon = horizon
         self._is_set_aside = is_set_aside
@@ -78,9 +78,9 @@ class RewindAtWork:
 
     @property
     def _dry_run(self) -> bool:
-        return self._wish is not None and self._wish.dry_run
+        return self._request is not None and self._request.dry_run
 
-    async def go_on(self, step: Step) -> None:
+    async def continue_rewind(self, step: Step) -> None:
         """Do a part of the rewind."""
         if self.rewind is None:
             self.rewind = await self._begin(step)
@@ -102,9 +102,9 @@ class RewindAtWork:
     async def _begin(self, step: Step) -> Rewind:
         """Begin the rewind, or return the one that is under way."""
         known = self._shard.state.rewinds.under_way
-        if known is not None or self._wish is None:
+        if known is not None or self._request is None:
             assert known is not None
-            self._wish = None
+            self._request = None
             self._shard.rewinding.resume()
             return known
         sources = self._shard.state.sources
@@ -114,8 +114,8 @@ class RewindAtWork:
         found = await begin_offsets(name, self._point, [*there], log)
         begins = await log.begins(there)
         firsts = {numbers[tp]: max(begins[tp], found.get(tp, 0)) for tp in there}
-        ends = await self._find_younger(self._wish.at_ms)
-        return self._shard.rewinding.begin(self._wish._replace(firsts=firsts, ends=ends), step)
+        ends = await self._find_younger(self._request.at_ms)
+        return self._shard.rewinding.begin(self._request._replace(firsts=firsts, ends=ends), step)
 
     async def _find_younger(self, at_ms: int) -> dict[int, int]:
         """Return where messages begin that are younger than an instant, once the brokers of all partitions answer."""
@@ -205,32 +205,32 @@ class Rewinder:
         self._payloads = payloads
         self._horizon = horizon
         self._under_way = under_way
-        self._at_work: RewindAtWork | None = None
+        self._running: RunningRewind | None = None
         self._part = PART
         self._given = 0
         self._known = shard.state.rewinds.under_way
         if self._known is not None:  # its command is read again and answered after the end
-            self._at_work = self._work(None, None, "beginning")
+            self._running = self._work(None, None, "beginning")
 
     @property
     def unfinished(self) -> int | None:
         """Offset of the command whose rewind was under way at take-over, from the journal; None without one."""
         return None if self._known is None else self._known.command
 
-    def begin(self, admitted: Admitted, wish: RewindRequest) -> None:
+    def begin(self, admitted: Admitted, request: RewindRequest) -> None:
         """Begin the rewind that a command asks for."""
-        self._at_work = self._work(admitted, wish, parse_rewind_point(admitted.command.to))
+        self._running = self._work(admitted, request, parse_rewind_point(admitted.command.to))
 
-    async def go_on(self, step: Step) -> bool:
+    async def continue_rewind(self, step: Step) -> bool:
         """Do a part of the rewind; return whether it has reached its end."""
         self._part = PART
-        if self._at_work is None:
+        if self._running is None:
             return False
         if self._given:
-            self._at_work.most = self._given
-        self._part = self._at_work.most
-        await self._at_work.go_on(step)
-        return self._at_work.done
+            self._running.most = self._given
+        self._part = self._running.most
+        await self._running.continue_rewind(step)
+        return self._running.done
 
     def step_ends(self) -> dict[str, int]:
         """Return the number of records in the step's part, for replays; empty if it was the greatest possible."""
@@ -242,11 +242,11 @@ class Rewinder:
 
     def end(self) -> tuple[Admitted | None, Rewind | None]:
         """Return the finished rewind with its command, if this process read that, and forget both."""
-        at_work, self._at_work = self._at_work, None
-        return (None, None) if at_work is None else (at_work.admitted, at_work.rewind)
+        running, self._running = self._running, None
+        return (None, None) if running is None else (running.admitted, running.rewind)
 
-    def _work(self, admitted: Admitted | None, wish: RewindRequest | None, point: Point) -> RewindAtWork:
+    def _work(self, admitted: Admitted | None, request: RewindRequest | None, point: Point) -> RunningRewind:
         def is_set_aside(topic: str, partition: int, offset: int) -> bool:
             return self._under_way().is_set_aside(topic, partition, offset)
 
-        return RewindAtWork(self._shard, self._payloads, admitted, wish, point, self._horizon, is_set_aside)
+        return RunningRewind(self._shard, self._payloads, admitted, request, point, self._horizon, is_set_aside)

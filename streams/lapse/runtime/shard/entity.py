@@ -92,7 +92,7 @@ class Entity(NamedTopics):
             value_type=bytes,
         )
         commands = names.commands(self.name)
-        topics = [commands] if self.fed or self.apart else [*self.config.underlying(self.name), commands]
+        topics = [commands] if self.has_own_readers or self.apart else [*self.config.underlying(self.name), commands]
         changelog = str(self.table.changelog_topic.get_topic_name())
         self._topics_read, self._subscribed = {*topics, changelog}, tuple(topics)
         agent.add(self.name, topics, self.receive, changelog)
@@ -279,7 +279,7 @@ class Entity(NamedTopics):
         """Return the note of what a shard is handling."""
         assert self.app is not None
         path = Path(str(self.app.conf.tabledir)) / names.table(self.name)
-        shards = self.partitions if self.fed else 1
+        shards = self.partitions if self.has_own_readers else 1
         return UnderWay(path, partition, shards, turns=self.services.one_by_one)
 
     async def release(self, partition: int) -> None:
@@ -331,7 +331,7 @@ class Entity(NamedTopics):
             return True
         underlying = (self.shapes.get(topic) for topic in self.config.underlying(self.name))
         grown = any(shape is not None and shape.partitions != self.partitions for shape in underlying)
-        return grown and not self.fed and bool(self.runners.keys() - self._feeders.keys())
+        return grown and not self.has_own_readers and bool(self.runners.keys() - self._feeders.keys())
 
     def _stopped(self, partition: int) -> None:
         """Note that a shard of this deleted entity has written its last record."""
@@ -429,13 +429,13 @@ class Entity(NamedTopics):
 
     def _most_read(self) -> int | None:
         """Return the number from which on partitions belong to no shard; None if all belong to one."""
-        return self.partitions_read if isinstance(self.config, SowConfig) and not self.fed else None
+        return self.partitions_read if isinstance(self.config, SowConfig) and not self.has_own_readers else None
 
     async def _feeder(self, partition: int, waits: bool) -> Feeder | None:
-        if not (self.fed or self.apart or waits):
+        if not (self.has_own_readers or self.apart or waits):
             return None
         services, config = self.services, self.config
-        every = isinstance(config, SowConfig) and self.fed  # every shard reads every partition (C46)
+        every = isinstance(config, SowConfig) and self.has_own_readers  # every shard reads every partition (C46)
         return Feeder(
             services.connection,
             config.underlying(self.name),

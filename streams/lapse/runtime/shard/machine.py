@@ -106,7 +106,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
         settings = shard.settings
         self._answer_output = output
         self._admission = Admission(settings.name, settings.partition)
-        self._at_work = self._begin()
+        self._flight = self._begin()
         shown = f"{settings.name}, partition {settings.partition}"
         self.letters = ShardLetters(shown, source, left, self.figures)
 
@@ -138,15 +138,15 @@ class ShardMachine(ABC, Generic[C, S, F]):
     @property
     def _step(self) -> S:
         """The core's step, with the results of the inputs so far."""
-        step: S = self._at_work.core
+        step: S = self._flight.core
         return step
 
     def begin_step(self) -> None:
         """Put journal items into the step that must come ahead of it."""
         if self.rule is not None:
-            self._at_work.ahead += self.rule.forgotten()
+            self._flight.ahead += self.rule.forgotten()
         if self.kept_answers is not None:
-            self._at_work.ahead += self.kept_answers.forgotten()
+            self._flight.ahead += self.kept_answers.forgotten()
 
     async def finish(self, write: Write, write_expired: WriteExpired | None = None) -> Effects:
         """End the step. Write its letters first; messages whose letters are refused stay in the state (D3).
@@ -157,19 +157,19 @@ class ShardMachine(ABC, Generic[C, S, F]):
         """
         self._admission.sum_up()
         await self._complete()
-        at_work, self._at_work = self._at_work, self._begin()
-        step: S = at_work.core
-        effects = Effects(ahead=at_work.ahead)
+        flight, self._flight = self._flight, self._begin()
+        step: S = flight.core
+        effects = Effects(ahead=flight.ahead)
         await self._hand_over(step, effects, write)
-        await self.letters.write(at_work, write, write_expired)
+        await self.letters.write(flight, write, write_expired)
         self.letters.let_go(step)
-        self._write(at_work, effects)
+        self._write(flight, effects)
         for verdict in step.verdicts:
             if not verdict.asker.silent:
-                self._answer(shard_message.answer(verdict, self._instant_ms), shard_message.encoding(verdict), at_work)
-        effects.after += [*at_work.answers, *self._admission.written(step.shard_messages)]
+                self._answer(shard_message.answer(verdict, self._instant_ms), shard_message.encoding(verdict), flight)
+        effects.after += [*flight.answers, *self._admission.written(step.shard_messages)]
         effects.must_arrive |= shard_message.must_arrive(step.shard_messages)
-        effects.has_acted, effects.kept = at_work.has_acted, at_work.kept
+        effects.has_acted, effects.kept = flight.has_acted, flight.kept
         return effects
 
     async def _complete(self) -> None:  # optional: not every kind of shard needs reads
@@ -179,7 +179,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
         """Put deliveries that need payloads into the effects. Messages without a record are lost."""
 
     @abstractmethod
-    def _write(self, at_work: F, effects: Effects) -> None:
+    def _write(self, flight: F, effects: Effects) -> None:
         """Put the step's events, its journal and its other outputs into the effects, and count them."""
 
     @property
@@ -238,7 +238,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
 
     def _carry_out(self, admitted: Admitted) -> None:
         """Carry out a command; a deleted entity refuses it (C4)."""
-        self._at_work.has_acted |= admitted.command.command not in _QUESTIONS
+        self._flight.has_acted |= admitted.command.command not in _QUESTIONS
         if self.kept_answers is not None:
             self.kept_answers.expect(admitted.command)
         agreement = self.shard.agreement
@@ -284,19 +284,19 @@ class ShardMachine(ABC, Generic[C, S, F]):
             answer = CommandAnswer(command.id, command.command, command.subscription, admitted.at_ms, refusal)
             self._answer(answer, admitted.encoding)
 
-    def _answer(self, answer: CommandAnswer, encoding: Encoding, at_work: F | None = None) -> None:
+    def _answer(self, answer: CommandAnswer, encoding: Encoding, flight: F | None = None) -> None:
         """Put an answer into a step in flight; None for the current one."""
         self.figures.refused_commands += answer.refusal is not None
-        at_work = at_work or self._at_work
+        flight = flight or self._flight
         written = self._answer_output.answer(answer, encoding)
-        at_work.answers.append(written)
-        at_work.has_acted |= answer.command not in _QUESTIONS
+        flight.answers.append(written)
+        flight.has_acted |= answer.command not in _QUESTIONS
         if self.kept_answers is not None:
             kept = self.kept_answers.keep(answer, written)
-            at_work.ahead += kept
-            at_work.kept += [key for key, _ in kept]
+            flight.ahead += kept
+            flight.kept += [key for key, _ in kept]
 
-    def go_on(self) -> None:  # a queue's commands end at once
+    def continue_command(self) -> None:  # a queue's commands end at once
         """Carry on with the unfinished command."""
 
     # The end of the entity, and the beginning of an epoch

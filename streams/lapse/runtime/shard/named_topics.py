@@ -40,11 +40,11 @@ class NamedTopics(ABC):
         self._missed: set[str] = set()
 
     @property
-    def fed(self) -> bool:
+    def has_own_readers(self) -> bool:
         """Whether shards always read their topics with consumers of their own."""
         if isinstance(self.config, SowConfig):
-            return self.config.fed(self.partitions)
-        return self.config.fed
+            return self.config.shards_read_topics(self.partitions)
+        return self.config.shards_read_topics
 
     @property
     def targets(self) -> dict[str, Role]:
@@ -65,7 +65,7 @@ class NamedTopics(ABC):
         """Note which topics exist before the start. The start warns of missing ones, so they are not logged again."""
         self._lacking = {topic for topic in self.targets if topic not in existing}
         underlying = self.config.underlying(self.name)
-        self.apart = not self.fed and any(existing.get(topic) != self.partitions for topic in underlying)
+        self.apart = not self.has_own_readers and any(existing.get(topic) != self.partitions for topic in underlying)
         self._seen_partitions = {topic: existing[topic] for topic in underlying if topic in existing}
 
     def attend(self, shapes: Mapping[str, Shape]) -> bool:
@@ -89,7 +89,7 @@ class NamedTopics(ABC):
 
     def _note(self, shapes: Mapping[str, Shape]) -> None:
         self.shapes = {topic: shapes[topic] for topic in self.targets if topic in shapes}
-        if self.fed:
+        if self.has_own_readers:
             return
         for topic in self.config.underlying(self.name):
             shape = shapes.get(topic)
@@ -116,7 +116,7 @@ class NamedTopics(ABC):
     def added(self) -> dict[str, int]:
         """The number of partitions that underlying topics have beyond the entity's shards, by topic (C81)."""
         beyond = {topic: shape.partitions - self.partitions for topic, shape in self.shapes.items()}
-        underlying = () if self.fed else self.config.underlying(self.name)
+        underlying = () if self.has_own_readers else self.config.underlying(self.name)
         return {topic: beyond[topic] for topic in underlying if beyond.get(topic, 0) > 0}
 
     @property
@@ -126,7 +126,7 @@ class NamedTopics(ABC):
         With keys in the payload they read all, by another rule (C46). Kafka's partitioners move keys from partition *q*
         of 2 to *q* or *q* + 2 of 4, which one shard reads. With 3, a key might have a record in two shards.
         """
-        if self.fed:
+        if self.has_own_readers:
             return self.partitions
         times = min((count // self.partitions for count in self._counts()), default=1)
         return max(1, times) * self.partitions

@@ -401,7 +401,7 @@ class Runner:
         for _ in range(self.machine.step_turns):
             if self.machine.unfinished is None:
                 break
-            self.machine.go_on()
+            self.machine.continue_command()
             await asyncio.sleep(0)
 
     async def _let_act(self, most: int, until: asyncio.Future[None] | None = None) -> int:

@@ -41,25 +41,23 @@ class SowLetters:
         """Return the names of the pending letters of an earlier epoch, in the order of removal."""
         return sorted(self._shard.state.pending, key=lambda name: self._removal(name).at_ms)
 
-    async def letters_of(
-        self, at_work: StepInFlight[Step]
-    ) -> AsyncIterator[tuple[Sequence[Packed], Sequence[Removal]]]:
+    async def letters_of(self, flight: StepInFlight[Step]) -> AsyncIterator[tuple[Sequence[Packed], Sequence[Removal]]]:
         """Yield the letters of a step with their removals, in the order of removal."""
         letters: list[Packed] = []
         about: list[Removal] = []
-        for first in range(0, len(at_work.core.letters), _AT_ONCE):
+        for first in range(0, len(flight.core.letters), _AT_ONCE):
             if len(about) >= PART:
                 yield letters, about
                 letters, about = [], []
             elif first:
                 await asyncio.sleep(0)
-            some = at_work.core.letters[first : first + _AT_ONCE]
+            some = flight.core.letters[first : first + _AT_ONCE]
             letters += self._output.letters(list(map(_with_key, some)))
             about += some
         if letters:
             yield letters, about
 
-    def expired(self, at_work: StepInFlight[Step]) -> Mapping[TP, int] | None:
+    def expired(self, flight: StepInFlight[Step]) -> Mapping[TP, int] | None:
         """Return None, because an update in the step before may have replaced a record that expires in this one."""
         return None
 

@@ -45,7 +45,7 @@ _DELIVERY_TURNS: Final = 4
 class _Query(NamedTuple):
     """A query that has begun, the encoding of its answers, its command's offset, and the work so far."""
 
-    at_work: RunningQuery
+    query: RunningQuery
     encoding: Encoding
     offset: int
     effort: Effort
@@ -54,7 +54,7 @@ class _Query(NamedTuple):
 class _Deletion(NamedTuple):
     """A deletion that has begun, the encoding of its answer, its command's offset, and the work so far."""
 
-    at_work: RunningDeletion
+    deletion: RunningDeletion
     encoding: Encoding
     offset: int
     effort: Effort
@@ -180,7 +180,7 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
             self.unfinished = admitted.offset
         self._step.deletions.clear()
 
-    def go_on(self) -> None:
+    def continue_command(self) -> None:
         """Do a part of the deletion that the last command has begun."""
         if self._deletion is None:
             return
@@ -212,7 +212,7 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
             return False
         while self._queries:
             one = self._queries.popleft()
-            query = one.at_work
+            query = one.query
             if query.finished:
                 continue
             name, partition = self.shard.settings.name, self.shard.settings.partition
@@ -254,8 +254,8 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
 
     # The end of a step
 
-    def _write(self, at_work: StepInFlight[Step], effects: Effects) -> None:
-        step = at_work.core
+    def _write(self, flight: StepInFlight[Step], effects: Effects) -> None:
+        step = flight.core
         sources = self.shard.state.sources
         effects.before += self._output.events(step.events, sources)
         if step.changes:

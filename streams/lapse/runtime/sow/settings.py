@@ -35,7 +35,7 @@ def settings(
         added_partitions: whether the shard reads partitions that were added to the topic (C81).
     """
     form = config.payload()
-    fed = config.fed(shards)
+    fed = config.shards_read_topics(shards)
     return SowSettings(
         name=name,
         partition=partition,

@@ -46,7 +46,7 @@ def enlargement(topology: Topology, queue: str) -> Enlargement:
         TopologyError: it cannot have as many; the text says why, and what to do.
     """
     config: QueueConfig = topology.config.queue[queue]
-    if config.fed:
+    if config.shards_read_topics:
         which = 'ordering = "total"' if config.ordering == "total" else "topic_pattern"
         raise TopologyError(
             f"{queue}: with {which} its shards read every partition of its topics, however many there are. Nothing has "

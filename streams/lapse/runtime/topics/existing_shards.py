@@ -41,7 +41,7 @@ class ExistingShards:
             count: its number of partitions.
         """
         queue = self._config.queue.get(topic.entity)
-        if queue is None or queue.fed or not self.exists(topic.entity):
+        if queue is None or queue.shards_read_topics or not self.exists(topic.entity):
             return False
         read = max((self._existing.get(one, 0) for one in queue.underlying(topic.entity)), default=0)
         return topic.role in GROWING and topic.partitions < count <= read and count % topic.partitions == 0

@@ -126,7 +126,7 @@ class Topology:
             shared: the same for other topics: enough for each entity that reads them.
         """
         settings = self._entity(entity)
-        if isinstance(settings, QueueConfig) and settings.fed:
+        if isinstance(settings, QueueConfig) and settings.shards_read_topics:
             return 1 if settings.ordering == "total" else settings.partitions
         if self._there.exists(entity):  # its shards stay, whatever became of its underlying topics (C81)
             return self._there.count(entity)
@@ -154,7 +154,7 @@ class Topology:
         Shards that feed themselves accept any number.
         """
         entity = self._entity(name)
-        return entity.partitions if isinstance(entity, QueueConfig) and entity.fed else shards
+        return entity.partitions if isinstance(entity, QueueConfig) and entity.shards_read_topics else shards
 
     def entities(self) -> list[str]:
         """Return the names of all entities."""
@@ -295,7 +295,7 @@ class Topology:
         found: list[Difference] = []
         for name in self.entities():
             entity = self._entity(name)
-            if isinstance(entity, QueueConfig) and entity.fed:
+            if isinstance(entity, QueueConfig) and entity.shards_read_topics:
                 continue
             shards = self.partitions(name)
             for topic in self._named(name):

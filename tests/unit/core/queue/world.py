@@ -512,8 +512,8 @@ class World:
         numbers = {topic: self.shard.state.sources.find(topic, 0) for topic in topics}
         firsts = {number: first for number in numbers.values() if number is not None}
         step, matches = self._open(), compile_filter(text) if text else None
-        wish = RewindRequest(name, self.now_ms, 7, firsts, text, kept, handed_over, dry_run)
-        under_way = self.shard.rewinding.begin(wish, step)
+        request = RewindRequest(name, self.now_ms, 7, firsts, text, kept, handed_over, dry_run)
+        under_way = self.shard.rewinding.begin(request, step)
         self._come_by(under_way, there)
         while not under_way.done:
             runs, cursors = self._next_part(under_way, there, part)

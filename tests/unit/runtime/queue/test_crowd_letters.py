@@ -97,7 +97,7 @@ def test_letters_of_a_step_are_written_while_its_next_letters_are_made() -> None
     machine._output.letters = letters  # type: ignore[method-assign]
 
     async def write(letters: Any) -> dict[int, Refusal]:
-        before, due = sum(made), machine._at_work.core.removals
+        before, due = sum(made), machine._flight.core.removals
         for _ in range(_TURNS):
             await asyncio.sleep(0)
         made_meanwhile.append(sum(made) > before)

@@ -148,7 +148,7 @@ def test_an_answer_names_only_so_many_ranges_and_says_how_many_it_leaves_out() -
     effects = finish(one)
     while one.unfinished is not None:  # so many take several steps
         assert not effects.after
-        one.go_on()
+        one.continue_command()
         effects = finish(one)
     (answer,) = effects.after
     told = json.loads(answer.value)
@@ -353,7 +353,7 @@ def test_a_crowd_leaves_in_parts_whatever_is_asked_meanwhile(name: str) -> None:
     while sum(steps) < 6_000 or one.unfinished is not None:
         assert len(steps) < 20
         before = len(letters.taken)
-        one.go_on()
+        one.continue_command()
         one.advance(2_000)
         effects = finish(one, letters)
         told += [json.loads(some.value) for some in effects.after if isinstance(some, Output)]
@@ -408,7 +408,7 @@ def test_a_purge_of_very_many_messages_goes_part_by_part_and_counts_all(monkeypa
     while one.unfinished is not None:
         assert not one.room(), "what arrives meanwhile is not purged"
         finish(one)
-        one.go_on()
+        one.continue_command()
         left.append(one.shard.depth()["depth"])
     (told,) = [some for some in finish(one).after if isinstance(some, Output)]
     counts = answer.decode(told.value).counts
@@ -463,7 +463,7 @@ def test_the_last_part_of_a_purge_is_journaled_though_it_takes_nothing() -> None
     command(one, 1_001, "purge")
     parts = [finish(one)]
     while one.unfinished is not None:
-        one.go_on()
+        one.continue_command()
         parts.append(finish(one))
     assert len(parts) > 1
     assert parts[-1].has_acted
@@ -484,7 +484,7 @@ def answered(one: QueueMachine, at_ms: int, name: str, **fields) -> dict:
     command(one, at_ms, name, answer="all", **fields)
     effects = finish(one)
     while one.unfinished is not None:
-        one.go_on()
+        one.continue_command()
         effects = finish(one)
     return json.loads(outputs_of(effects.after)[-1].value)
 

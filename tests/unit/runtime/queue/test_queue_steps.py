@@ -60,8 +60,8 @@ def test_messages_are_taken_in_while_a_step_is_written_and_each_delivery_is_behi
             taken_while_writing += taken if broker.writing else 0
             return taken
 
-        def _write(self, at_work: QueueStepInFlight, effects: Effects) -> None:
-            super()._write(at_work, effects)
+        def _write(self, flight: QueueStepInFlight, effects: Effects) -> None:
+            super()._write(flight, effects)
             if effects.journal:
                 by_clock.append(effects.instants)
 

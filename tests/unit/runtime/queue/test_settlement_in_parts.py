@@ -124,7 +124,7 @@ def asked(count: int, name: str, bookmarks: list[str], **fields: object) -> tupl
     depths, told = [], []
     while not told:
         if depths:
-            one.go_on()
+            one.continue_command()
         told = [json.loads(some.value) for some in finish(one).after if isinstance(some, Output)]
         depths.append(one.shard.depth()["depth"])
     return one, depths, told[0]

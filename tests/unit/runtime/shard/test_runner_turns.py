@@ -107,9 +107,9 @@ def test_a_deletion_by_filter_leaves_others_their_turn_and_is_not_counted_as_don
     portions: list[int] = []
 
     class Watched(SowMachine):
-        def go_on(self) -> None:
+        def continue_command(self) -> None:
             before = len(self.shard.state.entries)
-            super().go_on()
+            super().continue_command()
             portions.append(before - len(self.shard.state.entries))
 
     machine = Watched(shard_of(), SowOutput("prices", 0, 1, "", 1), nothing)

@@ -276,14 +276,14 @@ def test_a_deletion_that_takes_too_much_work_is_refused_with_what_it_has_done(mo
     assert running.unfinished == 0
     finish(running)
     monkeypatch.setattr(effort, "MOST_S", -1.0)
-    running.go_on()
+    running.continue_command()
     (answer,) = [decode_answer(one.value) for one in finish(running).after if isinstance(one, Output)]
     assert (answer.status, answer.code) == ("error", "too_costly")
     assert answer.error.startswith("sow_delete: stopped after 0.0 s of work on ")
     left = running.gauges()["records"]
     assert answer.counts["removed"] == 2_000 - left > 0
     assert running.unfinished is None, "nothing is left of it"
-    running.go_on()
+    running.continue_command()
     assert running.gauges()["records"] == left
 
 
@@ -297,7 +297,7 @@ def test_filters_on_scheduled_updates_go_in_parts_and_are_refused_after_too_much
     effects = finish(running)
     assert not [one for one in effects.after if isinstance(one, Output)], "not answered in the same step"
     monkeypatch.setattr(effort, "MOST_S", -1.0)
-    running.go_on()
+    running.continue_command()
     running.deliver(T + 1)
     (answer,) = [decode_answer(one.value) for one in finish(running).after if isinstance(one, Output)]
     assert (answer.status, answer.code) == ("error", "too_costly")
@@ -305,7 +305,7 @@ def test_filters_on_scheduled_updates_go_in_parts_and_are_refused_after_too_much
     left = running.gauges()["scheduled"]
     assert (left == 2_000) == (name == "sow")
     assert running.unfinished is None, "nothing is left of it"
-    running.go_on()
+    running.continue_command()
     assert not running.deliver(T + 2)
     assert running.gauges()["scheduled"] == left > 0
 
@@ -388,7 +388,7 @@ def test_a_deletion_that_finds_nothing_is_journaled_with_its_answer():
     steps = [finish(running)]
     while running.unfinished is not None:
         running.begin_step()
-        running.go_on()
+        running.continue_command()
         steps.append(finish(running))
     assert steps[-1].after
     assert steps[-1].has_acted

@@ -77,33 +77,33 @@ class Rewinding:
         self._repeats = Repeats()
         """Message ids that the current rewind has read, with which it recognizes repeats as arrival did."""
 
-    def begin(self, wish: RewindRequest, step: Step) -> Rewind:
+    def begin(self, request: RewindRequest, step: Step) -> Rewind:
         """Begin a rewind. A dry run is not journaled.
 
         Raises:
             ValueError: a partition has reached the greatest number of rewinds.
         """
         spans: dict[int, Span] = {}
-        for number, first in wish.firsts.items():
+        for number, first in request.firsts.items():
             source = self._state.sources[number]
             if source.generation >= MOST_GENERATIONS:
                 raise ValueError(f"{source.topic}:{source.partition} was rewound {MOST_GENERATIONS:,} times")
-            stop = min(source.next_offset, wish.ends.get(number, source.next_offset))
+            stop = min(source.next_offset, request.ends.get(number, source.next_offset))
             if first < stop:
                 spans[number] = Span(source.generation + 1, first, first, stop)
         rewind = Rewind(
-            wish.id,
+            request.id,
             self._state.rewinds.next_number,
-            wish.at_ms,
-            wish.command,
-            wish.filter,
-            wish.keeps_lifetimes,
-            wish.handed_over,
+            request.at_ms,
+            request.command,
+            request.filter,
+            request.keeps_lifetimes,
+            request.handed_over,
             spans,
             dict.fromkeys(COUNTS, 0),
         )
         self.resume()
-        if not wish.dry_run:
+        if not request.dry_run:
             self._write(rewind, step)
         return rewind
 
