@@ -278,9 +278,7 @@ def _query(request: Request) -> list[tuple[str, str]]:
         text = bytes(request.scope["query_string"]).decode("ascii")
         return parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MOST_PARAMETERS)
     except UnicodeDecodeError as error:
-        raise Fault(
-            ErrorCode.INVALID_ARGUMENT, "the address: what stands behind ? is no percent-encoded UTF-8"
-        ) from error
+        raise Fault(ErrorCode.INVALID_ARGUMENT, "the address: the part behind ? is no percent-encoded UTF-8") from error
     except ValueError as error:
         raise Fault(ErrorCode.INVALID_ARGUMENT, f"the address has more than {_MOST_PARAMETERS} parameters") from error
 

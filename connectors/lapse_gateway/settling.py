@@ -65,7 +65,7 @@ def _check(how: How, wanted: Settlement) -> None:
     if bool(wanted.receipts) is (wanted.filter is not None):
         raise Fault(ErrorCode.INVALID_ARGUMENT, f"{how}: name either receipts or a filter")
     if how == "renew" and wanted.filter is not None:
-        raise Fault(ErrorCode.INVALID_ARGUMENT, "renew: name receipts; a lease is renewed by who holds it")
+        raise Fault(ErrorCode.INVALID_ARGUMENT, "renew: name receipts; only its holder renews a lease")
     for field, only in (("delay_ms", "cancel"), ("lease_ms", "renew"), ("fault", "expire")):
         if getattr(wanted, field) is not None and how != only:
             raise Fault(ErrorCode.INVALID_ARGUMENT, f"field {field}: it goes with {only}, not with {how}")

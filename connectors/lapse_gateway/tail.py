@@ -46,7 +46,7 @@ def event_as_json(one: Event) -> dict[str, Any]:
 
 async def _tail(call: Call) -> Response:
     name, gateway, since_ms = call.path["entity"], call.gateway, call.parameters["since_ms"]
-    call.caller.check_whole(name, "what is told of its messages")
+    call.caller.check_whole(name, "the events of its messages")
     if gateway.tails >= MOST_TAILS:
         text = f"{gateway.tails} tails are open, the most of this gateway: end some, or ask another one"
         raise Fault("too_many_subscriptions", text, {"Retry-After": "5"})

@@ -199,7 +199,7 @@ class Config(BaseModel):
                 )
             if name.startswith(topic_names.DEFINITIONS_PREFIX):
                 raise placed_error(
-                    (kind, name), f"{name!r} cannot name an entity: topics of definitions are called so (Q23)"
+                    (kind, name), f"{name!r} cannot name an entity: topics of definitions have such names (Q23)"
                 )
             letters = name.startswith(topic_names.DEAD_LETTER_PREFIX)
             if letters and (kind == "sow" or name not in self.queue[name].underlying(name)):

@@ -576,7 +576,7 @@ def page() -> str:
     """The page of the documentation."""
     parts = [_LEAD]
     for chapter in CHAPTERS:
-        parts.append(f"\n## {chapter.title}\n\n{chapter.lead}\n\n| input | what is told |\n|---|---|\n")
+        parts.append(f"\n## {chapter.title}\n\n{chapter.lead}\n\n| input | text |\n|---|---|\n")
         parts.extend(f"| {_cell(case.shown)} | {_cell(told(chapter, case))} |\n" for case in chapter.cases)
     parts.append(_ASKED)
     parts.extend(
@@ -625,7 +625,7 @@ _ASKED = """
 The call raises this error with this text ([requests.md](requests.md), [exactly-once.md](exactly-once.md)). There are
 the queues `quotes`, which acts on lifetimes, and `orders`, and the SOW topic `prices` (Q27, C75, X9).
 
-| call | error | what is told |
+| call | error | text |
 |---|---|---|
 """
 
@@ -636,7 +636,7 @@ The call raises this error with this text ([client.md](client.md),
 [testing-your-consumers.md](testing-your-consumers.md)). There are
 the same queues and SOW topic (Q22, Q23, Q24, X8). `lapse` is the fixture of `lapse.testing`.
 
-| call | error | what is told |
+| call | error | text |
 |---|---|---|
 """
 
@@ -648,7 +648,7 @@ told over HTTP in the same words. Bytes that are no HTTP/1.1 are answered by 400
 closed: two lengths, a length beside chunks, a wrong chunk, no `Host`. A connection on which the head of a
 request does not arrive within 10 s is closed.
 
-| input | status and code | what is told |
+| input | status and code | text |
 |---|---|---|
 """
 
@@ -657,7 +657,7 @@ _SIMULATED = """
 
 Nothing is simulated, and the exit code is 2 ([simulate.md](simulate.md)).
 
-| option | what is told |
+| option | text |
 |---|---|
 """
 
@@ -666,7 +666,7 @@ _AS_OF = """
 
 Nothing is told; the broker's time is 2026-01-01 here ([spark.md](spark.md#a-queue-or-sow-topic-as-of-an-instant)).
 
-| option | what is told |
+| option | text |
 |---|---|
 """
 
@@ -675,7 +675,7 @@ _FOLLOWED = """
 
 Nothing is read or told ([spark.md](spark.md#a-ledger-that-goes-on)).
 
-| options | what is told |
+| options | text |
 |---|---|
 """
 
@@ -684,7 +684,7 @@ _COMMANDS = """
 
 Nothing is asked of Kafka, and the exit code is 1 or 2 ([queues.md](queues.md), [simulate.md](simulate.md)).
 
-| command | what is told |
+| command | text |
 |---|---|
 """
 
@@ -695,7 +695,7 @@ Some of the mistakes that `lapse check`, `apply` and workers refuse, with their 
 file and the line, which are left out here. Lines without a table are of `[queue.orders]`
 ([configuration.md](configuration.md)).
 
-| keys | what is told |
+| keys | text |
 |---|---|
 """
 
@@ -705,7 +705,7 @@ _ENLARGED = """
 Nothing is done, and the exit code is 1 ([operations.md](operations.md#more-partitions)). The queues have two shards
 each, and the topics of `both` are `web` and `fax`.
 
-| command | what is told |
+| command | text |
 |---|---|
 """
 

@@ -214,7 +214,7 @@ class SowCommands:
         asked = predicates(command.filter, None, self._settings.compile_filter)
         if command.data and not self._settings.key:
             raise CommandRefused(
-                "sow_delete by data: the records of this SOW topic have the keys of Kafka, which no payload tells; "
+                "sow_delete by data: the records of this SOW topic have Kafka's keys, which are not in payloads; "
                 "name them by keys"
             )
         if command.state:

@@ -38,7 +38,9 @@ def read_request(command: Command, user: str) -> Request:
         why = f"{command.command!r}: unknown{did_you_mean(command.command, known)}; definitions know {', '.join(known)}"
         raise Refused(ErrorCode.UNKNOWN_COMMAND, why)
     if not command.entity:
-        raise Refused(ErrorCode.INVALID_ARGUMENT, f"{command.command}: field entity: names what is to be defined")
+        raise Refused(
+            ErrorCode.INVALID_ARGUMENT, f"{command.command}: field entity: is required: the name of the entity"
+        )
     try:
         settings = orjson.loads(command.settings or "{}")
     except orjson.JSONDecodeError as error:
@@ -47,7 +49,10 @@ def read_request(command: Command, user: str) -> Request:
         raise Refused(ErrorCode.INVALID_ARGUMENT, f"{command.command}: field settings: expected a JSON object")
     kind, new = order
     if new and command.version is not None:
-        raise Refused(ErrorCode.INVALID_ARGUMENT, f"{command.command}: field version: what is new has none")
+        raise Refused(
+            ErrorCode.INVALID_ARGUMENT,
+            f"{command.command}: field version: a new entity has no version yet; leave it out",
+        )
     if not new and not settings:
         raise Refused(ErrorCode.INVALID_ARGUMENT, f"{command.command}: field settings: names nothing that changes")
     if why := forbidden_settings(settings):

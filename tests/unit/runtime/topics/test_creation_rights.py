@@ -99,7 +99,11 @@ def test_no_client_names_code_or_files_elsewhere(settings: dict[str, Any], why: 
         (Command(command="create_queue"), ErrorCode.INVALID_ARGUMENT, "field entity"),
         (Command(command="create_queue", entity="a", settings="{"), ErrorCode.INVALID_ARGUMENT, "settings: no JSON"),
         (Command(command="create_sow", entity="a", settings="[]"), ErrorCode.INVALID_ARGUMENT, "a JSON object"),
-        (Command(command="create_sow", entity="a", version=1), ErrorCode.INVALID_ARGUMENT, "what is new has none"),
+        (
+            Command(command="create_sow", entity="a", version=1),
+            ErrorCode.INVALID_ARGUMENT,
+            "a new entity has no version yet; leave it out",
+        ),
         (Command(command="alter_queue", entity="a"), ErrorCode.INVALID_ARGUMENT, "names nothing that changes"),
     ],
 )
