@@ -76,7 +76,7 @@ class _Generator(Scope):
             code = f"{self.name(operations.scalar)}({code})"
         if not self.may_overflow:
             return self.define(f"    return {code}")
-        self.names["careful"] = _careful(node, purpose)
+        self.names["careful"] = _compile_without_inlining(node, purpose)
         self.names["OverflowError"] = OverflowError
         return self.define(
             f"    try:\n        return {code}\n    except OverflowError:\n        return careful(payload, message)"
@@ -269,13 +269,13 @@ def _is_member(node: Node) -> bool:
     return isinstance(node, Path) and len(node.steps) == 1 and isinstance(node.steps[0], str)
 
 
-def _careful(node: Node, purpose: str) -> Callable[..., Any]:
+def _compile_without_inlining(node: Node, purpose: str) -> Callable[..., Any]:
     """Return the function without inlined arithmetic, which is generated on first use."""
     compiled: list[Callable[..., Any]] = []
 
-    def careful(payload: Any, message: Any) -> Any:
+    def evaluate_slowly(payload: Any, message: Any) -> Any:
         if not compiled:
             compiled.append(_Generator(inline=False).function(node, purpose))
         return compiled[0](payload, message)
 
-    return careful
+    return evaluate_slowly

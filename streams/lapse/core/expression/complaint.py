@@ -41,11 +41,11 @@ def explain_syntax_error(error: UnexpectedInput, text: str) -> ExpressionError:
     """Return the error that explains why the parser stopped."""
     position, found = _find_fault(error, text)
     before = text[:position].rstrip()
-    accepted = _accepted(error)
+    accepted = _accepted_terminals(error)
     word = _LAST_WORD.search(before) if "LPAR" in accepted and "PATH" not in accepted else None
-    if word and not _after(before):
+    if word and not _expected_after(before):
         return _stray_word(word, text)
-    expected, hint = _after(before) or (_expected(accepted, before), "")
+    expected, hint = _expected_after(before) or (_expected(accepted, before), "")
     message = f"unexpected {_quote_found(found)}" if found else "the expression ends too early"
     hint = _hint(found, text, position) or hint
     return ExpressionError(f"{message}; expected {expected}", text, position, length=len(found), hint=hint)
@@ -62,7 +62,7 @@ def _find_fault(error: UnexpectedInput, text: str) -> tuple[int, str]:
     return len(text), ""
 
 
-def _accepted(error: UnexpectedInput) -> set[str]:
+def _accepted_terminals(error: UnexpectedInput) -> set[str]:
     """Return the terminals that the parser would have accepted."""
     if isinstance(error, UnexpectedToken):
         return set(error.accepts or error.expected)
@@ -86,7 +86,7 @@ def _quote_found(found: str) -> str:
     return found if len(found) <= 30 else found[:30] + "…"
 
 
-def _after(before: str) -> tuple[str, str] | None:
+def _expected_after(before: str) -> tuple[str, str] | None:
     """Return what must follow the text before the fault, and a hint; None if nothing special."""
     for pattern, expected, hint in _AFTER:
         if pattern.search(before[-200:]):

@@ -164,7 +164,10 @@ class SowCommands:
     def _list_subscriptions(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> None:
         known = self._state.subscribers.values()
         self._add_answer(
-            command, at_ms, step, subscriptions_fields(command, (one.shown for one in known), len(known), row_filter)
+            command,
+            at_ms,
+            step,
+            subscriptions_fields(command, (one.as_listed for one in known), len(known), row_filter),
         )
 
     def _add_answer(self, command: Command, at_ms: int, step: Step, facts: dict[str, Any]) -> None:

@@ -96,7 +96,7 @@ class Subscriber:
         return self.heard_ms + self.subscription.heartbeat_timeout_ms
 
     @property
-    def shown(self) -> OpenSubscription:
+    def as_listed(self) -> OpenSubscription:
         """The subscription as `subscriptions` lists it, with the row filter included."""
         one = self.subscription
         filters = [text for text in (one.filter, one.row_filter) if text]
