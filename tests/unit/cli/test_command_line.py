@@ -120,7 +120,12 @@ def test_an_audit_that_cannot_be_written_is_named_before_anything_is_sent(tmp_pa
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
-        ("queue depth orders --json -b 127.0.0.1:1", 1, "no connection to Kafka at 127.0.0.1:1"),
+        pytest.param(
+            "queue depth orders --json -b 127.0.0.1:1",
+            1,
+            "no connection to Kafka at 127.0.0.1:1",
+            marks=pytest.mark.slow,
+        ),
         ("explain nonsense --json", 1, "bookmark 'nonsense'"),
         ("queue peek orders --state bad --json", 2, "Invalid value for '--state'"),
         ("queue pek orders --json", 2, "Did you mean peek?"),

@@ -46,7 +46,7 @@ def publish(lapse: Lapse, to: str, count: int, **options: Any) -> None:
             publisher.publish(to, b"%d" % number, key=b"%d" % number, **options)
 
 
-@pytest.mark.parametrize(("backlog", "most"), [(1_000, 100), (10, 250), (1, 1_100)])
+@pytest.mark.parametrize(("backlog", "most"), [(1_000, 100), (10, 250), pytest.param(1, 1_100, marks=pytest.mark.slow)])
 def test_a_thousand_messages_take_few_commands(lapse: Lapse, backlog: int, most: int) -> None:
     """What makes it quick: neither a command nor a step for each message, but with a backlog of 1."""
     lapse.queue("orders")

@@ -188,7 +188,12 @@ def test_all_commands_of_such_users_are_tried() -> None:
 
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
 @pytest.mark.parametrize(
-    "more", [{}, {"leasing": Leasing.STRICT}, {"target_depth": 2}], ids=["plain", "strict", "depth"]
+    "more",
+    [
+        pytest.param({}, id="plain"),
+        pytest.param({"leasing": Leasing.STRICT}, id="strict", marks=pytest.mark.slow),
+        pytest.param({"target_depth": 2}, id="depth", marks=pytest.mark.slow),
+    ],
 )
 def test_it_is_answered_as_what_was_never_there(state: Callable[[World], None], more: dict) -> None:
     """All commands in a row, on a shard that has the message and on one that has not."""

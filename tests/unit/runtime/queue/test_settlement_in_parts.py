@@ -28,6 +28,8 @@ COUNT = 10_000
 
 FILTER = "/n % 2 = 0"
 
+SLOW_ACKNOWLEDGE, SLOW_CANCEL = (pytest.param(how, marks=pytest.mark.slow) for how in ("acknowledge", "cancel"))
+
 
 @pytest.fixture
 def parts(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
@@ -53,7 +55,7 @@ def fill(lapse: Lapse) -> None:
             publisher.publish("orders", b'{"n": %d}' % number)
 
 
-@pytest.mark.parametrize("how", ["acknowledge", "cancel", "expire"])
+@pytest.mark.parametrize("how", [SLOW_ACKNOWLEDGE, SLOW_CANCEL, "expire"])
 def test_all_that_match_are_settled_once_and_told_together(lapse: Lapse, parts: list[bool], how: Settling) -> None:
     fill(lapse)
     with lapse.subscriber("orders", COUNT) as subscriber, Queue("orders", connection=lapse.connection) as queue:
@@ -71,7 +73,7 @@ def test_all_that_match_are_settled_once_and_told_together(lapse: Lapse, parts: 
 
 
 @pytest.mark.feature("C55", "Q21")
-@pytest.mark.parametrize("how", ["acknowledge", "cancel", "expire", "purge"])
+@pytest.mark.parametrize("how", [SLOW_ACKNOWLEDGE, SLOW_CANCEL, "expire", "purge"])
 def test_crashes_between_the_parts_lose_no_count_and_no_bookmark(
     lapse: Lapse, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
