@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -1136,6 +1137,11 @@ _BOUND = _among(State.LEASED, State.DELAYED, State.SENT, State.TRANSFERRING)
 _HELD = _among(State.AVAILABLE, State.LEASED, State.SENT, State.TRANSFERRING)
 
 
+@cache
+def _constant(count: int, value: int) -> bytes:
+    return np.full(count, value, np.int64).tobytes()
+
+
 def dump(state: QueueState) -> bytes:
     """Everything that a shard's future depends on, in one form, but for when subscriptions were heard of."""
     parts: list[object] = [
@@ -1164,7 +1170,7 @@ def dump(state: QueueState) -> bytes:
 
         def some(values: np.ndarray | None, where: np.ndarray, otherwise: int) -> bytes:
             if values is None:
-                return np.full(np.count_nonzero(where), otherwise, np.int64).tobytes()
+                return _constant(np.count_nonzero(where), otherwise)
             return values[: len(where)][where].astype(np.int64).tobytes()
 
         runs = [tuple(run) for run in segment.runs]
