@@ -24,6 +24,15 @@ CRAMPED = """[...document.querySelectorAll(".figure b")].filter(one => {
     one.textContent = "1,234,567,890 min";
     return one.scrollWidth > one.parentElement.clientWidth;
 }).length"""
+UNREACHED = """() => [...document.querySelectorAll(
+    "a[href], button, input, select, textarea, summary, [hx-get]:not(form):not([hx-trigger]), [tabindex='0']"
+)].filter(one => one.checkVisibility() && !one.disabled).filter(one => {
+    one.focus();
+    const style = getComputedStyle(one);
+    const seen = style.outlineStyle !== "none" || style.boxShadow !== "none";
+    return document.activeElement !== one || one.tabIndex < 0 || !seen;
+}).map(one => one.outerHTML.slice(0, 80))"""
+"""What can be clicked and does not take the focus of the keyboard, or does not show that it has it."""
 BLOCKING = """() => performance.getEntriesByType("resource").filter(one => one.renderBlockingStatus === "blocking")
     .map(one => new URL(one.name).pathname.split("/").pop())"""
 """What a page is not painted without."""
@@ -64,6 +73,8 @@ def test_pages_fit_a_phone_and_keep_the_rules_of_accessibility(
             for part in parts:
                 playwright.expect(view.locator(part).first).to_be_visible()
             wrong[path] = axe.faults(view)
+            view.keyboard.press("Tab")  # from here on the browser shows where the focus is
+            wrong[f"{path} by keyboard"] = view.evaluate(UNREACHED)
             view.set_viewport_size({"width": 360, "height": 740})
             assert view.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
             cut = "[...document.querySelectorAll('.scroll')].filter(one => one.scrollWidth > one.clientWidth).length"
