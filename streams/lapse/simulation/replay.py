@@ -223,12 +223,13 @@ class ReplayedShard:
             # The noted position of a command that was begun and not finished is that of the command itself.
             stop = end if unfinished is None or tp != self._commands else max(end, unfinished + 1)
             batches = step.batches.get(tp, ())
-            # If a crowd left too little room for a batch, all of it had arrived, and its last record has the instant
-            # (C60).
-            stop = max([stop, *(last for first, last in batches if first <= end < last)])
+            # If there was too little room for a batch, all of it had come, and its last record has the instant (C60).
+            # There may be offsets without a record before it.
+            log = self._recording.log(*tp)
+            stop = max([stop, *(last for first, last in batches if end < last and not log[end:first])])
             ends = {one for one in cuts(batches) if inbox.received[tp] < one < stop}
             for one in sorted(ends | {stop}):
-                records = self._recording.log(*tp)[inbox.received[tp] : one]
+                records = log[inbox.received[tp] : one]
                 if records:
                     inbox.receive(tp, records)
 

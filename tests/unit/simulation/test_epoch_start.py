@@ -54,8 +54,8 @@ def tick(offset: int, at_ms: int) -> Recorded:
 class Life:
     """A shard that lives through a few steps, and what its journal says of them."""
 
-    def __init__(self, recording: Recording) -> None:
-        machine = QueueEntity("q", CONFIG, recording, None).machine(0, 1, Changelog(), {})
+    def __init__(self, recording: Recording, config: QueueConfig = CONFIG) -> None:
+        machine = QueueEntity("q", config, recording, None).machine(0, 1, Changelog(), {})
         assert isinstance(machine, QueueMachine)
         self.machine = machine
         self.events: list[Event] = []
@@ -73,12 +73,14 @@ class Life:
             self._inbox.receive(TP(one.topic, one.partition), [one])
         self._go_through(journaled_ms, acts, delivered_ms)
 
-    def step_with(self, batch: Sequence[Recorded], room: int, journaled_ms: int) -> None:
+    def step_with(
+        self, batch: Sequence[Recorded], room: int, journaled_ms: int, delivered_ms: int | None = None
+    ) -> None:
         """Go through a step that reads records that came together, and has little room for what is due."""
         self._inbox.receive(TP(batch[0].topic, batch[0].partition), batch)
         self.machine.crowd.give(room)
         self._inbox.take_messages(100)  # while the step before is written; what is left over is offered once more
-        self._go_through(journaled_ms, acts=False, delivered_ms=None)
+        self._go_through(journaled_ms, acts=False, delivered_ms=delivered_ms)
 
     def _go_through(self, journaled_ms: int, acts: bool, delivered_ms: int | None) -> None:
         machine, inbox = self.machine, self._inbox
@@ -164,6 +166,29 @@ def test_a_batch_that_a_crowd_left_too_little_room_for_has_the_instant_at_which_
     assert [step.positions[MESSAGES] for step in journal.epochs[0].steps] == [2, 3, 4]
     assert [(one.event, one.at_ms) for one in told if one.event == "expired"] == [("expired", 2_500)]
     assert list(ReplayedShard("q", {0: Serving(CONFIG, None, None)}, 0, recording, journal).events()) == told
+
+
+@pytest.mark.feature("X10", "C41", "C51")
+@pytest.mark.parametrize("offset", [1, 5], ids=["the next offset", "behind an aborted transaction"])
+def test_a_batch_that_found_no_room_let_a_scheduled_message_in(offset: int) -> None:
+    config = QueueConfig(expiration="enabled", dead_letter=False, topics=("t",), target_queue_depth=1)
+    first = [
+        command(0, 10, command="subscribe", subscription="s", heartbeat_timeout_ms=90_000, max_backlog=1),
+        scheduled(0, 5, b"1000"),
+    ]
+    batch = [message(offset, 2_500, b"0")]
+    recording = Recording({"t": 1, COMMANDS.topic: 1}, [*first, *batch, tick(1, 40_000)])
+    life = Life(recording, config)
+    life.step(first, WRITTEN_MS)
+    told = list(life.events)
+    life.step_with(batch, 100, 3_000, delivered_ms=2_600)
+    told += life.events
+    life.step([tick(1, 40_000)], 41_000)
+    told += life.events
+    journal = RecordedJournal(life.journal)
+    assert [step.positions[MESSAGES] for step in journal.epochs[0].steps] == [1, 1, 1]
+    assert told[-1].event == "lease_returned"
+    assert list(ReplayedShard("q", {0: Serving(config, None, None)}, 0, recording, journal).events()) == told
 
 
 @pytest.mark.feature("X10", "C60")
