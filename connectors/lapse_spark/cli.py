@@ -12,7 +12,7 @@ from rich.console import Console
 
 from lapse.core.reason import Reason
 from lapse.protocol.redrive import MAX_REDRIVES, target_fault
-from lapse_spark import read
+from lapse_spark import local_rows, read, schema
 from lapse_spark.account.ledger_command import ledger
 from lapse_spark.instant import inquiry
 from lapse_spark.instant.state import state
@@ -240,9 +240,9 @@ def redrive(
         letters = read.dead_letters(session, cluster.connection, pattern=pattern)
     else:
         archived = archive_job.letters(session, archive_path)
-        if archived is None:
+        if archived is None and not delta.output(session, archive_path, kind).has_run:
             raise ValueError(f"{archive_path}: no archive")
-        letters = archived
+        letters = local_rows.frame(session, [], schema.DEAD_LETTER) if archived is None else archived
     with working("Redriving" if send else "Counting what would be redriven"):
         done = audit.run(
             session,

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import orjson
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from lapse_spark import anomaly, summary
@@ -70,16 +70,16 @@ def find(
         poison: the least letters of one key that make it suspicious.
 
     Raises:
-        ValueError: the monitor has not written anything there.
+        ValueError: the monitor has not run there.
     """
     output, counted = Output(spark, path), monitor.totals(spark, path)
     letters = output.read("letters", since.date())
-    if counted is None:
+    if counted is None and not output.has_run:
         raise ValueError(f"{path}: no output of the monitor; run it first: lapse spark monitor {path}")
     recent = F.lit(since)
     found: list[Alert] = []
-    odd = anomaly.unusual(counted, at_least=at_least, sigmas=sigmas).where(F.col("window_end") > recent)
-    for row in odd.limit(MOST).collect():
+    odd = [] if counted is None else _find_unusual(counted, recent, at_least, sigmas)
+    for row in odd:
         start = in_utc(row["window_start"])
         expected = f"{row['expected']:.1f} were to be expected"
         text = f"{row['letters']} dead letters from {start:%Y-%m-%d %H:%M:%S} UTC, {expected}"
@@ -104,6 +104,11 @@ def find(
             text = f"{row['missing_before']} offsets before {row['letter_topic']}:{place} were removed unread"
             found.append(_alert("gap", row["letter_topic"], place, text, row["missing_before"]))
     return found
+
+
+def _find_unusual(counted: DataFrame, recent: Column, at_least: int, sigmas: float) -> list[Row]:
+    windows = anomaly.unusual(counted, at_least=at_least, sigmas=sigmas).where(F.col("window_end") > recent)
+    return windows.limit(MOST).collect()
 
 
 def run(

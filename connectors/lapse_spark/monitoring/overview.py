@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lapse_spark import anomaly, summary
@@ -28,32 +28,22 @@ def build(spark: SparkSession, path: str, ledgers: Sequence[Ledger] = ()) -> Rep
         ledgers: ledgers to show below it.
 
     Raises:
-        ValueError: the monitor has not written anything there.
+        ValueError: the monitor has not run there.
     """
     output = Output(spark, path)
     letters, counted = output.read("letters"), monitor.totals(spark, path)
-    if letters is None or counted is None:
+    if counted is None and not output.has_run:
         raise ValueError(f"{path}: no output of the monitor; run it first: lapse spark monitor {path}")
     aside, read = output.read("quarantine"), output.read("partitions")
     page = Report("Dead letters", subtitle="Counted by entity, reason and hour; every letter once.")
-    total = counted.agg(F.sum("letters")).collect()[0][0]
-    page.figure("dead letters", total)
-    page.figure("entities", counted.select("entity").distinct().count())
+    page.figure("dead letters", 0 if counted is None else counted.agg(F.sum("letters")).collect()[0][0])
+    page.figure("entities", 0 if counted is None else counted.select("entity").distinct().count())
     bad = 0 if aside is None else aside.count()
     page.figure("in quarantine", bad, state="bad" if bad else "plain")
     missing = 0 if read is None else read.agg(F.sum("missing_before")).collect()[0][0]
     page.figure("offsets missed", missing, note="removed before they were read", state="bad" if missing else "plain")
-    page.section("When and why")
-    _charts_over_time(page, spark, path)
-    odd = anomaly.unusual(counted)
-    page.frame(odd, title="Windows with unusually many")
-    page.section("Where")
-    page.frame(summary.by_entity(letters), title="By entity and reasons")
-    if "key" in letters.columns:
-        page.frame(summary.poison(letters).limit(20), title="Keys that die again and again")
-    page.section("How late", "How long after its deadline a message was removed. A lease protects a message beyond it.")
-    page.frame(summary.lateness(letters), title="Lateness, ms")
-    page.frame(summary.remaining(letters), title="Time to expire of what died before its deadline, ms")
+    if letters is not None and counted is not None:
+        _add_letters(page, letters, counted)
     if aside is not None and bad:
         page.section("Quarantine", "Records on dead-letter topics that are no dead letters.")
         page.frame(aside.groupBy("topic", "fault").count().orderBy(F.desc("count")), title="By topic and fault")
@@ -62,10 +52,20 @@ def build(spark: SparkSession, path: str, ledgers: Sequence[Ledger] = ()) -> Rep
     return page
 
 
-def _charts_over_time(page: Report, spark: SparkSession, path: str) -> None:
-    counted = monitor.totals(spark, path)
-    if counted is None:
-        return
+def _add_letters(page: Report, letters: DataFrame, counted: DataFrame) -> None:
+    page.section("When and why")
+    _charts_over_time(page, counted)
+    page.frame(anomaly.unusual(counted), title="Windows with unusually many")
+    page.section("Where")
+    page.frame(summary.by_entity(letters), title="By entity and reasons")
+    if "key" in letters.columns:
+        page.frame(summary.poison(letters).limit(20), title="Keys that die again and again")
+    page.section("How late", "How long after its deadline a message was removed. A lease protects a message beyond it.")
+    page.frame(summary.lateness(letters), title="Lateness, ms")
+    page.frame(summary.remaining(letters), title="Time to expire of what died before its deadline, ms")
+
+
+def _charts_over_time(page: Report, counted: DataFrame) -> None:
     newest = counted.select("window_start").distinct().orderBy(F.desc("window_start")).limit(_PLACES)
     rows = (
         counted.join(newest, "window_start", "left_semi")

@@ -36,6 +36,11 @@ class Output:
         self.checkpoint = f"{self.path}/_checkpoint"
         self._spark = spark
 
+    @property
+    def has_run(self) -> bool:
+        """Whether a job has run on this output, even if it found nothing."""
+        return bool(self.names("_checkpoint", "metadata"))
+
     def check(self) -> None:
         """Check that batches and checkpoint belong together.
 
@@ -45,7 +50,7 @@ class Output:
         self._check("day=")
 
     def _check(self, sign: str) -> None:
-        if self.names("", sign) and not self.names("_checkpoint", "metadata"):
+        if self.names("", sign) and not self.has_run:
             raise ValueError(
                 f"{self.path} has batches and no checkpoint ({self.checkpoint}): a new stream would count them again. "
                 "Put the checkpoint back, or give a new directory."
