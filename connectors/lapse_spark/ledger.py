@@ -156,7 +156,7 @@ class _Counts:
         self.differences[str(difference)] = self.differences.get(str(difference), 0) + number
 
 
-def reckon(
+def compute_ledger(
     queue: str,
     blocks: DataFrame,
     fates: DataFrame,
@@ -166,15 +166,15 @@ def reckon(
     asked: inventory.Asked | None = None,
     journaled: DataFrame | None = None,
 ) -> tuple[Ledger, DataFrame]:
-    """Compute the ledger from `account.gather`, `account.told` and `account.lettered`.
+    """Compute the ledger from `account.gather_blocks`, `account.fates_in_events` and `account.dead_lettered_messages`.
 
     The inputs are read more than once, so persist them. Only counts and the shown differences come to the driver.
 
     Args:
         queue: name of the queue.
-        blocks: blocks from `account.gather`.
-        fates: fates from `account.told`.
-        letters: letters from `account.lettered`.
+        blocks: blocks from `account.gather_blocks`.
+        fates: fates from `account.fates_in_events`.
+        letters: letters from `account.dead_lettered_messages`.
         shown: greatest number of differences to list.
         asked: the queue, to find lost messages; None = it was not asked or did not answer.
         journaled: statements from `journal.statements`; None = the journal is unknown.
@@ -182,10 +182,10 @@ def reckon(
     Returns:
         The ledger, and all differences: topic, partition, first, last, difference, fates, reasons.
     """
-    logs = account.reach(blocks)
-    ends = None if journaled is None else account.within(journaled, logs)
-    each = verdict.verdicts(blocks, account.within(fates, logs), account.within(letters, logs), ends)
-    outside = account.beyond(fates, letters, logs)
+    logs = account.log_ranges(blocks)
+    ends = None if journaled is None else account.cut_to_log(journaled, logs)
+    each = verdict.verdicts(blocks, account.cut_to_log(fates, logs), account.cut_to_log(letters, logs), ends)
+    outside = account.ranges_outside_log(fates, letters, logs)
     counts = _Counts.of(each)
     # Decimal, because damaged ranges may have more offsets than 64 bits can count.
     width = (F.col("last") - F.col("first") + 1).cast("decimal(20,0)")
@@ -206,7 +206,7 @@ def reckon(
         if lost:
             counts.differ(verdict.Difference.LOST, lost)
             all_differences = all_differences.unionByName(_absent(gone))
-    all_differences = generation.together(all_differences)
+    all_differences = generation.join_positions(all_differences)
     ledger = Ledger(
         queue=queue,
         published=counts.published,
@@ -270,30 +270,34 @@ def run(
     holds, not_listed = _read_inventory(connection, queue) if ask else (None, "it was not to be asked")
     # Read events first and messages last, one after the other, so that all messages that events name are published.
     events = read.events(spark, connection, [queue], span=span, written_with=written_with)
-    with read.existing([topics.events(queue)]):
+    with read.name_missing_topics([topics.events(queue)]):
         told = events.select(*_TOLD).persist()
     bad, named = _count_unreadable(told)
     readable = told.where(F.col("fault").isNull())
-    fates = account.since(account.told(readable, queue, until_ms), starts, last="last")
+    fates = account.drop_before_start(account.fates_in_events(readable, queue, until_ms), starts, last="last")
     pattern = "|".join(re.escape(name) for name in {topics.dead_letters(queue), *named, *dead_letter_topics})
     letters = read.dead_letters(spark, connection, pattern=pattern, span=span)
     lettered = letters.select(*_LETTERED).persist()
     bad += lettered.where(F.col("fault").isNotNull()).count()
     good = lettered.where(F.col("fault").isNull())
-    copies = account.since(account.lettered(good, queue, until_ms), starts, last="last")
+    copies = account.drop_before_start(account.dead_lettered_messages(good, queue, until_ms), starts, last="last")
     raw = read.records(spark, connection, names=underlying, span=span)
-    with read.existing(underlying):
-        messages = account.since(account.published(raw, queue), starts, last="offset")
-        messages = messages.unionByName(account.rewound(readable, queue, until_ms))
-        blocks = account.gather(messages, since_ms, until_ms).persist()
+    with read.name_missing_topics(underlying):
+        messages = account.drop_before_start(account.published_messages(raw, queue), starts, last="offset")
+        messages = messages.unionByName(account.rewound_messages(readable, queue, until_ms))
+        blocks = account.gather_blocks(messages, since_ms, until_ms).persist()
     try:
         asked = None
         if holds is not None:
             again = partial(inventory.ask, connection.of_lapse(), queue)
-            asked = inventory.Asked(spark=spark, again=again, first=holds, fates=account.told(readable, queue))
+            asked = inventory.Asked(
+                spark=spark, again=again, first=holds, fates=account.fates_in_events(readable, queue)
+            )
         left, not_journaled = _journaled(connection, queue, app_id)
-        journaled = account.since(journal.statements(spark, left), starts, last="last") if left else None
-        ledger, differences = reckon(queue, blocks, fates, copies, shown=shown, asked=asked, journaled=journaled)
+        journaled = account.drop_before_start(journal.statements(spark, left), starts, last="last") if left else None
+        ledger, differences = compute_ledger(
+            queue, blocks, fates, copies, shown=shown, asked=asked, journaled=journaled
+        )
         if output is not None:
             differences.write.mode("overwrite").parquet(f"{output}/differences")
             aside = quarantine.split(events)[1].unionByName(quarantine.split(letters)[1])
@@ -344,8 +348,8 @@ def _absent(gone: DataFrame) -> DataFrame:
 
 def _differences(each: DataFrame, outside: DataFrame) -> DataFrame:
     """Return all differences: single bookmarks from classes, and ranges that are not in the log."""
-    fates = account.in_words(F.col("fates"), tuple(kind.value for kind in account.FATES))
-    reasons = account.in_words(F.col("reasons"), account.REASONS)
+    fates = account.mask_to_text(F.col("fates"), tuple(kind.value for kind in account.FATES))
+    reasons = account.mask_to_text(F.col("reasons"), account.REASONS)
     odd = each.where(F.col("difference").isNotNull())
     single = odd.withColumn("offset", F.explode(block.offsets(F.col("block"), F.col("mask"))))
     inside = single.select(

@@ -64,8 +64,8 @@ def lives(events: DataFrame, messages: DataFrame | None = None, deliveries: Data
 
     Args:
         events: readable events, `schema.EVENT`.
-        messages: topic, partition, offset and at_ms of published messages (`account.published`), for the times since
-            arrival; None = only facts from events.
+        messages: topic, partition, offset and at_ms of published messages (`account.published_messages`), for the
+            times since arrival; None = only facts from events.
         deliveries: readable deliveries of the same entities, `schema.DELIVERY`, for the times of waiting and leases.
             Kafka usually keeps them for a day. Without them these times are missing.
 

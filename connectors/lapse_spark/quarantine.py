@@ -36,7 +36,7 @@ def without_bytes(read: DataFrame) -> DataFrame:
     return read.withColumns({name: F.when(bad, F.col(name)) for name in ("value", "headers")})
 
 
-def refuse(aside: DataFrame) -> None:
+def refuse_faults(aside: DataFrame) -> None:
     """Fail if there is a record in quarantine; batch only.
 
     Raises:

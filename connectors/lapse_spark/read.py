@@ -116,7 +116,7 @@ def _causes(error: BaseException) -> Iterator[str]:
 
 
 @contextmanager
-def existing(names: Sequence[str]) -> Iterator[None]:
+def name_missing_topics(names: Sequence[str]) -> Iterator[None]:
     """Name the topics in the error for a missing one, because Kafka's error does not. Use it around actions of Spark.
 
     Raises:

@@ -30,7 +30,7 @@ NOT_PUBLISHED, OURS, REDRIVEN = 0, 1, 2
 """The place of a message: not in the log, in the log for this queue, or in the log for another queue."""
 
 
-def published(raw: DataFrame, queue: str) -> DataFrame:
+def published_messages(raw: DataFrame, queue: str) -> DataFrame:
     """Return the messages of the underlying topics: bookmark, timestamp, and the place for this queue (C29, Q17).
 
     Args:
@@ -47,7 +47,7 @@ def published(raw: DataFrame, queue: str) -> DataFrame:
     return raw.select("topic", "partition", "offset", F.unix_millis("timestamp").alias("at_ms"), place.alias("place"))
 
 
-def told(events: DataFrame, queue: str, until_ms: int | None = None) -> DataFrame:
+def fates_in_events(events: DataFrame, queue: str, until_ms: int | None = None) -> DataFrame:
     """Return the fates in events: ranges of bookmarks with epoch and bit masks of fate and reasons.
 
     Args:
@@ -58,15 +58,17 @@ def told(events: DataFrame, queue: str, until_ms: int | None = None) -> DataFram
     ends = events.where((F.col("entity") == queue) & F.col("event").isin([kind.value for kind in FATES]))
     if until_ms is not None:
         ends = ends.where(F.col("at_ms") < until_ms)
-    return generation.apart(event.ranges(ends)).select(
+    return generation.split_positions(event.ranges(ends)).select(
         *("topic", "partition", "first", "last", "epoch"),
         fate_bit(F.col("event")).alias("fates"),
         reason_bits(F.col("reasons")).alias("reasons"),
     )
 
 
-def rewound(events: DataFrame, queue: str, until_ms: int | None = None) -> DataFrame:
-    """Return messages that rewinds brought back, in the columns of `published`. Each counts as published again (C61).
+def rewound_messages(events: DataFrame, queue: str, until_ms: int | None = None) -> DataFrame:
+    """Return messages that rewinds brought back, in the columns of `published_messages` (C61).
+
+    Each counts as published again.
 
     Args:
         events: readable events, `schema.EVENT`.
@@ -76,7 +78,7 @@ def rewound(events: DataFrame, queue: str, until_ms: int | None = None) -> DataF
     back = events.where((F.col("entity") == queue) & (F.col("event") == EventKind.REWOUND.value))
     if until_ms is not None:
         back = back.where(F.col("at_ms") < until_ms)
-    ranges = generation.apart(event.ranges(back))
+    ranges = generation.split_positions(event.ranges(back))
     offset = F.explode(F.sequence("first", "last")).alias("offset")
     return ranges.select("topic", "partition", offset, "at_ms", F.lit(OURS).alias("place"))
 
@@ -85,7 +87,7 @@ _GENERATION: Final = "~([0-9]+)/[0-9]+$"
 """Finds the generation in a `lapse-id`."""
 
 
-def lettered(letters: DataFrame, queue: str, until_ms: int | None = None) -> DataFrame:
+def dead_lettered_messages(letters: DataFrame, queue: str, until_ms: int | None = None) -> DataFrame:
     """Return bookmark, epoch and bit mask of reasons of a queue's dead letters, copies included.
 
     Args:
@@ -97,7 +99,7 @@ def lettered(letters: DataFrame, queue: str, until_ms: int | None = None) -> Dat
     if until_ms is not None:
         ours = ours.where(F.col("expired_at_ms") < until_ms)
     return ours.select(
-        lettered_topic().alias("topic"),
+        topic_with_generation().alias("topic"),
         "partition",
         F.col("offset").alias("first"),
         F.col("offset").alias("last"),
@@ -106,13 +108,13 @@ def lettered(letters: DataFrame, queue: str, until_ms: int | None = None) -> Dat
     )
 
 
-def lettered_topic() -> Column:
+def topic_with_generation() -> Column:
     """Return the topic of a letter's message with its generation, which is only in the letter's id."""
     rewound = F.regexp_extract("id", _GENERATION, 1).try_cast("int")
-    return generation.named(F.col("topic"), F.coalesce(rewound, F.lit(0)))
+    return generation.name_column(F.col("topic"), F.coalesce(rewound, F.lit(0)))
 
 
-def since(data: DataFrame, start: Mapping[tuple[str, int], int], *, last: str) -> DataFrame:
+def drop_before_start(data: DataFrame, start: Mapping[tuple[str, int], int], *, last: str) -> DataFrame:
     """Drop rows that end before the start bookmark of their partition. `last` names the column with the offset."""
     for (topic, partition), offset in start.items():
         before = (F.col("topic") == topic) & (F.col("partition") == partition) & (F.col(last) < offset)
@@ -120,11 +122,11 @@ def since(data: DataFrame, start: Mapping[tuple[str, int], int], *, last: str) -
     return data
 
 
-def gather(messages: DataFrame, since_ms: int | None = None, until_ms: int | None = None) -> DataFrame:
+def gather_blocks(messages: DataFrame, since_ms: int | None = None, until_ms: int | None = None) -> DataFrame:
     """Return messages as blocks: bit masks `ours`, `elsewhere`, `early`, `late`, and the first and last offset.
 
     Args:
-        messages: messages from `published`.
+        messages: messages from `published_messages`.
         since_ms: messages that arrived before this instant are `early`, and not in the ledger. ms since the epoch.
         until_ms: messages that arrived at this instant or later are `late`, and count only with a fate.
     """
@@ -139,19 +141,19 @@ def gather(messages: DataFrame, since_ms: int | None = None, until_ms: int | Non
     )
 
 
-def reach(blocks: DataFrame) -> DataFrame:
-    """Return the first and last offset in the log of every partition, from `gather`: one row per partition."""
+def log_ranges(blocks: DataFrame) -> DataFrame:
+    """Return the first and last offset in the log of every partition, from `gather_blocks`: one row per partition."""
     return blocks.groupBy("topic", "partition").agg(F.min("first").alias("log_first"), F.max("last").alias("log_last"))
 
 
-def within(ranges: DataFrame, logs: DataFrame) -> DataFrame:
+def cut_to_log(ranges: DataFrame, logs: DataFrame) -> DataFrame:
     """Cut ranges to the offsets of the log, so that a damaged range cannot become huge."""
     both = ranges.join(F.broadcast(logs), ["topic", "partition"])
     cut = both.withColumn("first", F.greatest("first", "log_first")).withColumn("last", F.least("last", "log_last"))
     return cut.where(F.col("first") <= F.col("last")).drop("log_first", "log_last")
 
 
-def beyond(fates: DataFrame, letters: DataFrame, logs: DataFrame) -> DataFrame:
+def ranges_outside_log(fates: DataFrame, letters: DataFrame, logs: DataFrame) -> DataFrame:
     """Return ranges outside the log, with `side` (`before` its beginning or `after` its end) and `by_event`."""
     place = ("topic", "partition", "first", "last")
     told = fates.select(*place, F.lit(True).alias("by_event"))
@@ -177,7 +179,7 @@ def beyond(fates: DataFrame, letters: DataFrame, logs: DataFrame) -> DataFrame:
     return before.unionByName(after).groupBy(*place, "side").agg(F.max("by_event").alias("by_event"))
 
 
-def in_words(mask: Column, words: tuple[str, ...]) -> Column:
+def mask_to_text(mask: Column, words: tuple[str, ...]) -> Column:
     """Convert a bit mask to text, such as `time_limit,max_deliveries`."""
     return F.concat_ws(",", *(F.when(mask.bitwiseAND(1 << bit) != 0, word) for bit, word in enumerate(words)))
 

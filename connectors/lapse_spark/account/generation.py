@@ -19,20 +19,20 @@ _MARK: Final = "~"
 _OFFSET: Final = FIRST_REWOUND - 1
 
 
-def apart(ranges: DataFrame) -> DataFrame:
+def split_positions(ranges: DataFrame) -> DataFrame:
     """Convert ranges of positions (`first`, `last`) to offsets of a topic or generation."""
     generation = F.shiftright("first", OFFSET_BITS)
     return ranges.withColumns(
         {
-            "topic": named(F.col("topic"), generation),
+            "topic": name_column(F.col("topic"), generation),
             "first": F.col("first").bitwiseAND(F.lit(_OFFSET)),
             "last": F.col("last").bitwiseAND(F.lit(_OFFSET)),
         }
     )
 
 
-def together(ranges: DataFrame) -> DataFrame:
-    """Convert the result of `apart` back to positions."""
+def join_positions(ranges: DataFrame) -> DataFrame:
+    """Convert the result of `split_positions` back to positions."""
     generation = F.coalesce(F.substring_index("topic", _MARK, -1).try_cast("bigint"), F.lit(0).cast("bigint"))
     above = F.when(F.contains(F.col("topic"), F.lit(_MARK)), generation * FIRST_REWOUND).otherwise(0)
     return ranges.withColumns(
@@ -44,7 +44,7 @@ def together(ranges: DataFrame) -> DataFrame:
     )
 
 
-def named(topic: Column, generation: Column) -> Column:
+def name_column(topic: Column, generation: Column) -> Column:
     """Return the name of a topic's generation; the topic itself for 0."""
     return F.when(generation > 0, F.concat_ws(_MARK, topic, generation.cast("string"))).otherwise(topic)
 

@@ -79,7 +79,7 @@ class Asked:
         spark: the Spark session.
         again: asks for another inventory.
         first: the inventory before the topics were read.
-        fates: fates from `account.told` without `until_ms`, read after that.
+        fates: fates from `account.fates_in_events` without `until_ms`, read after that.
     """
 
     spark: SparkSession
@@ -94,7 +94,7 @@ class Asked:
 
         Args:
             each: classes from `verdict.verdicts`.
-            logs: logs from `account.reach`.
+            logs: logs from `account.log_ranges`.
         """
         inventories = [self.first]
         while True:
@@ -156,8 +156,8 @@ def _lost(
     """Return the lost messages; see `Asked.lost`. A message in any of the inventories is not lost."""
     ends = [(row["topic"], row["partition"], row["log_last"]) for row in logs.collect()]
     known = [one for inventory in inventories for one in inventory.ranges] + inventories[0].unread(ends)
-    there = account.within(local_rows.frame(spark, known, _RANGE), logs) if known else None
-    told = account.within(fates, logs).select("topic", "partition", "first", "last")
+    there = account.cut_to_log(local_rows.frame(spark, known, _RANGE), logs) if known else None
+    told = account.cut_to_log(fates, logs).select("topic", "partition", "first", "last")
     ranges = told if there is None else told.unionByName(there)
     excused = block.cover(ranges).groupBy(*block.PLACE).agg(F.bit_or("mask").alias("excused"))
     queued = each.where((F.col("state") == verdict.STILL_QUEUED) & (F.col("place") == account.OURS))

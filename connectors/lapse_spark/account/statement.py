@@ -48,7 +48,7 @@ def show(ledger: Ledger, console: Console) -> None:
         console.print(f"{_NO_JOURNAL} ({ledger.not_journaled})", highlight=False, markup=False)
 
 
-def add(page: Report, ledger: Ledger) -> None:
+def add_ledger(page: Report, ledger: Ledger) -> None:
     """Add a section with a ledger to a page."""
     promise = "Every published message has exactly one fate, or is still queued."
     page.section(f"Ledger of {ledger.queue}", f"{promise} {_UNASKED}." if ledger.not_listed else promise)

@@ -59,16 +59,16 @@ def verdicts(blocks: DataFrame, fates: DataFrame, letters: DataFrame, journaled:
     may have reported another fate. `superseded` marks such messages.
 
     Args:
-        blocks: blocks from `account.gather`.
-        fates: fates from `account.told`, `within` the log.
-        letters: letters from `account.lettered`, `within` the log.
-        journaled: how messages left by the journal, in the columns of `fates`, `within` the log; None = unknown.
+        blocks: blocks from `account.gather_blocks`.
+        fates: fates from `account.fates_in_events`, cut to the log.
+        letters: letters from `account.dead_lettered_messages`, cut to the log.
+        journaled: how messages left by the journal, in the columns of `fates`, cut to the log; None = unknown.
     """
     told = fates if journaled is None else fates.unionByName(journaled.select(fates.columns))
-    return judged(blocks, _statements(told, letters))
+    return verdicts_of_statements(blocks, _statements(told, letters))
 
 
-def judged(blocks: DataFrame, statements: DataFrame) -> DataFrame:
+def verdicts_of_statements(blocks: DataFrame, statements: DataFrame) -> DataFrame:
     """Return the rows of `verdicts` from statements on blocks: `statement` has the fields of `SAME` and a `mask`."""
     nothing = F.lit(None).cast(_STATEMENT)
     rows = blocks.select(*block.PLACE, *_MASKS, nothing.alias("statement")).unionByName(

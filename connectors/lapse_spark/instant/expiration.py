@@ -17,7 +17,7 @@ _PREFIX: Final = topic.definitions("")
 _OF_CLIENTS: Final = (".commands", ".deliveries")
 
 
-def acted_on(
+def is_enforced(
     connection: Connection, there: Collection[str], app_id: str | None, entity: str, at_ms: int, file: Path | None
 ) -> bool:
     """Return whether an entity enforced lifetimes; True if no definition is found.

@@ -63,7 +63,7 @@ def lives(
     cluster.await_topics(underlying, entity)
     session = cluster.session("lives")
     good, _ = quarantine.split(read.events(session, cluster.connection, [entity], written_with=schemas))
-    with read.existing([topic.events(entity), *underlying]), working("Reading the events"):
+    with read.name_missing_topics([topic.events(entity), *underlying]), working("Reading the events"):
         if asked is not None:
             _print_life(lives_job.timeline(good, asked), f"{entity}: {bookmark}", as_json)
             return
@@ -84,7 +84,7 @@ def _arrivals(spark: SparkSession, cluster: Cluster, entity: str, underlying: li
     if not underlying:
         return None
     raw = read.records(spark, cluster.connection, names=underlying, span=read.Span(fail_on_data_loss=False))
-    return account.published(raw, entity)
+    return account.published_messages(raw, entity)
 
 
 def _handed_out(spark: SparkSession, cluster: Cluster, entity: str) -> DataFrame:

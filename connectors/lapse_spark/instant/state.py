@@ -108,7 +108,7 @@ def state(*, cluster: Cluster, as_json: bool, entity: str, at: int, output: str 
 
 def _acts(ours: Connection, there: set[str], app_id: str | None, entity: str, at: int, file: Path | None) -> bool:
     try:
-        return expiration.acted_on(ours, there, app_id, entity, at, file)
+        return expiration.is_enforced(ours, there, app_id, entity, at, file)
     except LapseError as error:
         told = f"{error}. Without it lifetimes are taken to count: nothing past its deadline is told"
         click.echo(f"Warning: {told}", err=True)

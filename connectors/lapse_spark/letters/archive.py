@@ -64,7 +64,7 @@ def run(
         try:
             letters, aside = quarantine.split(batch)
             if strict:
-                quarantine.refuse(aside)
+                quarantine.refuse_faults(aside)
             output.write("letters", letters.drop("fault"), F.col("letter_at"), number)
             output.write("quarantine", aside, F.col("timestamp"), number)
         finally:

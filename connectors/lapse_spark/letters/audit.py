@@ -103,7 +103,7 @@ def run(
         return kept[-1]
 
     try:
-        known = keep(redriven.sent(spark, connection))
+        known = keep(redriven.read_sent_letters(spark, connection))
         chosen = keep(redriven.with_history(redrive.choose(letters, choice), known))
         ids = _sent_before(spark, connection, output, now_ms, dry_run)
         earlier = 0
@@ -114,7 +114,7 @@ def run(
             earlier = before.count()
             chosen = chosen.join(before, "id", "left_anti")
         judged, batch_bytes = _with_judgments(spark, connection, chosen, target, hook)
-        chosen = keep(redrive.refuse(judged, choice))
+        chosen = keep(redrive.mark_refused(judged, choice))
         if limit is not None:
             passed = chosen.where(F.col("refused").isNull()).orderBy("died_at", "letter_offset").limit(limit)
             chosen = keep(passed.unionByName(chosen.where(F.col("refused").isNotNull())))
@@ -150,17 +150,19 @@ def _with_judgments(
         The letters, and the greatest size of a batch of records, in bytes.
     """
     if not target.topic:
-        chosen = origins.judged(chosen, connection)
+        chosen = origins.mark_unreachable(chosen, connection)
     if hook is None:
-        judged, batch_bytes = untaken.judged(redrive.with_records(chosen, target), connection)
+        judged, batch_bytes = untaken.mark_untaken(redrive.with_records(chosen, target), connection)
         chosen = judged.drop(untaken.RECORD)
     else:
         records = _records(chosen.withColumn("refused", F.lit(None)), target, hook)
-        chosen, batch_bytes = untaken.judged_by_id(chosen, records, connection)
+        chosen, batch_bytes = untaken.mark_untaken_by_id(chosen, records, connection)
     entities = [target.topic] if target.topic else [row[0] for row in chosen.select("entity").distinct().collect()]
     if not entities:
         return chosen, batch_bytes
-    return newer_records.judged(chosen, newer_records.records(spark, connection, entities), target.topic), batch_bytes
+    return newer_records.mark_superseded(
+        chosen, newer_records.records(spark, connection, entities), target.topic
+    ), batch_bytes
 
 
 def _catch_up(audited: DataFrame, connection: Connection, dry_run: bool) -> None:
@@ -168,7 +170,7 @@ def _catch_up(audited: DataFrame, connection: Connection, dry_run: bool) -> None
     untold = audited.where(F.col(redriven.TIMES) == 0)
     if not dry_run and untold.head(1):
         redriven.make_topic(connection)
-        redriven.remember(untold, connection)
+        redriven.publish_sent_letters(untold, connection)
 
 
 def _sent_before(
@@ -208,7 +210,7 @@ def _arrived(spark: SparkSession, connection: Connection, targets: list[str], si
 
 def _records(letters: DataFrame, target: Target, hook: Hook | None) -> DataFrame:
     plain = redrive.records(letters, target)
-    return plain if hook is None else redrive.changed(plain, hook(plain))
+    return plain if hook is None else redrive.check_hook_output(plain, hook(plain))
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +225,7 @@ class _Way:
     def send(self, letters: DataFrame) -> None:
         """Send letters, and note them as sent."""
         redrive.send(_records(letters, self.target, self.hook), self.connection, self.batch_bytes)
-        redriven.remember(letters, self.connection)
+        redriven.publish_sent_letters(letters, self.connection)
 
 
 def _send(way: _Way, passed: DataFrame, rate: int | None) -> None:

@@ -40,7 +40,7 @@ def records(spark: SparkSession, connection: Connection, entities: Sequence[str]
     )
 
 
-def judged(letters: DataFrame, known: DataFrame, elsewhere: str = "") -> DataFrame:
+def mark_superseded(letters: DataFrame, known: DataFrame, elsewhere: str = "") -> DataFrame:
     """Add to letters whether their target SOW topic has a newer record of their key.
 
     Args:

@@ -13,7 +13,7 @@ ASTRAY = "_astray"
 """The column that says why a letter cannot return to its origin; null if it can."""
 
 
-def judged(letters: DataFrame, connection: Connection) -> DataFrame:
+def mark_unreachable(letters: DataFrame, connection: Connection) -> DataFrame:
     """Add to letters why they cannot return to their origins.
 
     Args:

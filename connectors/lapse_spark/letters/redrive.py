@@ -61,7 +61,8 @@ class Choice:
 def choose(letters: DataFrame, choice: Choice) -> DataFrame:
     """Return the chosen letters, one copy of each, with `refused`: why a letter is not sent, else null.
 
-    Only the letters themselves are checked here. `refuse` with further columns checks the state of the cluster, too.
+    Only the letters themselves are checked here. `mark_refused` with further columns checks the state of the cluster,
+    too.
 
     Raises:
         lapse.core.expression.ExpressionError: the filter is not valid, or names a field without a type.
@@ -77,7 +78,7 @@ def choose(letters: DataFrame, choice: Choice) -> DataFrame:
         kept = kept.where(F.unix_millis("died_at") < choice.until_ms)
     if choice.filter:
         kept = kept.where(F.expr(condition(choice)))
-    return refuse(dead_letter.distinct(kept), choice)
+    return mark_refused(dead_letter.distinct(kept), choice)
 
 
 def condition(choice: Choice) -> str:
@@ -90,12 +91,12 @@ def condition(choice: Choice) -> str:
     return to_spark_sql(choice.filter, SparkColumns(paths=paths, timestamp="died_at")) if choice.filter else ""
 
 
-def refuse(chosen: DataFrame, choice: Choice) -> DataFrame:
+def mark_refused(chosen: DataFrame, choice: Choice) -> DataFrame:
     """Add `refused`: why letters are not sent, else null (C30, C58, C84).
 
     Args:
-        chosen: letters. If they have the columns of `redriven.with_history`, `origins.judged`, `newer_records.judged`
-            or `untaken.judged`, these count, too.
+        chosen: letters. If they have the columns of `redriven.with_history`, `origins.mark_unreachable`,
+            `newer_records.mark_superseded` or `untaken.mark_untaken`, these count, too.
         choice: the limit of redrives, and whether newer records are overwritten.
     """
     times = F.col(redriven.ALL_TIMES if redriven.ALL_TIMES in chosen.columns else "redriven_count")
@@ -172,7 +173,7 @@ def with_records(letters: DataFrame, target: Target) -> DataFrame:
     return letters.withColumn(untaken.RECORD, record)
 
 
-def changed(before: DataFrame, after: DataFrame) -> DataFrame:
+def check_hook_output(before: DataFrame, after: DataFrame) -> DataFrame:
     """Return the records from a hook, after a check of their columns.
 
     Raises:

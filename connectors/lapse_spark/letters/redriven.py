@@ -24,7 +24,7 @@ NAME, FIRST, TIMES, ALL_TIMES = "_name", "_first", "_times", "_all_times"
 """Columns: a letter's name, its message's first letter, how often it was sent, and all letters of its message were."""
 
 
-def sent(spark: SparkSession, connection: Connection) -> DataFrame:
+def read_sent_letters(spark: SparkSession, connection: Connection) -> DataFrame:
     """Return the letters that were sent: name, first letter of the message, times; empty if there is no topic."""
     raw = read.records(spark, connection, pattern=re.escape(TOPIC), span=Span(fail_on_data_loss=False))
     told = raw.groupBy(F.col("key").cast("string").alias(NAME)).agg(F.max_by("value", "offset").alias("value"))
@@ -41,7 +41,7 @@ def with_history(letters: DataFrame, known: DataFrame) -> DataFrame:
 
     Args:
         letters: `schema.DEAD_LETTER`, one copy of each.
-        known: letters from `sent`.
+        known: letters from `read_sent_letters`.
     """
     given = header.text(header.newest_first(F.col("headers")), names.MESSAGE_ID)
     before = letter_of(given)
@@ -64,7 +64,7 @@ def letter_of(given: Column) -> Column:
     return F.when(F.startswith(given, F.lit(prefix)), sent)
 
 
-def remember(letters: DataFrame, connection: Connection) -> None:
+def publish_sent_letters(letters: DataFrame, connection: Connection) -> None:
     """Write notes that letters, from `with_history`, were sent once more."""
     place = F.concat_ws(":", "letter_topic", "letter_partition", "letter_offset")
     note = F.struct(F.col(FIRST).alias("first"), (F.col(TIMES) + 1).alias("times"), place.alias("letter"))

@@ -28,7 +28,7 @@ _ESTIMATE: Final = 32
 """By how many bytes Java's client overestimates a record at most."""
 
 
-def judged(letters: DataFrame, connection: Connection) -> tuple[DataFrame, int]:
+def mark_untaken(letters: DataFrame, connection: Connection) -> tuple[DataFrame, int]:
     """Add to letters the column `UNTAKEN` for their records.
 
     Args:
@@ -43,7 +43,7 @@ def judged(letters: DataFrame, connection: Connection) -> tuple[DataFrame, int]:
     return known.withColumn(UNTAKEN, _untaken_reason(F.col(RECORD))).select(*letters.columns, UNTAKEN), fewest
 
 
-def judged_by_id(letters: DataFrame, records: DataFrame, connection: Connection) -> tuple[DataFrame, int]:
+def mark_untaken_by_id(letters: DataFrame, records: DataFrame, connection: Connection) -> tuple[DataFrame, int]:
     """Add to letters the column `UNTAKEN` for the records that a hook returned.
 
     Args:
@@ -52,9 +52,9 @@ def judged_by_id(letters: DataFrame, records: DataFrame, connection: Connection)
         connection: connection to the cluster.
 
     Returns:
-        See `judged`.
+        See `mark_untaken`.
     """
-    told, fewest = judged(records.select(F.struct("topic", "key", "value", "headers").alias(RECORD)), connection)
+    told, fewest = mark_untaken(records.select(F.struct("topic", "key", "value", "headers").alias(RECORD)), connection)
     given = header.text(header.newest_first(F.col(f"{RECORD}.headers")), names.MESSAGE_ID)
     found = told.where(F.col(UNTAKEN).isNotNull()).groupBy(redriven.letter_of(given).alias("id"))
     known = letters.join(found.agg(F.min(UNTAKEN).alias(UNTAKEN)), "id", "left")

@@ -166,7 +166,7 @@ def _write(output: Output, kept: DataFrame, number: int, window: str, horizon: t
     if faults:
         _, aside = quarantine.split(kept)
         if strict:
-            quarantine.refuse(aside)
+            quarantine.refuse_faults(aside)
         output.write("quarantine", aside, F.col("timestamp"), number)
     seen = output.read("letters", _day_before(begin.date(), horizon))
     before = output.read("partitions")

@@ -48,7 +48,7 @@ def build(spark: SparkSession, path: str, ledgers: Sequence[Ledger] = ()) -> Rep
         page.section("Quarantine", "Records on dead-letter topics that are no dead letters.")
         page.frame(aside.groupBy("topic", "fault").count().orderBy(F.desc("count")), title="By topic and fault")
     for ledger in ledgers:
-        statement.add(page, ledger)
+        statement.add_ledger(page, ledger)
     return page
 
 

@@ -28,12 +28,12 @@ def parse(raw: DataFrame) -> DataFrame:
     record = raw.select(
         *(F.col(name).alias(alias) for name, alias in _LETTER.items()),
         *("key", "value", "headers"),
-        header.apart(F.col("headers")).alias("_apart"),
+        header.split_headers(F.col("headers")).alias("_apart"),
     )
     headers = F.col("_apart")
-    read = record.select("*", facts.once(family.of(headers)).alias("_family")).select(
+    read = record.select("*", facts.compute_once(family.find_family(headers)).alias("_family")).select(
         *record.columns,
-        *family.told(headers, F.col("_family")),
+        *family.read_facts(headers, F.col("_family")),
         header.text(headers, names.LAPSE_ID).alias("lapse_id"),
         header.count(headers, names.DLQ_DELIVERY_COUNT).alias("delivery_count"),
         header.count(headers, names.CANCEL_COUNT).alias("cancel_count"),
@@ -81,7 +81,7 @@ def _fault() -> Column:
     markers = ", ".join(one.marker for one in FAMILIES)
     text = F.when(F.col("family").isNull(), F.lit(f"no dead letter: none of the headers {markers}"))
     for one in FAMILIES:
-        faults = family.missing(one)
+        faults = family.missing_headers(one)
         # Check first whether anything is missing, before texts are made: nearly all letters are complete.
         found = (F.col("family") == one.name) & reduce(or_, faults.values())
         text = text.when(found, F.concat_ws("; ", *(F.when(missing, said) for said, missing in faults.items())))

@@ -38,13 +38,13 @@ def parse(raw: DataFrame) -> DataFrame:
         "key",
         "value",
         "headers",
-        header.apart(F.col("headers")).alias("_apart"),
+        header.split_headers(F.col("headers")).alias("_apart"),
     )
     headers = F.col("_apart")
     told = record.select(
         "*",
-        facts.once(header.text(headers, names.KIND)).alias("kind"),
-        facts.once(header.text(headers, names.BOOKMARK)).alias("bookmark"),
+        facts.compute_once(header.text(headers, names.KIND)).alias("kind"),
+        facts.compute_once(header.text(headers, names.BOOKMARK)).alias("bookmark"),
         header.text(headers, names.SUBSCRIPTION).alias("subscription"),
         header.count(headers, names.DELIVERY_COUNT).alias("delivery_count"),
         header.number(headers, names.LEASE_UNTIL_MS).alias("lease_until_ms"),
@@ -54,13 +54,15 @@ def parse(raw: DataFrame) -> DataFrame:
     )
     read = told.select(
         "*",
-        facts.once(F.when(F.col("kind") == "reference", _referred())).alias("body"),
-        facts.once(F.when(F.col("kind") == "packed", packed_delivery.handed_out(F.col("value")))).alias("packed"),
+        facts.compute_once(F.when(F.col("kind") == "reference", _referred())).alias("body"),
+        facts.compute_once(F.when(F.col("kind") == "packed", packed_delivery.packed_messages(F.col("value")))).alias(
+            "packed"
+        ),
     ).withColumns(
         {
             "topic": F.coalesce(F.col("body.topic"), F.col("packed.topic"), _part(1)),
             "partition": F.coalesce(F.col("body.partition"), F.col("packed.partition"), _part(2).try_cast("int")),
-            "offset": facts.once(_part(3).try_cast("bigint")),
+            "offset": facts.compute_once(_part(3).try_cast("bigint")),
             "deadlines_ms": F.coalesce(
                 F.when(F.col("body").isNotNull(), _deadlines(F.col("body.deadlines_ms"))), F.col("packed.deadlines_ms")
             ),
@@ -68,7 +70,7 @@ def parse(raw: DataFrame) -> DataFrame:
     )
     one = F.struct(F.col("offset").alias("first"), F.col("offset").alias("last"), "delivery_count")
     ranges = F.coalesce(F.col("body.ranges"), F.col("packed.ranges"), F.when(F.col("offset").isNotNull(), F.array(one)))
-    read = read.withColumn("ranges", facts.once(ranges.cast(schema.DELIVERY["ranges"].dataType)))
+    read = read.withColumn("ranges", facts.compute_once(ranges.cast(schema.DELIVERY["ranges"].dataType)))
     damaged = F.exists(
         "ranges",
         lambda few: (

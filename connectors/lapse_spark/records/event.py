@@ -47,7 +47,7 @@ def parse(raw: DataFrame, written_with: Sequence[str] = ()) -> DataFrame:
         "value",
         "headers",
         F.coalesce(known, F.lit(False)).alias("known"),
-        facts.once(told).alias("_told"),
+        facts.compute_once(told).alias("_told"),
     )
     renamed = (
         read.select("*", "_told.*")

@@ -14,6 +14,6 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 
-def once(fact: Column) -> Column:
+def compute_once(fact: Column) -> Column:
     """Return a column that is computed only where it is selected, and dropped if it is not used."""
     return F.when(F.spark_partition_id() >= 0, fact)

@@ -18,7 +18,7 @@ from lapse_spark.records import facts, header
 Reader = Callable[[Column, Column], Column]
 
 
-def missing(family: LetterFamily) -> dict[str, Column]:
+def missing_headers(family: LetterFamily) -> dict[str, Column]:
     """Return the conditions under which a letter of a family is incomplete, by the text of the fault."""
     required = [(family.topic, "topic"), (family.partition, "partition"), (family.offset, "offset")]
     faults = {f"header {name} is missing or unreadable": F.col(field).isNull() for name, field in required}
@@ -31,7 +31,7 @@ def missing(family: LetterFamily) -> dict[str, Column]:
 _MOST_REASONS: Final = max(len(family.reasons) for family in FAMILIES)
 
 
-def of(headers: Column) -> Column:
+def find_family(headers: Column) -> Column:
     """Return the index in `FAMILIES` of the first family whose marker a record has; null for other records."""
     places = F.lit(None).cast("int")
     for place, family in reversed(list(enumerate(FAMILIES))):
@@ -39,12 +39,12 @@ def of(headers: Column) -> Column:
     return places
 
 
-def told(headers: Column, family: Column) -> list[Column]:
+def read_facts(headers: Column, family: Column) -> list[Column]:
     """Return the facts of a letter by the headers of its family. One look-up of a header serves all families.
 
     Args:
-        headers: headers from `header.apart`.
-        family: family from `of`.
+        headers: headers from `header.split_headers`.
+        family: family from `find_family`.
 
     Returns:
         family, entity, topic, partition, offset, reasons, message.
@@ -60,7 +60,7 @@ def told(headers: Column, family: Column) -> list[Column]:
         origin.read(lambda one: one.partition, _partition_reader).try_cast("int").alias("partition"),
         _position(origin.read(lambda one: one.offset, _offset_reader)).alias("offset"),
         # Every fault uses the reasons. Computed once, they keep filters on faults from repeating the look-ups.
-        facts.once(F.when(family.isNotNull(), F.array_remove(reasons, ""))).alias("reasons"),
+        facts.compute_once(F.when(family.isNotNull(), F.array_remove(reasons, ""))).alias("reasons"),
         latest.read(lambda one: one.message).alias("message"),
     ]
 

@@ -1,7 +1,7 @@
 """Columns from record headers, without Python on the executors.
 
 The last header of a name counts, as in Kafka's own `lastHeader`. Unreadable values become null, never an error. A
-reader separates the headers of a record once, with `apart`, and looks up names in its result.
+reader separates the headers of a record once, with `split_headers`, and looks up names in its result.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ def newest_first(headers: Column) -> Column:
     return F.reverse(headers)
 
 
-def apart(headers: Column) -> Column:
+def split_headers(headers: Column) -> Column:
     """Separate headers into names and values, the newest first, for many look-ups by the functions below.
 
     Use it in a `select` of its own, before that of the look-ups.
     """
-    return facts.once(F.struct(F.reverse(headers["key"]).alias("key"), F.reverse(headers["value"]).alias("value")))
+    return facts.compute_once(
+        F.struct(F.reverse(headers["key"]).alias("key"), F.reverse(headers["value"]).alias("value"))
+    )
 
 
 def oldest_first(headers: Column) -> Column:
-    """Reverse the result of `apart`, so that the functions below find the first header of a name."""
+    """Reverse the result of `split_headers`, so that the functions below find the first header of a name."""
     return F.struct(F.reverse(headers["key"]).alias("key"), F.reverse(headers["value"]).alias("value"))
 
 
@@ -39,7 +41,7 @@ def value(headers: Column, name: str | Column) -> Column:
     """Return the bytes of a header; null if it is missing.
 
     Args:
-        headers: headers from `newest_first` or `apart`.
+        headers: headers from `newest_first` or `split_headers`.
         name: name of the header; null matches no header.
     """
     # `get` counts from 0 and returns null beyond the ends; `array_position` counts from 1 and returns 0 for none.

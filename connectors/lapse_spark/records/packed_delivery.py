@@ -16,7 +16,7 @@ _FIXED_BYTES: Final = 24
 """Bytes of fixed size per message: offset, timestamp, delivery count, and length of the value."""
 
 
-def handed_out(value: Column) -> Column:
+def packed_messages(value: Column) -> Column:
     """Return the messages of a packed delivery as a struct of `topic`, `partition`, `ranges` and `deadlines_ms`.
 
     Args:

@@ -20,9 +20,9 @@ def parse(raw: DataFrame) -> DataFrame:
         `schema.SOW`, one row per record. A record without a key, or with an unreadable deadline, has a `fault`.
     """
     headers = F.col("_apart")
-    read = raw.select("*", header.apart(F.col("headers")).alias("_apart")).select(
+    read = raw.select("*", header.split_headers(F.col("headers")).alias("_apart")).select(
         "*",
-        facts.once(header.number(headers, EXPIRES_AT_MS)).alias("expires_at_ms"),
+        facts.compute_once(header.number(headers, EXPIRES_AT_MS)).alias("expires_at_ms"),
         header.present(headers, EXPIRES_AT_MS).alias("has_deadline"),
     )
     fault = F.when(F.col("key").isNull(), "a record of a SOW topic without a key").when(

@@ -135,7 +135,7 @@ def findings(words: DataFrame, queue: str, number: int, at_ms: int) -> DataFrame
     """Return keys and values of the records for findings.
 
     Args:
-        words: findings from `doubt.in_words`, with `news`.
+        words: findings from `doubt.to_words`, with `news`.
         queue: name of the queue.
         number: number of the batch.
         at_ms: when the batch was planned, ms since the epoch.

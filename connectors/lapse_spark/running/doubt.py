@@ -24,7 +24,9 @@ _SAME: Final = (*block.PLACE, "difference")
 COLUMNS: Final = (*_SAME, "mask", "fates", "reasons", "since_ms", "told")
 
 
-def carried(found: DataFrame, before: DataFrame | None, now_ms: int, grace_ms: int, *, listed: bool) -> DataFrame:
+def carry_differences(
+    found: DataFrame, before: DataFrame | None, now_ms: int, grace_ms: int, *, listed: bool
+) -> DataFrame:
     """Return the present differences, with the instant of their beginning, and whether they are reported.
 
     Args:
@@ -69,19 +71,23 @@ def _decided(parts: DataFrame, now_ms: int, grace_ms: int, listed: bool) -> Data
     return parts.withColumn("told", F.col("told") | lasted).select(*COLUMNS)
 
 
-def news(now: DataFrame, before: DataFrame | None) -> DataFrame:
-    """Return newly reported and withdrawn differences, in the columns of `named`, with `news`.
+def find_changes(now: DataFrame, before: DataFrame | None) -> DataFrame:
+    """Return newly reported and withdrawn differences, in the columns of `to_messages`, with `find_changes`.
 
     Args:
-        now: differences from `carried`.
+        now: differences from `carry_differences`.
         before: the differences of the last batch; None = first batch.
     """
     told = F.col("told")
     if before is None:
-        return named(now.where(told)).withColumn("news", F.lit(FOUND))
+        return to_messages(now.where(told)).withColumn("news", F.lit(FOUND))
     new = _rows_without(now.where(told), before.where(told))
     gone = _rows_without(before.where(told), now)
-    return named(new).withColumn("news", F.lit(FOUND)).unionByName(named(gone).withColumn("news", F.lit(WITHDRAWN)))
+    return (
+        to_messages(new)
+        .withColumn("news", F.lit(FOUND))
+        .unionByName(to_messages(gone).withColumn("news", F.lit(WITHDRAWN)))
+    )
 
 
 def _rows_without(some: DataFrame, others: DataFrame) -> DataFrame:
@@ -90,15 +96,15 @@ def _rows_without(some: DataFrame, others: DataFrame) -> DataFrame:
     return some.join(known, list(_SAME), "left").withColumn("mask", rest).where(F.col("mask") != 0).drop("known")
 
 
-def named(doubts: DataFrame) -> DataFrame:
+def to_messages(doubts: DataFrame) -> DataFrame:
     """Return one row per message: topic, partition, first, last, difference, fates, reasons."""
     offset = F.explode(block.offsets(F.col("block"), F.col("mask"))).alias("first")
     each = doubts.select("topic", "partition", offset, "difference", "fates", "reasons")
     return each.select("topic", "partition", "first", F.col("first").alias("last"), "difference", "fates", "reasons")
 
 
-def unpublished(ranges: DataFrame) -> DataFrame:
-    """Return differences, in the columns of `named`, for ranges beyond the log's end."""
+def differences_beyond_log(ranges: DataFrame) -> DataFrame:
+    """Return differences, in the columns of `to_messages`, for ranges beyond the log's end."""
     return ranges.select(
         *("topic", "partition", "first", "last"),
         F.lit(Difference.NOT_PUBLISHED.value).alias("difference"),
@@ -107,9 +113,9 @@ def unpublished(ranges: DataFrame) -> DataFrame:
     ).distinct()
 
 
-def in_words(rows: DataFrame) -> DataFrame:
-    """Convert rows of `named` to bookmarks, with fates and reasons as words."""
-    whole = generation.together(rows)
+def to_words(rows: DataFrame) -> DataFrame:
+    """Convert rows of `to_messages` to bookmarks, with fates and reasons as words."""
+    whole = generation.join_positions(rows)
     ends = F.when(F.col("first") == F.col("last"), F.col("first").cast("string")).otherwise(
         F.concat_ws("-", F.col("first").cast("string"), F.col("last").cast("string"))
     )
@@ -123,15 +129,15 @@ def in_words(rows: DataFrame) -> DataFrame:
 
 
 def _mask_in_words(column: str, words: tuple[str, ...]) -> Column:
-    return account.in_words(F.coalesce(column, F.lit(0)), words)
+    return account.mask_to_text(F.coalesce(column, F.lit(0)), words)
 
 
-def of_verdicts(each: DataFrame, twice: DataFrame, forgotten: DataFrame | None) -> DataFrame:
+def differences_in_verdicts(each: DataFrame, twice: DataFrame, forgotten: DataFrame | None) -> DataFrame:
     """Return differences between the topics: topic, partition, block, mask, difference, fates, reasons.
 
     Args:
-        each: classes from `portion.judged`.
-        twice: fates that were reported twice, from `portion.judged`.
+        each: classes from `portion.find_verdicts`.
+        twice: fates that were reported twice, from `portion.find_verdicts`.
         forgotten: topic, partition, and `below`: closed blocks below it may be forgotten.
     """
     columns = (*block.PLACE, "mask", "difference", "fates", "reasons")
@@ -145,11 +151,11 @@ def of_verdicts(each: DataFrame, twice: DataFrame, forgotten: DataFrame | None) 
     return odd.unionByName(twice.select(*columns))
 
 
-def of_list(each: DataFrame, held: DataFrame) -> DataFrame:
+def differences_from_list(each: DataFrame, held: DataFrame) -> DataFrame:
     """Return differences between the account and the queue's own list.
 
     Args:
-        each: classes from `portion.judged`.
+        each: classes from `portion.find_verdicts`.
         held: topic, partition, block, and masks: `listed` has the messages in the list, `excused` also those that the
             queue has not read yet.
     """
@@ -169,7 +175,7 @@ def of_list(each: DataFrame, held: DataFrame) -> DataFrame:
     return both.where(F.col("mask") != 0).select(*block.PLACE, "mask", "difference", "fates", "reasons")
 
 
-def lasting_of_list(each: DataFrame, before: DataFrame) -> DataFrame:
+def lasting_list_differences(each: DataFrame, before: DataFrame) -> DataFrame:
     """Return those differences of the last list that can still be true."""
     queued = each.where((F.col("place") == account.OURS) & (F.col("state") == verdict.STILL_QUEUED))
     masks = queued.groupBy(*block.PLACE).agg(F.bit_or("mask").alias("queued"))

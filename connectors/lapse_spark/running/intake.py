@@ -43,7 +43,7 @@ COLUMNS: Final = {
     "at_ms": "bigint",
     "letter_topic": "string",
 }
-"""Columns: ranges of messages with their `place` as in `account.published`, or with `verdict.SAME` and the instant."""
+"""Columns: ranges of messages with their `place` as in `account.published_messages`, or with `verdict.SAME`."""
 
 _SPAN: Final = Span(streaming=True, fail_on_data_loss=False)
 _MESSAGES: Final = 0
@@ -105,7 +105,7 @@ def stream(
         raw = read.records(spark, connection, names=queue.underlying, span=_SPAN)
     else:
         raw = read.records(spark, connection, pattern=_topic_pattern(underlying) or _NONE, span=_SPAN)
-    parts = [_messages(account.published(raw, queue.name))]
+    parts = [_messages(account.published_messages(raw, queue.name))]
     events = read.events(spark, connection, [queue.name], span=_SPAN, written_with=written_with)
     parts.append(_events(events, queue.name))
     letters = read.dead_letters(spark, connection, pattern=_topic_pattern(letter_topics), span=_SPAN)
@@ -115,7 +115,7 @@ def stream(
     first, *rest = parts
     for part in rest:
         first = first.unionByName(part)
-    return account.since(first, queue.starts, last="last")
+    return account.drop_before_start(first, queue.starts, last="last")
 
 
 _NONE: Final = r"[^\s\S]"
@@ -186,7 +186,7 @@ def _events(events: DataFrame, queue: str) -> DataFrame:
     dead = F.col("event") == EventKind.DEAD_LETTERED.value
     message = F.col("kind") == MESSAGE
     return _rows(
-        generation.apart(each.where(told)),
+        generation.split_positions(each.where(told)),
         {
             **{name: F.col(name) for name in ("kind", "topic", "partition", "first", "last", "at_ms")},
             "epoch": F.when(~message, F.col("epoch")),
@@ -207,7 +207,7 @@ def _letters(letters: DataFrame, queue: str) -> DataFrame:
         each,
         {
             "kind": F.col("kind"),
-            "topic": account.lettered_topic(),
+            "topic": account.topic_with_generation(),
             "partition": F.col("partition"),
             "first": F.col("offset"),
             "last": F.col("offset"),

@@ -33,7 +33,7 @@ def portion(rows: DataFrame, logs: DataFrame, now_ms: int, ahead: DataFrame | No
 
     Args:
         rows: rows from `intake.stream`.
-        logs: logs from `logs`.
+        logs: logs from `log_ranges`.
         now_ms: the batch's instant, ms since the epoch.
         ahead: facts beyond the log's end before this batch (`RANGE`); None = none.
     """
@@ -98,13 +98,13 @@ def _merge_parts(each: DataFrame) -> DataFrame:
 _PLACES: Final = {account.OURS: "ours", account.REDRIVEN: "elsewhere"}
 
 
-def logs(spark: SparkSession, reached: Reach) -> DataFrame:
+def log_ranges(spark: SparkSession, reached: Reach) -> DataFrame:
     """Return the reach of the logs, one row per partition."""
     rows = [(topic, number, reached.begins[topic, number], end) for (topic, number), end in reached.ends.items()]
     return local_rows.frame(spark, rows, "log_topic string, log_partition int, begin bigint, end bigint")
 
 
-def merged(*parts: DataFrame) -> DataFrame:
+def merge_rows(*parts: DataFrame) -> DataFrame:
     """Merge rows of blocks (`ROW`) with the same facts."""
     first, *rest = parts
     for part in rest:
@@ -112,11 +112,11 @@ def merged(*parts: DataFrame) -> DataFrame:
     return first.groupBy(*KEY).agg(*(F.bit_or(name).alias(name) for name in MASKS), F.min("since_ms").alias("since_ms"))
 
 
-def judged(rows: DataFrame) -> tuple[DataFrame, DataFrame]:
+def find_verdicts(rows: DataFrame) -> tuple[DataFrame, DataFrame]:
     """Return the verdicts on blocks, and the messages whose fate one epoch reported at two instants.
 
     Args:
-        rows: rows from `merged`.
+        rows: rows from `merge_rows`.
 
     Returns:
         The classes as from `verdict.verdicts`; and topic, partition, block, mask, difference, fates, reasons.
@@ -138,7 +138,9 @@ def judged(rows: DataFrame) -> tuple[DataFrame, DataFrame]:
         .agg(F.bit_or("mask").alias("mask"), seen["twice"].alias("twice"))
     )
     statement = F.struct(*verdict.SAME, "mask").alias("statement")
-    each = verdict.judged(blocks.withColumns({"early": zero, "late": zero}), statements.select(*block.PLACE, statement))
+    each = verdict.verdicts_of_statements(
+        blocks.withColumns({"early": zero, "late": zero}), statements.select(*block.PLACE, statement)
+    )
     twice = statements.where(F.col("twice") != 0).select(
         *block.PLACE,
         F.col("twice").alias("mask"),

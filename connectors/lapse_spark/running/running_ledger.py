@@ -137,7 +137,7 @@ class RunningLedger:
         settling = Settling(self._spark, kept, number, reached, before, self._rule.grace)
         often = self._rule.ask_every
         if often is not None and reached.at_ms - before.asked_at_ms >= often.total_seconds() * 1000:
-            settling.hold_against(*self._list())
+            settling.compare_with_list(*self._list())
         try:
             journaled, not_journaled = self._journal.read(reached.ends), ""
         except NoJournal as error:
@@ -145,7 +145,7 @@ class RunningLedger:
         if journaled:
             told = journal.statements(self._spark, journaled).withColumn("kind", F.lit(intake.TOLD))
             batch = batch.unionByName(told, allowMissingColumns=True)
-        settling.not_journaled(not_journaled)
+        settling.set_missing_journal(not_journaled)
         return settling.settle(batch, shown=self._rule.shown, horizon=self._rule.horizon)
 
     def close(self) -> None:
@@ -212,7 +212,7 @@ def _run_until_settled(
         waited = False
         while not interrupted.is_set():
             jobs = [ledger.job() for ledger in ledgers]
-            with read.existing(reading):
+            with read.name_missing_topics(reading):
                 stream.follow_all(jobs, lambda: _stops(interrupted, ledgers), every=every, watch=watch)
             if interrupted.is_set() or any(ledger.lacks_topics for ledger in ledgers):
                 continue

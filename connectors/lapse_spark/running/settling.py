@@ -17,11 +17,11 @@ from pyspark.sql import functions as F
 from lapse_spark import local_rows
 from lapse_spark.account import account, generation, verdict
 from lapse_spark.account.inventory import Inventory
-from lapse_spark.running import balance, block, doubt, memory, odd, portion, tally
+from lapse_spark.running import balance, block, differences, doubt, memory, portion, tally
 from lapse_spark.running.balance import Balance, UpTo
+from lapse_spark.running.differences import Differences
 from lapse_spark.running.intake import Reach
 from lapse_spark.running.memory import Memory, Note
-from lapse_spark.running.odd import Odd
 
 _RANGE: Final = "topic string, partition int, first bigint, last bigint"
 
@@ -34,7 +34,7 @@ class Settling:
     ) -> None:
         self._spark, self._memory, self._number, self._reach, self._before = spark, kept, number, reached, before
         self._grace_ms = round(grace.total_seconds() * 1000)
-        self._logs = portion.logs(spark, reached)
+        self._logs = portion.log_ranges(spark, reached)
         self._opened = kept.table(number - 1, memory.OPEN)
         self._doubted = kept.table(number - 1, memory.DOUBTS)
         self._was_ahead = kept.table(number - 1, memory.AHEAD)
@@ -43,7 +43,7 @@ class Settling:
         self._not_listed: str | None = None
         self._not_journaled = ""
 
-    def hold_against(self, listed: Inventory | None, not_listed: str) -> None:
+    def compare_with_list(self, listed: Inventory | None, not_listed: str) -> None:
         """Compare the account with the queue's own list; if that is None, `not_listed` says why."""
         self._listed, self._not_listed = listed, not_listed
         if listed is None:
@@ -58,7 +58,7 @@ class Settling:
         own = F.bit_or(F.when(of == "listed", mask).otherwise(0)).alias("listed")
         self._held = _cut_lineage(both.agg(own, F.bit_or("mask").alias("excused")))
 
-    def not_journaled(self, why: str) -> None:
+    def set_missing_journal(self, why: str) -> None:
         """Set why the batch lacks the journal's facts; empty if it has them."""
         self._not_journaled = why
 
@@ -79,17 +79,19 @@ class Settling:
         inside = fresh.where(F.col("part") == portion.INSIDE).select(*portion.ROW)
         ahead = fresh.where(F.col("part") == portion.AHEAD).select(*portion.RANGE) if parts[portion.AHEAD] else None
         reopened = self._reopened(inside)
-        rows = _cut_lineage(portion.merged(*(some for some in (inside, self._opened, reopened) if some is not None)))
-        each, twice = portion.judged(rows)
+        rows = _cut_lineage(
+            portion.merge_rows(*(some for some in (inside, self._opened, reopened) if some is not None))
+        )
+        each, twice = portion.find_verdicts(rows)
         each = _cut_lineage(each)
         doubts = _cut_lineage(self._doubts(each, twice))
-        found = Odd.of(doubts, ahead, now_ms - self._grace_ms)
+        found = Differences.of(doubts, ahead, now_ms - self._grace_ms)
         closing = _cut_lineage(self._closing(rows, each, doubts))
-        standing, closed = tally.count(each, doubts if found.kinds else None, closing)
+        standing, closed = tally.count_verdicts(each, doubts if found.kinds else None, closing)
         self._write(rows, closing, found, closes=bool(closed))
         closed.update(before.closed)
         if reopened is not None:
-            closed.subtract(tally.count(portion.judged(portion.merged(reopened))[0], None, None)[0])
+            closed.subtract(tally.count_verdicts(portion.find_verdicts(portion.merge_rows(reopened))[0], None, None)[0])
         note = replace(
             self._listing(found),
             at_ms=now_ms,
@@ -135,13 +137,13 @@ class Settling:
     def _doubts(self, each: DataFrame, twice: DataFrame) -> DataFrame:
         below = self._before.forgotten
         forgotten = self._by_partition(below, "below") if below else None
-        found = doubt.of_verdicts(each, twice, forgotten)
+        found = doubt.differences_in_verdicts(each, twice, forgotten)
         if self._held is not None:
-            found = found.unionByName(doubt.of_list(each, self._held))
+            found = found.unionByName(doubt.differences_from_list(each, self._held))
         elif self._doubted is not None:
-            found = found.unionByName(doubt.lasting_of_list(each, self._doubted))
+            found = found.unionByName(doubt.lasting_list_differences(each, self._doubted))
         listed = self._held is not None
-        return doubt.carried(found, self._doubted, self._reach.at_ms, self._grace_ms, listed=listed)
+        return doubt.carry_differences(found, self._doubted, self._reach.at_ms, self._grace_ms, listed=listed)
 
     def _closing(self, rows: DataFrame, each: DataFrame, doubts: DataFrame) -> DataFrame:
         """Return blocks before the log's end whose messages all have fates without differences for the grace."""
@@ -158,7 +160,7 @@ class Settling:
         done = known.where(settled & ((F.col("block") + 1) * block.WIDTH <= F.col("end")))
         return done.select(*block.PLACE).join(unsettled, list(block.PLACE), "left_anti")
 
-    def _write(self, rows: DataFrame, closing: DataFrame, found: Odd, *, closes: bool) -> None:
+    def _write(self, rows: DataFrame, closing: DataFrame, found: Differences, *, closes: bool) -> None:
         place, number = list(block.PLACE), self._number
         self._memory.write(number, memory.OPEN, rows.join(closing, place, "left_anti"))
         if closes:
@@ -167,13 +169,13 @@ class Settling:
             self._memory.write(number, memory.DOUBTS, found.doubts)
         if found.ahead is not None:
             self._memory.write(number, memory.AHEAD, found.ahead)
-        was = odd.beyond(self._was_ahead, self._before.at_ms - self._grace_ms)
-        news = found.news(self._doubted, was)
+        was = differences.lasting_beyond_log(self._was_ahead, self._before.at_ms - self._grace_ms)
+        news = found.find_changes(self._doubted, was)
         if news is not None:
             told = balance.findings(news, self._before.queue, number, self._reach.at_ms)
             self._memory.write(number, memory.NEWS, told)
 
-    def _listing(self, found: Odd) -> Note:
+    def _listing(self, found: Differences) -> Note:
         """Return the note with the facts about the queue's own list."""
         note, now_ms = self._before, self._reach.at_ms
         if self._not_listed is not None:
@@ -184,19 +186,19 @@ class Settling:
         agreed = note.listed_at_ms is not None and not found.is_on_list
         return replace(note, agreed_at_ms=note.listed_at_ms) if agreed else note
 
-    def _balance(self, note: Note, totals: Counter[str], found: Odd, shown: int) -> Balance:
-        differ, first = found.told(), found.first_offsets()
+    def _balance(self, note: Note, totals: Counter[str], found: Differences, shown: int) -> Balance:
+        differ, first = found.messages_by_difference(), found.first_offsets()
         since = [note.at_ms, *found.since_ms()]
         if note.asked_at_ms and not note.not_listed:
             since.append(note.agreed_at_ms or 0)
         return Balance(
             ledger=replace(
-                tally.ledger(note.queue, totals, differ[verdict.Difference.LOST.value]),
+                tally.build_ledger(note.queue, totals, differ[verdict.Difference.LOST.value]),
                 listed=note.listed,
                 not_listed=note.not_listed if note.asked_at_ms else "it was not to be asked",
                 not_journaled=self._not_journaled,
                 difference_counts=dict(sorted(differ.items())),
-                differences=found.named(shown) if differ else [],
+                differences=found.first_reported(shown) if differ else [],
                 before_log_start=note.before,
                 quarantined=note.faults,
             ),

@@ -20,13 +20,15 @@ _BESIDE: Final = (*doubt.BY_LIST, Difference.TOLD_TWICE.value)
 """Differences of messages that still have one fate, or none, by the topics."""
 
 
-def count(each: DataFrame, doubts: DataFrame | None, closing: DataFrame | None) -> tuple[Counter[str], Counter[str]]:
+def count_verdicts(
+    each: DataFrame, doubts: DataFrame | None, closing: DataFrame | None
+) -> tuple[Counter[str], Counter[str]]:
     """Count messages by verdict, in blocks that stay open, and in blocks that are closed now.
 
     Args:
-        each: classes from `portion.judged`.
-        doubts: differences from `doubt.carried`. Reported ones count as contradictory, others by their last known
-            state. None = none.
+        each: classes from `portion.find_verdicts`.
+        doubts: differences from `doubt.carry_differences`. Reported ones count as contradictory, others by their last
+            known state. None = none.
         closing: topic, partition, block of the blocks that are closed now; None = none.
     """
     flag = F.lit(False)
@@ -74,7 +76,7 @@ def _known_state() -> Column:
     return state.otherwise(verdict.STILL_QUEUED)
 
 
-def ledger(queue: str, totals: Mapping[str, int], lost: int) -> Ledger:
+def build_ledger(queue: str, totals: Mapping[str, int], lost: int) -> Ledger:
     """Return the ledger of a queue from the counts of all its blocks, and the number of lost messages."""
     state: Counter[str] = Counter()
     why: dict[str, Counter[str]] = {EventKind.DEAD_LETTERED.value: Counter(), EventKind.EXPIRED.value: Counter()}

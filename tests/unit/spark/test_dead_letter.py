@@ -130,7 +130,7 @@ def test_what_is_no_letter_is_put_aside_with_its_reason(letters):
     assert faults[8] == "header __dlq.errors.topic is missing or unreadable"
     assert aside.schema.names == schema.QUARANTINE.names
     with pytest.raises(quarantine.Quarantined, match=r"dlq\.orders:0:\d: .* Without --strict"):
-        quarantine.refuse(aside)
+        quarantine.refuse_faults(aside)
 
 
 def test_the_last_header_of_a_name_counts(letters):

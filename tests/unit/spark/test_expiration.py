@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lapse_client import Bookmark, Connection, Replayed
-from lapse_spark.instant.expiration import acted_on, setting
+from lapse_spark.instant.expiration import is_enforced, setting
 
 T = 1_700_000_000_000
 
@@ -49,7 +49,7 @@ def test_without_definitions_the_file_says_it_and_without_a_file_lifetimes_count
     file.write_text('[queue.kept]\n[sow.prices]\nexpiration = "1h"\n')
     nowhere = Connection("127.0.0.1:1")
     there = ["lapse.definitions.lapse.commands", "lapse.definitions.lapse.deliveries"]
-    found = {one: acted_on(nowhere, there, None, one, T, file) for one in ("kept", "prices", "unknown")}
+    found = {one: is_enforced(nowhere, there, None, one, T, file) for one in ("kept", "prices", "unknown")}
     assert found == {"kept": False, "prices": True, "unknown": True}
-    assert acted_on(nowhere, there, None, "kept", T, None)
+    assert is_enforced(nowhere, there, None, "kept", T, None)
     assert setting([record("other", 0, {})], "orders", T) is None

@@ -36,7 +36,9 @@ def reckon(spark):
             ],
             "topic string, partition int, first long, last long, letter int, epoch long",
         )
-        return ledger.reckon("q", account.gather(published, since_ms, until_ms), told, copies, **options)[0]
+        return ledger.compute_ledger(
+            "q", account.gather_blocks(published, since_ms, until_ms), told, copies, **options
+        )[0]
 
     return run
 
@@ -188,5 +190,5 @@ def test_what_was_handed_over_or_redriven_to_another_queue_is_not_this_ones(spar
         [("t", 0, offset, some) for offset, some in enumerate(headers)],
         "topic string, partition int, offset long, headers array<struct<key: string, value: binary>>",
     ).selectExpr("*", "timestamp_millis(1000) AS timestamp")
-    rows = account.published(raw, "q").orderBy("offset").collect()
+    rows = account.published_messages(raw, "q").orderBy("offset").collect()
     assert [row["place"] == account.OURS for row in rows] == [True, True, False, True, False]

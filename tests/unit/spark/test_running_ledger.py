@@ -59,7 +59,7 @@ class Account:
         reached = Reach({("t", 0): 0}, {("t", 0): end}, NOON_MS + at_ms)
         settling = Settling(self.spark, self.memory, self.number, reached, before, timedelta(milliseconds=GRACE_MS))
         if listed is not None:
-            settling.hold_against(listed, "")
+            settling.compare_with_list(listed, "")
         note = settling.settle(batch, shown=20, horizon=timedelta(days=1))
         self.number += 1
         return note.account

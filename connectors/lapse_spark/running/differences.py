@@ -14,11 +14,11 @@ from lapse_spark.running import block, doubt
 
 
 @dataclass(frozen=True, slots=True)
-class Odd:
+class Differences:
     """The differences after a batch.
 
     Attributes:
-        doubts: differences from `doubt.carried`.
+        doubts: differences from `doubt.carry_differences`.
         kinds: number of messages by difference and whether it is reported, with the earliest beginning.
         ahead: facts about messages beyond the log's end; None = none.
         beyond: those of `ahead` that have lasted for the grace.
@@ -30,18 +30,18 @@ class Odd:
     beyond: DataFrame | None
 
     @classmethod
-    def of(cls, doubts: DataFrame, ahead: DataFrame | None, lasting_since_ms: int) -> Odd:
+    def of(cls, doubts: DataFrame, ahead: DataFrame | None, lasting_since_ms: int) -> Differences:
         """Count the differences.
 
         Args:
-            doubts: differences from `doubt.carried`.
+            doubts: differences from `doubt.carry_differences`.
             ahead: ranges beyond the log's end; None = none.
             lasting_since_ms: ranges that exist since this instant, ms since the epoch, count as lasting.
         """
         kinds = doubts.groupBy("told", "difference").agg(
             F.sum(F.bit_count("mask")).alias("messages"), F.min("since_ms").alias("since_ms")
         )
-        return cls(doubts, kinds.collect(), ahead, beyond(ahead, lasting_since_ms))
+        return cls(doubts, kinds.collect(), ahead, lasting_beyond_log(ahead, lasting_since_ms))
 
     @property
     def in_doubt(self) -> int:
@@ -60,7 +60,7 @@ class Odd:
             found.append(self.ahead.agg(F.min("since_ms")).collect()[0][0])
         return found
 
-    def told(self) -> Counter[str]:
+    def messages_by_difference(self) -> Counter[str]:
         """Return the number of messages by reported difference."""
         found: Counter[str] = Counter()
         for row in self.kinds:
@@ -71,13 +71,13 @@ class Odd:
             found[Difference.NOT_PUBLISHED.value] += int(self.beyond.agg(F.sum(width)).collect()[0][0] or 0)
         return +found
 
-    def named(self, shown: int) -> list[dict[str, str]]:
+    def first_reported(self, shown: int) -> list[dict[str, str]]:
         """Return the first `shown` reported differences, with bookmarks."""
-        rows = doubt.named(self.doubts.where("told"))
+        rows = doubt.to_messages(self.doubts.where("told"))
         if self.beyond is not None:
             rows = rows.unionByName(self.beyond)
         first = rows.orderBy("topic", "partition", "first").limit(shown)
-        return [row.asDict() for row in doubt.in_words(first).collect()]
+        return [row.asDict() for row in doubt.to_words(first).collect()]
 
     def first_offsets(self) -> dict[tuple[str, int], int]:
         """Return the first offset with a difference in each underlying partition."""
@@ -88,16 +88,16 @@ class Odd:
         rows = self.doubts.groupBy(base, "partition").agg(F.min(first).alias("first")).collect()
         return {(row["topic"], row["partition"]): row["first"] for row in rows}
 
-    def news(self, doubted: DataFrame | None, was: DataFrame | None) -> DataFrame | None:
+    def find_changes(self, doubted: DataFrame | None, was: DataFrame | None) -> DataFrame | None:
         """Return newly reported and withdrawn differences; None if there are none.
 
         Args:
             doubted: the differences of the last batch.
-            was: `beyond` of the last batch.
+            was: `lasting_beyond_log` of the last batch.
         """
         parts = []
         if self.kinds or doubted is not None:
-            parts.append(doubt.news(self.doubts, doubted))
+            parts.append(doubt.find_changes(self.doubts, doubted))
         for some, others, what in ((self.beyond, was, doubt.FOUND), (was, self.beyond, doubt.WITHDRAWN)):
             if some is not None:
                 rest = some if others is None else some.subtract(others)
@@ -107,9 +107,9 @@ class Odd:
         found, *rest_of = parts
         for part in rest_of:
             found = found.unionByName(part)
-        return doubt.in_words(found)
+        return doubt.to_words(found)
 
 
-def beyond(ahead: DataFrame | None, since_ms: int) -> DataFrame | None:
+def lasting_beyond_log(ahead: DataFrame | None, since_ms: int) -> DataFrame | None:
     """Return the ranges that have been beyond the log's end since an instant, or longer; None without any."""
-    return None if ahead is None else doubt.unpublished(ahead.where(F.col("since_ms") <= since_ms))
+    return None if ahead is None else doubt.differences_beyond_log(ahead.where(F.col("since_ms") <= since_ms))
