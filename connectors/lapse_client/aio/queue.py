@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Literal
 
+from lapse.protocol.bookmark import BookmarkLike
 from lapse_client.aio.client import AsyncClient
 from lapse_client.queue import queue as sync_queue
 
@@ -42,13 +43,13 @@ class Queue(AsyncClient[sync_queue.Queue]):
         """Return the open subscriptions, with their start and their number of messages, the oldest first."""
         return await asyncio.to_thread(self._twin.subscriptions)
 
-    async def look_at(self, bookmark: str) -> QueuedMessage | None:
+    async def look_at(self, bookmark: BookmarkLike) -> QueuedMessage | None:
         """Return the present state of the message `topic:partition:offset`; None if the queue has no such message."""
         return await asyncio.to_thread(self._twin.look_at, bookmark)
 
     async def acknowledge(
         self,
-        bookmarks: Iterable[str] = (),
+        bookmarks: Iterable[BookmarkLike] = (),
         *,
         filter: str | None = None,  # noqa: A002  # the command's word
     ) -> list[SettlementResult]:
@@ -57,7 +58,7 @@ class Queue(AsyncClient[sync_queue.Queue]):
 
     async def cancel(
         self,
-        bookmarks: Iterable[str] = (),
+        bookmarks: Iterable[BookmarkLike] = (),
         *,
         filter: str | None = None,  # noqa: A002  # the command's word
         delay_ms: int | None = None,
@@ -67,7 +68,7 @@ class Queue(AsyncClient[sync_queue.Queue]):
 
     async def expire(
         self,
-        bookmarks: Iterable[str] = (),
+        bookmarks: Iterable[BookmarkLike] = (),
         *,
         filter: str | None = None,  # noqa: A002  # the command's word
         fault: str = "",
@@ -78,7 +79,7 @@ class Queue(AsyncClient[sync_queue.Queue]):
     async def settle(
         self,
         how: Settling,
-        bookmarks: Iterable[str] = (),
+        bookmarks: Iterable[BookmarkLike] = (),
         *,
         filter: str | None = None,  # noqa: A002  # the command's word
         delay_ms: int | None = None,

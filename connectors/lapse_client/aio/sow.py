@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any, Final
 
 from lapse.protocol.answer import OpenSubscription, ScheduledUpdate
+from lapse.protocol.bookmark import BookmarkLike
 from lapse_client.aio.client import AsyncClient, Awakening
 from lapse_client.error import Closed
 from lapse_client.sow import sow_client as sync_sow
@@ -78,7 +79,7 @@ class SowClient(AsyncClient[sync_sow.SowClient]):
         keys: Iterable[str | bytes] = (),
         data: Iterable[str | bytes] = (),
         filter: str | None = None,  # noqa: A002  # the command's word
-        bookmarks: Iterable[str] = (),
+        bookmarks: Iterable[BookmarkLike] = (),
     ) -> int:
         """Delete records by keys, by data, by filter or by bookmarks, and return how many were removed (S3)."""
         return await asyncio.to_thread(self._twin.delete, keys=keys, data=data, filter=filter, bookmarks=bookmarks)
@@ -97,7 +98,7 @@ class SowClient(AsyncClient[sync_sow.SowClient]):
         self,
         *,
         filter: str | None = None,  # noqa: A002  # the command's word
-        bookmarks: Iterable[str] = (),
+        bookmarks: Iterable[BookmarkLike] = (),
     ) -> int:
         """Withdraw scheduled updates by filter or by bookmarks, and return how many. Records stay as they are (L5)."""
         return await asyncio.to_thread(self._twin.withdraw, filter=filter, bookmarks=bookmarks)

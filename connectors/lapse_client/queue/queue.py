@@ -8,7 +8,7 @@ from typing import Any, Literal
 from uuid import uuid4
 
 from lapse.protocol.answer import Answer, OpenSubscription, QueuedMessage
-from lapse.protocol.bookmark import BookmarkRange
+from lapse.protocol.bookmark import BookmarkLike, BookmarkRange
 from lapse.protocol.command import MOST_PEEKED, Command
 from lapse_client.kafka.connection import Connection
 from lapse_client.queue.deletion import wait_until_gone
@@ -85,21 +85,26 @@ class Queue(Client[None]):
         """
         return open_subscriptions(self._live(), self._timeout_s)
 
-    def look_at(self, bookmark: str) -> QueuedMessage | None:
+    def look_at(self, bookmark: BookmarkLike) -> QueuedMessage | None:
         """Return the present state of the message `topic:partition:offset`; None if the queue has no such message."""
         session = self._live()
-        name = BookmarkRange.parse(bookmark)
-        command = Command.of(command="sow", bookmarks=[bookmark])
+        name = BookmarkRange.parse(str(bookmark))
+        command = Command.of(command="sow", bookmarks=[str(bookmark)])
         (answer,) = session.ask([session.shard_of(name.partition)], command, self._timeout_s)
         return next(iter(answer.messages), None)
 
-    def acknowledge(self, bookmarks: Iterable[str] = (), *, filter: str | None = None) -> list[SettlementResult]:  # noqa: A002
+    def acknowledge(
+        self,
+        bookmarks: Iterable[BookmarkLike] = (),
+        *,
+        filter: str | None = None,  # noqa: A002  # the command's word
+    ) -> list[SettlementResult]:
         """Acknowledge messages by `topic:partition:first[-last][#count]`, or by filter; see `settle`."""
         return self.settle("acknowledge", bookmarks, filter=filter)
 
     def cancel(
         self,
-        bookmarks: Iterable[str] = (),
+        bookmarks: Iterable[BookmarkLike] = (),
         *,
         filter: str | None = None,  # noqa: A002  # the command's word
         delay_ms: int | None = None,
@@ -109,7 +114,7 @@ class Queue(Client[None]):
 
     def expire(
         self,
-        bookmarks: Iterable[str] = (),
+        bookmarks: Iterable[BookmarkLike] = (),
         *,
         filter: str | None = None,  # noqa: A002  # the command's word
         fault: str = "",
@@ -120,7 +125,7 @@ class Queue(Client[None]):
     def settle(
         self,
         how: Settling,
-        bookmarks: Iterable[str] = (),
+        bookmarks: Iterable[BookmarkLike] = (),
         *,
         filter: str | None = None,  # noqa: A002  # the command's word
         delay_ms: int | None = None,
@@ -144,7 +149,7 @@ class Queue(Client[None]):
             EntityDeleted: the queue was deleted.
         """
         by_partition: dict[int, list[str]] = {}
-        for text in bookmarks:
+        for text in map(str, bookmarks):
             by_partition.setdefault(BookmarkRange.parse(text).partition, []).append(text)
         if bool(by_partition) is (filter is not None):
             raise ValueError(f"{how}: name either bookmarks or a filter")

@@ -8,7 +8,7 @@ from typing import Any, Final
 from confluent_kafka import Message
 
 from lapse.protocol.answer import OpenSubscription, ScheduledUpdate
-from lapse.protocol.bookmark import Bookmark, BookmarkRange
+from lapse.protocol.bookmark import Bookmark, BookmarkLike, BookmarkRange
 from lapse.protocol.command import MOST_UPDATES, Command
 from lapse_client.kafka.connection import Connection
 from lapse_client.payload.serde import DeserializerLike
@@ -129,7 +129,7 @@ class SowClient(Client[SowRecord]):
         keys: Iterable[str | bytes] = (),
         data: Iterable[str | bytes] = (),
         filter: str | None = None,  # noqa: A002  # the command's word
-        bookmarks: Iterable[str] = (),
+        bookmarks: Iterable[BookmarkLike] = (),
     ) -> int:
         """Delete records by keys, by data, by filter or by bookmarks, and return how many were removed (S3).
 
@@ -143,7 +143,8 @@ class SowClient(Client[SowRecord]):
             ValueError: none of the four is given, or more than one; or a bookmark is not valid.
             CommandFailed: a shard refused.
         """
-        some_keys, some_data, some_bookmarks = tuple(map(_bytes, keys)), tuple(map(_bytes, data)), tuple(bookmarks)
+        some_keys, some_data = tuple(map(_bytes, keys)), tuple(map(_bytes, data))
+        some_bookmarks = tuple(map(str, bookmarks))
         if sum((bool(some_keys), bool(some_data), filter is not None, bool(some_bookmarks))) != 1:
             raise ValueError("delete: name keys, data, a filter or bookmarks, and only one of them")
         for text in some_bookmarks:
@@ -192,7 +193,7 @@ class SowClient(Client[SowRecord]):
         self,
         *,
         filter: str | None = None,  # noqa: A002  # the command's word
-        bookmarks: Iterable[str] = (),
+        bookmarks: Iterable[BookmarkLike] = (),
     ) -> int:
         """Withdraw scheduled updates by filter or by bookmarks, and return how many. Records stay as they are (L5).
 
@@ -204,7 +205,7 @@ class SowClient(Client[SowRecord]):
             ValueError: neither of the two is given, or both; or a bookmark is not valid.
             CommandFailed: a shard refused.
         """
-        named = tuple(bookmarks)
+        named = tuple(map(str, bookmarks))
         if bool(named) is (filter is not None):
             raise ValueError("withdraw: name either a filter or bookmarks")
         for text in named:

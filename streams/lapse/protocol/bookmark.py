@@ -177,3 +177,7 @@ def runs(offsets: list[int]) -> Iterator[tuple[int, int]]:
             first = offset
         last = offset
     yield first, last
+
+
+BookmarkLike = str | Bookmark | BookmarkRange
+"""A message, or a range of messages, in any form that the client takes."""

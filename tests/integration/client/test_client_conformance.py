@@ -13,6 +13,7 @@ import orjson
 import pytest
 
 from lapse.core.error_code import ErrorCode
+from lapse.protocol.bookmark import Bookmark
 from lapse_client import (
     AlreadySettled,
     Closed,
@@ -240,7 +241,7 @@ def test_a_settlement_that_is_waited_for_tells_its_result(case: Case, backend: B
             assert [*results[0].messages] == [done.bookmark]
             assert [one.settled for one in await subscriber.settle("expire", [out], wait=True)] == [True]
             for again in (done, out):
-                (told,) = await queue.settle("acknowledge", [str(again.bookmark)])
+                (told,) = await queue.settle("acknowledge", [again.bookmark])
                 assert told.result == "already_settled"
             with pytest.raises(CommandFailed) as refused:
                 await subscriber.settle("renew", [longer], wait=True, lease_ms=3_600_000)
@@ -444,7 +445,7 @@ def test_updates_that_wait_are_listed_and_withdrawn_and_records_stay(api: Any, b
             with pytest.raises(CommandFailed) as refused:
                 await sow.scheduled(filter="/n >")
             assert refused.value.code == ErrorCode.INVALID_EXPRESSION
-            assert await sow.withdraw(bookmarks=[waiting[1].bookmark]) == 1
+            assert await sow.withdraw(bookmarks=[Bookmark.parse(waiting[1].bookmark)]) == 1
             assert await sow.withdraw(bookmarks=[waiting[1].bookmark]) == 0
             assert await sow.withdraw(filter="/n >= 103") == 2
             assert await sow.scheduled() == [waiting[0], waiting[2]]
