@@ -68,6 +68,9 @@ class Span:
 
 _NO_TOPIC: Final = "org.apache.kafka.common.errors.UnknownTopicOrPartitionException"
 
+_LAST_MS: Final = 253_402_214_399_999
+"""The end of 30 December 9999, UTC. Python's datetime ends a day later, and collected timestamps are in local time."""
+
 WHOLE: Final = Span()
 """All present records of the topics."""
 
@@ -100,7 +103,8 @@ def records(
     if not span.streaming and span.start_ms is not None:
         # Spark reads a partition without records so late from its last record on.
         loaded = loaded.where(F.unix_millis("timestamp") >= span.start_ms)
-    return schema.conform(loaded, schema.RAW)
+    stamp = F.least("timestamp", F.timestamp_millis(F.lit(_LAST_MS)))
+    return schema.conform(loaded.withColumn("timestamp", stamp), schema.RAW)
 
 
 def _causes(error: BaseException) -> Iterator[str]:
