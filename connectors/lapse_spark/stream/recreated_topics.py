@@ -80,8 +80,10 @@ class RecreatedTopics:
         """Look whether topics that the running stream reads were created again; note the ids of new ones.
 
         Args:
-            names: the topics of the stream's last batch; empty before the first one.
+            names: the topics of the stream's last batch; empty if they are not known yet. Then the checkpoint's count.
         """
+        files = self._offset_files() if not names else []
+        names = names or {name for file in files[:1] for name in self._offsets(file)}
         if not names:
             return
         if not self._ids.keys() <= set(names):  # Spark reads a topic that was missing in a batch as a new one
