@@ -231,11 +231,7 @@ class Channel(Generic[T]):
         return [correct_repeated(answer) if answer.id in repeated else answer for answer in found]
 
     def _await_all(
-        self,
-        asked: Sequence[tuple[Shard, Command]],
-        futures: Sequence[Future[Answer]],
-        timeout_s: float,
-        looked: bool,
+        self, asked: Sequence[tuple[Shard, Command]], futures: Sequence[Future[Answer]], timeout_s: float, looked: bool
     ) -> list[int]:
         """Wait for all answers until the timeout; return the partitions of the shards that have not answered."""
 
