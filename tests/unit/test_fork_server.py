@@ -52,6 +52,7 @@ def test_each_fork_is_a_process_of_its_own(output: Callable[..., tuple[int, str]
     assert first != second, "a token of the process was drawn at its import"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", STARTS)
 def test_signals_reach_it_and_its_group(start: Callable[..., fork_server.Process], tmp_path: Path) -> None:
     with (tmp_path / "out").open("wb") as out:

@@ -15,13 +15,14 @@ from lapse.demo.error import DemoFailed
 from lapse.demo.publisher import agenda
 from lapse.demo.timetable import Timetable
 
+pytestmark = pytest.mark.slow  # pandas alone takes seconds to be imported
+
 
 @pytest.fixture(scope="module")
 def year() -> flights.Flights:
     return flights.load()
 
 
-@pytest.mark.slow
 def test_all_flights_are_there_in_the_order_of_their_schedule(year: flights.Flights) -> None:
     assert len(year) == flights.IN_ALL
     assert (year.scheduled_ms[1:] >= year.scheduled_ms[:-1]).all()
