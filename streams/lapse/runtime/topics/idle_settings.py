@@ -9,7 +9,7 @@ from lapse.config import Config, QueueConfig, SowConfig
 from lapse.core.queue.settings import Semantics
 from lapse.core.reason import Reason
 
-_OF_LEASES: Final = ("max_deliveries", "max_cancels", "retry", "leasing", "lease_period", "max_lease_period")
+_OF_LEASES: Final = ("max_deliveries", "max_cancels", "retry", "leasing", "max_lease_period")
 """Settings that count or limit leases."""
 
 

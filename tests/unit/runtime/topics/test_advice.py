@@ -100,7 +100,7 @@ dead_letter_reasons = ["time_limit", "max_deliveries"]
 @pytest.mark.feature("X7", "Q4", "Q9", "Q24", "L7", "C10")
 def test_settings_that_cannot_act_are_warned_of() -> None:
     expected = [
-        "queue once: max_deliveries, max_cancels, retry, leasing, lease_period: without effect with semantics",
+        "queue once: max_deliveries, max_cancels, retry, leasing: without effect with semantics",
         "queue first: retry: without effect with max_deliveries = 1",
         "queue cancels: max_cancels: without effect: a message leaves after 3 deliveries",
         "queue nobody: max_per_subscription_backlog = 0: nobody gets any message.",
