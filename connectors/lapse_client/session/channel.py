@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, Generic, TypeVar
 from uuid import uuid4
@@ -74,10 +75,8 @@ class Channel(Generic[T]):
         self.clock = connection.clock
         self.ours: set[bytes] = set()
         """Names of subscriptions, and ids of commands, whose records go to the listener."""
-        self.shards: list[Shard] = []
-        for entity, count in entities:
-            for partition in range(count):
-                self.shards.append(Shard(len(self.shards), entity, partition))
+        places = ((entity, partition) for entity, count in entities for partition in range(count))
+        self.shards: list[Shard] = [Shard(number, *place) for number, place in enumerate(places)]
         self.attendance = Attendance(self.send, connection.insists, connection.transport.settles)
         self._connection = connection
         self._by_partition = {(connection.deliveries(shard.entity), shard.partition): shard for shard in self.shards}
@@ -135,9 +134,10 @@ class Channel(Generic[T]):
         self._connection.transport.wake()
         if self.thread is not None and threading.current_thread() is not self.thread:
             self.thread.join()
-        if self._producer.flush(METADATA_TIMEOUT_S if healthy else 0):
-            self._producer.purge()  # unsent commands fail, so that their senders learn of it
-            self._producer.flush(_PURGE_S)
+        with suppress(KafkaException):  # a fatal error, such as a missing right, of which the senders learn
+            if self._producer.flush(METADATA_TIMEOUT_S if healthy else 0):
+                self._producer.purge()  # unsent commands fail, so that their senders learn of it
+                self._producer.flush(_PURGE_S)
         self._producer.close()
         self._consumer.close()
         self._abandon(Closed("the channel"))
