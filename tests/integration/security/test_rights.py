@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
 )
 
 from lapse.protocol import topic as names
-from lapse_client import Admin, Connection, Publisher
+from lapse_client import Admin, Connection, Publisher, SowClient
 from support.kafka import created_topic
 from support.kafka.log import until
 from support.kafka.secure import SecureKafka, secure_kafka
@@ -272,6 +272,7 @@ def transferred_to(office: Office, queue: str) -> str:
     return done.stderr
 
 
+@pytest.mark.feature("C52", "D3")
 def test_the_rights_of_the_page_are_enough_for_a_worker_and_its_clients(office: Office) -> None:
     """Those of `docs/operations.md`, and no other."""
     office.permit(AclOperation.READ, office.served.app_id, kind=ResourceType.GROUP)
@@ -288,6 +289,7 @@ def test_the_rights_of_the_page_are_enough_for_a_worker_and_its_clients(office: 
             assert delivery is not None
             subscriber.settle("acknowledge", [delivery], wait=True)
         until(lambda: office.served.depth("orders")["depth"] == 0, "it is acknowledged")
+        _withdraw_and_give_back(office, worker)
         definer = names.commands(names.definer(office.served.app_id))
         refused = f"{definer} could not be read, and is tried again: "
         until(lambda: refused in worker.text, "programs cannot create anything without the right to that group")
@@ -303,6 +305,25 @@ def test_the_rights_of_the_page_are_enough_for_a_worker_and_its_clients(office: 
     finally:
         worker.stop()
     assert "Traceback" not in worker.text
+
+
+def _withdraw_and_give_back(office: Office, worker: WorkerProcess) -> None:
+    """A right that is withdrawn stops its shard only, until it is given back (C52)."""
+    journal = names.changelog(office.served.app_id, office.orders)
+    office.revoke(ResourceType.TOPIC, journal)
+    office.permit(AclOperation.READ, journal)
+    office.served.write("orders", "kept")
+    until(lambda: f"{office.orders}, partition 0: Kafka refuses what it writes" in worker.text, "it is given up")
+    office.served.write("prices", "1", key=b"k")
+    with SowClient(office.prices, connection=office.served.connection) as prices:
+        until(lambda: [record.value for record in prices.query()] == [b"1"], "the others go on")
+    office.permit(AclOperation.WRITE, journal)
+    with office.served.subscriber("orders", timeout_s=60) as subscriber:
+        delivery = subscriber.receive(60)
+        assert delivery is not None
+        assert delivery.value == b"kept"
+        subscriber.settle("acknowledge", [delivery], wait=True)
+    assert worker.running
 
 
 def test_a_worker_that_may_do_all_but_join_its_group_says_so_and_ends(office: Office) -> None:
