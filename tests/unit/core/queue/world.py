@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import pickle
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -147,7 +148,7 @@ class World:
         self.stalled: tuple[int, QueueShard, QueueJournal, Step | None] | None = None
         self.log.claim(1)
         self.log.append(1, self.journal.begin())
-        self.committed = copy.deepcopy(self.oracle)
+        self.committed = pickle.dumps(self.oracle, pickle.HIGHEST_PROTOCOL)
         self.committed_dump = dump(self.shard.state)
         self.durably_released: list[tuple[Bookmark, list[str]]] = []
 
@@ -681,7 +682,7 @@ class World:
             self._clear()
             self.durably_released, self.oracle.released = self.oracle.released, []
             self.step = None
-            self.committed = copy.deepcopy(self.oracle)
+            self.committed = pickle.dumps(self.oracle, pickle.HIGHEST_PROTOCOL)
             self.committed_dump = dump(self.shard.state)
 
     def crash(
@@ -707,7 +708,7 @@ class World:
         self.log.append(self.epoch, self.journal.begin())
         self.settings = settings or self.settings
         self.shard = QueueShard(self.settings, state)
-        self.oracle = copy.deepcopy(self.committed)
+        self.oracle = pickle.loads(self.committed)
         for subscriber in self.oracle.subscribers.values():
             # Not durable: a take-over counts anew, unless the clock was set back behind what is (C5).
             subscriber.last_seen_ms = state.subscriptions[subscriber.id].last_seen_ms
