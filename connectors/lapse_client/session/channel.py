@@ -206,8 +206,7 @@ class Channel(Generic[T]):
         Raises:
             AnswerTimeout: a shard did not answer within `timeout_s` seconds; or no worker runs it, and the connection
                 does not insist.
-            CommandFailed: a shard refused.
-            EntityDeleted: the entity was deleted.
+            CommandFailed, EntityDeleted: a shard refused, because the entity was deleted or for another reason.
             LapseError: a command could not be sent, or the channel failed.
         """
         looked = self.attendance.check_first(asked, timeout_s)
