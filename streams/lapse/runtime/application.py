@@ -119,6 +119,7 @@ class LapseApp(faust.App):
         self.late_entities.start()
         if self.key_watch is not None:
             self.run_beside(self.key_watch.run())
+        self.run_beside(cast("BatchConsumer", self.consumer).end_if_refused())
         await super().on_start()
 
     def readiness(self) -> Readiness:

@@ -6,8 +6,10 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer
 
 import support.workers.slow_restore
+from lapse.runtime.watch import CRASHED
 from support.kafka.log import until
 from support.processes.deployment import Deploy, WorkerProcess
 
@@ -42,6 +44,20 @@ def test_forty_queues_are_restored_side_by_side_and_a_crash_is_not_waited_for(de
     assert worker.stop() == 0
     worker.start().wait_for_shards(40)
     assert "left the group for" not in worker.text
+
+
+@pytest.mark.feature("X7")
+def test_a_worker_whose_group_another_program_uses_ends_and_says_so(deploy: Deploy) -> None:
+    here = deploy({"orders": {}}).apply()
+    other = Consumer({"bootstrap.servers": here.servers, "group.id": here.app_id})
+    other.subscribe([here.name("orders")])
+    until(lambda: other.poll(0.1) is None and other.assignment(), "the other program is in the group")
+    worker = here.worker()
+    assert worker.wait(40) == CRASHED
+    assert f"the consumer group {here.app_id} refuses this worker" in worker.text
+    assert "Another program uses this name (app_id)" in worker.text
+    other.close()
+    worker.start().wait_for_shards(1)
 
 
 @pytest.mark.feature("Q16")

@@ -95,6 +95,10 @@ PARTS = {
         "kafka/consumer_thread.py",
     ),
     "aiokafka.consumer.group_coordinator:GroupCoordinator.request_rejoin": ("b2d45f3681d6", "kafka/consumer_thread.py"),
+    "aiokafka.consumer.group_coordinator:GroupCoordinator._push_error_to_user": (
+        "20f5f44ce41f",
+        "kafka/consumer_thread.py, ConsumerThread.refusal",
+    ),
     "faust.transport.consumer:Consumer.on_partitions_revoked": ("2550a9105d4c", "kafka/transport.py, BatchConsumer"),
     "faust.transport.consumer:Consumer.on_partitions_assigned": ("0e5b1be4b419", "kafka/transport.py, BatchConsumer"),
     "faust.assignor.partition_assignor:PartitionAssignor._perform_assignment": ("f3508303ee37", "kafka/assignor.py"),

@@ -79,6 +79,12 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return bool(getattr(coordinator, "member_id", "")) and bool(self.assignment())
 
     @property
+    def refusal(self) -> Exception | None:
+        """Why the group refuses this member; None if it does not. aiokafka waits until somebody takes the error."""
+        coordinator = None if self._consumer is None else self._consumer._coordinator
+        return getattr(coordinator, "_pending_exception", None)
+
+    @property
     def is_balanced(self) -> bool:
         """Whether the group has rebalanced since the last change of the subscription."""
         consumer = self._consumer

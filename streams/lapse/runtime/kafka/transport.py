@@ -20,12 +20,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Final
 
 import faust
-from aiokafka.errors import ConsumerStoppedError, IllegalStateError
+from aiokafka.errors import ConsumerStoppedError, IllegalStateError, InconsistentGroupProtocolError
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
 from lapse.runtime.kafka.consumer_thread import ConsumerThread
 from lapse.runtime.kafka.tenure import Tenures
+from lapse.runtime.watch import end_process
 
 _POLL_S: Final = 1.0
 _AT_ONCE: Final = 100
@@ -173,6 +174,19 @@ class BatchConsumer(driver.Consumer):
         """Whether the group has rebalanced since the last change of the subscription."""
         thread: Any = self._thread
         return bool(thread.is_balanced)
+
+    async def end_if_refused(self) -> None:
+        """End the process if the group refuses this worker. Without partitions nothing else would notice."""
+        thread: Any = self._thread
+        while True:
+            error = thread.refusal
+            if error is not None:
+                break
+            await asyncio.sleep(_POLL_S)
+        why = f"the consumer group {self.app.conf.id} refuses this worker: {error}"
+        if isinstance(error, InconsistentGroupProtocolError):
+            why += ". Another program uses this name (app_id) for its consumers: take another name there"
+        end_process(why, error)
 
     async def rejoin(self) -> None:
         """Start another rebalance, so that other workers get what this one has given up."""
