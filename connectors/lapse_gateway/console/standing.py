@@ -32,7 +32,7 @@ class Standing:
         held_ms: earliest beginning of its leases, ms since the epoch.
         until_ms: earliest end of its leases, ms since the epoch.
         filter: its filter.
-        hangs_since_ms: since when its leases end without settlements, ms since the epoch; 0 = it does not hang.
+        hangs_since_ms: since when it hangs, because it settles nothing, ms since the epoch; 0 = it does not hang.
     """
 
     name: str

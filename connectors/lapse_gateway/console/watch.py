@@ -101,8 +101,8 @@ class Look:
         if hanging := figures.get("hanging"):
             waiting = figures.get("available", 0)
             found.append(
-                f"{_count_text(hanging, 'message', 'is', 'are')} held by subscriptions that settle nothing and let "
-                f"their leases end{f', while {waiting:,} more wait' if waiting else ''}"
+                f"{_count_text(hanging, 'message', 'is', 'are')} held by subscriptions that hang: they settle "
+                f"nothing{f', while {waiting:,} more wait' if waiting else ''}"
             )
         if (figures.get("oldest_age_ms") or 0) >= _OLD_MS and figures.get("subscriptions"):
             found.append(f"the oldest message has waited for {figures['oldest_age_ms'] / 3_600_000:,.0f} h")

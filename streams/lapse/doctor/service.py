@@ -147,7 +147,7 @@ def _stuck_messages(name: str, figures: dict[str, Any]) -> Iterator[Finding]:
     if figures.get("hanging"):
         yield warning(
             f"queue {name}",
-            f"{figures['hanging']:,} messages are held by subscriptions that settle nothing and let their leases end",
+            f"{figures['hanging']:,} messages are held by subscriptions that hang: they settle nothing",
             f"Look at the consumers that hang: `lapse queue subscriptions {name}`",
         )
     if figures.get("depth") and not figures.get("subscriptions"):
