@@ -92,7 +92,7 @@ def monitor(
         return
     page = Report(f"Dead letters in {path}")
     columns = ("entity", "reasons", "window_start", "letters")
-    page.table(columns, [[row[name] for name in columns] for row in rows], title=_stands(standing))
+    page.table(columns, [[row[name] for name in columns] for row in rows], title=_progress_text(standing))
     page.show(Console(emoji=False))
 
 
@@ -147,7 +147,7 @@ def archive(
     if as_json:
         print_json(asdict(standing))
     else:
-        click.echo(_stands(standing))
+        click.echo(_progress_text(standing))
 
 
 @spark.command()
@@ -270,7 +270,7 @@ def redrive(
     page.show(Console(emoji=False))
 
 
-def _stands(standing: Standing) -> str:
+def _progress_text(standing: Standing) -> str:
     return f"{standing.records:,} records read, {standing.lag:,} behind"
 
 

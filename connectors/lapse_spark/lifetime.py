@@ -22,7 +22,7 @@ TIMES: Final = (1.5, 2.0, 3.0, 5.0, 10.0)
 _PLACE: Final = ("entity", "topic", "partition")
 
 
-def needed(told: DataFrame) -> DataFrame:
+def needed_lifetimes(told: DataFrame) -> DataFrame:
     """Return the lifetime that each expired message would have needed.
 
     Args:
@@ -63,7 +63,7 @@ def what_if(missing: DataFrame, lifetimes_ms: Sequence[int] = ()) -> DataFrame:
     """Return how many expired messages would have been handed out in time with other lifetimes.
 
     Args:
-        missing: messages from `needed`.
+        missing: messages from `needed_lifetimes`.
         lifetimes_ms: the other lifetimes, in ms; empty = the present one times each of `TIMES`.
 
     Returns:

@@ -98,7 +98,7 @@ def lives(events: DataFrame, messages: DataFrame | None = None, deliveries: Data
     if deliveries is None:
         each = each.withColumn("reached_at_ms", handled)
     else:
-        each = each.join(_handed_out(deliveries), place, "left").withColumns(
+        each = each.join(_delivery_times(deliveries), place, "left").withColumns(
             {"reached_at_ms": F.coalesce("_first_ms", handled), "leased_ms": _leased()}
         )
     each = each.drop("_first_ms", "_sum_ms", "_ended_ms")
@@ -113,7 +113,7 @@ def lives(events: DataFrame, messages: DataFrame | None = None, deliveries: Data
     )
 
 
-def _handed_out(deliveries: DataFrame) -> DataFrame:
+def _delivery_times(deliveries: DataFrame) -> DataFrame:
     """Return how often each message was handed out, when first, and the sum of all instants, without copies."""
     once = (
         delivery.each(delivery.valid(deliveries))
@@ -132,7 +132,7 @@ def _leased() -> Column:
     return ended + last - F.col("_sum_ms")
 
 
-def spent(told: DataFrame) -> DataFrame:
+def times_spent(told: DataFrame) -> DataFrame:
     """Return how long messages lived, waited for their first delivery, and were leased, by entity, in ms.
 
     Args:
@@ -155,7 +155,7 @@ def spent(told: DataFrame) -> DataFrame:
     )
 
 
-def enough(told: DataFrame) -> DataFrame:
+def handling_times(told: DataFrame) -> DataFrame:
     """Return which lifetimes would have been enough: the times from arrival to acknowledgment, by entity.
 
     Args:

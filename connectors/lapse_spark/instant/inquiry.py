@@ -68,7 +68,7 @@ def lives(
             _print_life(lives_job.timeline(good, asked), f"{entity}: {bookmark}", as_json)
             return
         told = lives_job.lives(
-            good, _arrivals(session, cluster, entity, underlying), _handed_out(session, cluster, entity)
+            good, _arrivals(session, cluster, entity, underlying), _read_deliveries(session, cluster, entity)
         )
         if output:
             told.write.mode("overwrite").parquet(output)
@@ -87,7 +87,7 @@ def _arrivals(spark: SparkSession, cluster: Cluster, entity: str, underlying: li
     return account.published_messages(raw, entity)
 
 
-def _handed_out(spark: SparkSession, cluster: Cluster, entity: str) -> DataFrame:
+def _read_deliveries(spark: SparkSession, cluster: Cluster, entity: str) -> DataFrame:
     """Return the deliveries. They are read by pattern, because a missing deliveries topic is no error."""
     pattern = re.escape(topic.deliveries(entity))
     raw = read.records(spark, cluster.connection, pattern=pattern, span=read.Span(fail_on_data_loss=False))
@@ -108,9 +108,9 @@ def _print_life(timeline: DataFrame, title: str, as_json: bool) -> None:
 
 def _print_lifetimes(told: DataFrame, at: tuple[int, ...], entity: str, as_json: bool) -> None:
     frames = {
-        "enough": ("How long messages took to be handled, ms", lives_job.enough(told)),
-        "spent": ("How messages spent their time, ms", lives_job.spent(told)),
-        "what_if": ("What if", lifetime.what_if(lifetime.needed(told), at)),
+        "enough": ("How long messages took to be handled, ms", lives_job.handling_times(told)),
+        "spent": ("How messages spent their time, ms", lives_job.times_spent(told)),
+        "what_if": ("What if", lifetime.what_if(lifetime.needed_lifetimes(told), at)),
     }
     rows = {name: [row.asDict() for row in frame.collect()] for name, (_, frame) in frames.items()}
     sentences = [

@@ -113,7 +113,7 @@ def run(
             before = chosen.where(F.col(redriven.TIMES) > 0).select("id").union(audited.select("id")).distinct()
             earlier = before.count()
             chosen = chosen.join(before, "id", "left_anti")
-        judged, batch_bytes = _with_judgments(spark, connection, chosen, target, hook)
+        judged, batch_bytes = _mark_unsendable(spark, connection, chosen, target, hook)
         chosen = keep(redrive.mark_refused(judged, choice))
         if limit is not None:
             passed = chosen.where(F.col("refused").isNull()).orderBy("died_at", "letter_offset").limit(limit)
@@ -141,7 +141,7 @@ def run(
     )
 
 
-def _with_judgments(
+def _mark_unsendable(
     spark: SparkSession, connection: Connection, chosen: DataFrame, target: Target, hook: Hook | None
 ) -> tuple[DataFrame, int]:
     """Add to letters whether their target exists and would accept them, and whether there is a newer record (C84).

@@ -33,7 +33,7 @@ HORIZON: Final = timedelta(days=1)
 _PAYLOAD = ("value", "headers", "fault")
 
 
-def fresh(letters: DataFrame, seen: DataFrame | None) -> DataFrame:
+def uncounted_letters(letters: DataFrame, seen: DataFrame | None) -> DataFrame:
     """Return letters that have not been counted yet, one copy of each, without payloads.
 
     Args:
@@ -48,7 +48,7 @@ def counts(letters: DataFrame, window: str = WINDOW) -> DataFrame:
     """Count letters by entity, reasons and window of the time at which their messages left.
 
     Args:
-        letters: letters from `fresh`.
+        letters: letters from `uncounted_letters`.
         window: length of a window, such as `10 minutes`.
 
     Returns:
@@ -170,7 +170,7 @@ def _write(output: Output, kept: DataFrame, number: int, window: str, horizon: t
         output.write("quarantine", aside, F.col("timestamp"), number)
     seen = output.read("letters", _day_before(begin.date(), horizon))
     before = output.read("partitions")
-    new = fresh(good, None if seen is None else seen.where(F.col("batch_id") < number)).persist()
+    new = uncounted_letters(good, None if seen is None else seen.where(F.col("batch_id") < number)).persist()
     try:
         output.write("letters", new, F.col("letter_at"), number)
         output.write("counts", counts(new, window).coalesce(1), F.col("window_start"), number)

@@ -168,6 +168,6 @@ def test_what_lifetime_would_have_been_enough(events, spark):
     late = happened(EventKind.DEAD_LETTERED, 9_000, (100, 104), reasons=("time_limit",))
     purged = happened(EventKind.EXPIRED, 9_500, (105, 105), reasons=("purged",))
     messages = spark.range(107).selectExpr("'orders' AS topic", "0 AS partition", "id AS offset", "1000L AS at_ms")
-    row = lives.enough(lives.lives(events(*ends, late, purged), messages)).head()
+    row = lives.handling_times(lives.lives(events(*ends, late, purged), messages)).head()
     assert (row.handled, row.half_ms, row.p90_ms, row.p99_ms, row.most_ms) == (100, 490, 890, 980, 990)
     assert (row.timed_out, row.lived_ms) == (5, 8_000)

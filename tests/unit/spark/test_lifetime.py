@@ -33,7 +33,7 @@ def by_offset(missing):
 def test_a_burst_needs_as_long_as_it_takes_to_hand_it_out(told):
     """A thousand messages at once, ten a second, 30 s to live: 45 s serve 150 more of the 700 that expired."""
     burst = [(0, 100 * place, None) if place <= 300 else (0, None, 30_000) for place in range(1, 1001)]
-    missing = lifetime.needed(told(*burst)).persist()
+    missing = lifetime.needed_lifetimes(told(*burst)).persist()
     assert by_offset(missing)[999] == pytest.approx(100_000, rel=0.01)
     (row,) = lifetime.what_if(missing, [45_000]).collect()
     assert (row["lifetime_ms"], row["instead_of_ms"], row["expired"]) == (45_000, 30_000, 700)
@@ -49,7 +49,7 @@ def test_a_time_without_consumers_is_waited_for(told):
     served = [(10 * place, 10 * place + 1, None) for place in range(10)]
     away = [(2_000 + place, None, 32_000 + place) for place in range(5)]
     again = [(60_000 + 10 * place, 60_001 + 10 * place, None) for place in range(10)]
-    found = by_offset(lifetime.needed(told(*served, *away, *again)))
+    found = by_offset(lifetime.needed_lifetimes(told(*served, *away, *again)))
     assert sorted(found) == [10, 11, 12, 13, 14]
     assert all(58_000 - 5 <= need <= 58_100 for need in found.values())
 
@@ -65,7 +65,7 @@ def test_no_lifetime_is_enough_where_more_comes_than_goes(told):
         else:
             messages.append((arrived, start, None))
             free = start + 1_000
-    missing = lifetime.needed(told(*messages)).persist()
+    missing = lifetime.needed_lifetimes(told(*messages)).persist()
     needs = by_offset(missing)
     first, last = min(needs), max(needs)
     assert needs[last] > 5 * needs[first]
@@ -74,7 +74,7 @@ def test_no_lifetime_is_enough_where_more_comes_than_goes(told):
 
 
 def test_what_nobody_took_afterwards_has_no_lifetime_that_is_enough(told):
-    missing = lifetime.needed(told((0, 5, None), (10, None, 40_000)))
+    missing = lifetime.needed_lifetimes(told((0, 5, None), (10, None, 40_000)))
     assert by_offset(missing) == {1: None}
     (row,) = lifetime.what_if(missing, [10**9]).collect()
     assert (row["expired"], row["served"], row["share"]) == (1, 0, 0.0)

@@ -34,9 +34,9 @@ def letters(spark):
 @pytest.mark.feature("D3")
 def test_a_letter_is_fresh_once(letters, spark):
     read = letters(*((name, 0, ["time_limit"], 1, 0) for name in ("a1", "b1", "a1", "c1")))
-    assert sorted(row.id for row in monitor.fresh(read, None).collect()) == ["a1", "b1", "c1"]
+    assert sorted(row.id for row in monitor.uncounted_letters(read, None).collect()) == ["a1", "b1", "c1"]
     seen = local_rows.frame(spark, [("b1",), ("b1",)], "id string")
-    assert sorted(row.id for row in monitor.fresh(read, seen).collect()) == ["a1", "c1"]
+    assert sorted(row.id for row in monitor.uncounted_letters(read, seen).collect()) == ["a1", "c1"]
 
 
 @pytest.mark.feature("C22")
