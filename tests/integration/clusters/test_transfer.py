@@ -297,6 +297,8 @@ def test_between_put_and_confirm_it_expires_on_both_sides_and_both_rules_are_cal
             # The message is here; what expired there never was one, so nobody shall redrive it.
             assert read.unconfirmed_transfer == ("" if side is sides.here else f"{side.name('orders')}/short")
             assert ("not confirmed" in read.message) == (side is sides.there)
+        planned = sides.there.lapse("dlq", "redrive", sides.there.name("orders"), "--json").stdout.splitlines()
+        assert [one["refused"] for one in map(json.loads, planned)] == ["unconfirmed transfer"]
         monkeypatch.setattr(Copier, "put", original)
         with sides.mover("orders", "short") as mover:
             assert mover.resume() == Outcome()

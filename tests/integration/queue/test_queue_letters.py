@@ -6,7 +6,7 @@ import pytest
 
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.dead_letter import lapse_id
-from lapse_client import DeadLetterReader
+from lapse_client import DeadLetterReader, SowClient
 from support.kafka.log import until
 from support.processes.deployment import Deployment
 
@@ -26,6 +26,7 @@ QUEUES = {
     "late": {"expiration": "300ms"},
     "dlq.late": {"max_cancels": 1},
 }
+LAPSE = {"sow": {"kept": {"topic": "dlq.dead{}", "expiration": "1h"}}}
 
 KIP_1191 = {
     "__dlq.errors.topic",
@@ -238,12 +239,12 @@ def test_letters_as_messages_have_the_default_lifetime_alone_and_their_letters_n
     served: Deployment,
 ) -> None:
     """Where lifetimes are acted on, a letter's own deadline is history; a default counts from the letter's arrival."""
-    served.write("dead", "x", headers=[("lapse-ttl-ms", b"200"), ("lapse-message-id", b"same")])
-    served.write("dead", "y", headers=[("lapse-ttl-ms", b"200"), ("lapse-message-id", b"other")])
+    served.write("dead", "x", key=b"x", headers=[("lapse-ttl-ms", b"200"), ("lapse-message-id", b"same")])
+    served.write("dead", "y", key=b"y", headers=[("lapse-ttl-ms", b"200"), ("lapse-message-id", b"other")])
     first = served.letters("dead", 2)
     # What other programs write says the same in their own headers, and copies the producer's beside them.
     foreign = [("__streams.errors.topic", b"t"), ("lapse-ttl-ms", b"1"), ("lapse-message-id", b"same")]
-    served.write("dlq.dead", "z", headers=foreign)
+    served.write("dlq.dead", "z", key=b"z", headers=foreign)
     with served.subscriber("archive", 1) as subscriber:
         for value in (b"x", b"y", b"z"):
             delivery = subscriber.receive(15)
@@ -269,6 +270,10 @@ def test_letters_as_messages_have_the_default_lifetime_alone_and_their_letters_n
             assert int(facts["lapse-expires-at-ms"]) == first[0].timestamp()[1] + 400
             assert {name for name in facts if name.startswith("lapse-original-")} == {"lapse-original-ttl-ms"}
             assert facts["lapse-original-ttl-ms"] == b"200"
+    with SowClient(served.name("kept"), connection=served.connection) as client:
+        until(lambda: {one.key for one in client.query()} == {b"x", b"y", b"z"}, "the letters as records")
+        own_default = [one.expires_at_ms == one.timestamp_ms + 3_600_000 for one in client.query()]
+        assert own_default == [True] * 3
 
 
 @pytest.mark.feature("C54", "D1")

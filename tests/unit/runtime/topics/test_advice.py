@@ -139,3 +139,29 @@ expiration = "enabled"
 @pytest.mark.feature("X7")
 def test_settings_that_act_are_not_warned_of() -> None:
     assert told(ACTS) == []
+
+
+GROUPED = """
+[security]
+worker_key_file = "worker.key"
+[users.alice]
+key_file = "alice.key"
+[users.alice.entitlements.orders]
+read = true
+filter = "/desk = 'A'"
+[users.bob]
+key_file = "bob.key"
+[users.bob.entitlements.orders]
+read = true
+[queue.orders]
+group_by = "/g"
+"""
+
+
+@pytest.mark.feature("C87", "X4")
+def test_a_group_whose_first_message_a_filter_may_hide_is_warned_of() -> None:
+    (warning,) = told(GROUPED)
+    assert warning.startswith("queue orders: group_by, and alice sees only what matches a filter: ")
+    assert "even if no subscription that is there matches it" in warning
+    assert told(GROUPED + "group_limit = 2\n") == [], "no message holds its group back then (C70)"
+    assert told(GROUPED.replace("filter = \"/desk = 'A'\"\n", "")) == []
