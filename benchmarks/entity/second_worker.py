@@ -149,7 +149,7 @@ def _lost(bootstrap_servers: str, queues: list[str]) -> int:
         consumer.assign([TopicPartition(names.events(name), 0, 0) for name in queues])
         give_up, lost = time.monotonic() + _CALM_S, 0
         while time.monotonic() < give_up:
-            lost += sum(b"silent for" in (record.value() or b"") for record in consumer.consume(1_000, 0.5))
+            lost += sum(b"not heard of" in (record.value() or b"") for record in consumer.consume(1_000, 0.5))
         return lost
     finally:
         consumer.close()
