@@ -9,6 +9,7 @@ from confluent_kafka import Producer
 from lapse.protocol import topic
 from support.kafka.log import until, write
 from support.processes.deployment import Deploy, Deployment, broker_now_ms
+from support.suite.at_length import cases
 
 CROWD = 100_000
 
@@ -111,25 +112,35 @@ def test_depth_and_peek_do_not_tell_of_a_crowd_that_has_expired_and_is_still_lea
     assert asked >= 3, "the crowd was gone before anybody looked"
 
 
-@pytest.mark.feature("C60", "C37", "C83")
+@pytest.mark.feature("C60", "C37", "C76", "C83")
 @pytest.mark.timeout(180)
-def test_another_queue_goes_on_while_a_crowd_of_scheduled_messages_is_purged(deploy: Deploy) -> None:
+@pytest.mark.parametrize("comes_due", cases([False], [True]), ids=lambda due: "due" if due else "purged")
+def test_another_queue_goes_on_while_a_crowd_leaves_its_schedule(deploy: Deploy, comes_due: bool) -> None:
+    """It is purged, or comes due."""
     one = deploy({"same": {}, "other": {}}).apply()
     one.worker().wait_for_shards(2)
-    headers = [("lapse-enqueue-at-ms", b"%d" % (broker_now_ms() + 3_600_000))]
+    due_ms = broker_now_ms() + (30_000 if comes_due else 3_600_000)
+    headers = [("lapse-enqueue-at-ms", b"%d" % due_ms)]
     one.write("same", *[b"x"] * CROWD, headers=headers, **{"linger.ms": 20, "batch.size": 500_000})
     trickle = Trickle(one, "other")
     with one.queue("same") as queue:
         until(lambda: queue.depth()["scheduled"] == CROWD, "the crowd is there", 60)
         trickle.start()
         until(lambda: trickle.delivered_ms, "the other consumes", 60)
+        if comes_due:
+            assert broker_now_ms() < due_ms, "the machine is too slow for this test"
+            until(lambda: broker_now_ms() >= due_ms, "it is due", 60)
         first_ms = broker_now_ms()
-        counts = queue.purge()
+        if comes_due:
+            until(lambda: queue.depth()["available"] == CROWD, "each has its place", 60)
+        else:
+            counts = queue.purge()
+            assert (counts["removed"], counts["scheduled"]) == (CROWD, CROWD)
         last_ms = broker_now_ms()
         one.write("same", b"stays")
         trickle.stop()
-        assert (counts["removed"], counts["scheduled"]) == (CROWD, CROWD)
-        until(lambda: queue.depth()["available"] == 1, "what came behind the purge")
+        left = CROWD + 1 if comes_due else 1
+        until(lambda: queue.depth()["available"] == left, "what came behind it")
         assert queue.depth()["scheduled"] == 0
     turns = {at_ms // 20 for at_ms in trickle.delivered_ms if first_ms < at_ms < last_ms}
-    assert len(turns) >= 10, f"{len(turns)} in {last_ms - first_ms} ms: the purge went first"
+    assert len(turns) >= 10, f"{len(turns)} in {last_ms - first_ms} ms: the crowd went first"
