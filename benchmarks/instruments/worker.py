@@ -13,6 +13,8 @@ from types import TracebackType
 
 import psutil
 
+from lapse.runtime import arenas
+
 PATIENCE_S = 120.0
 
 
@@ -82,7 +84,8 @@ class Worker:
         """Start the process, without waiting until it serves."""
         command = [sys.executable, "-m", *self._program, "worker", "--no-supervise", "-c", str(self._config)]
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=compiled_once())
+            environment = arenas.with_huge_pages(compiled_once())  # as a supervisor starts it
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
     def kill(self) -> None:
         """End the process with SIGKILL."""

@@ -115,7 +115,10 @@ def _supervise(command: list[str], say: Callable[[str], None]) -> int:
 
     Do not restart a worker that refuses to start, unless it ran before: the brokers may be away for a while.
     """
+    from lapse.runtime import arenas
+
     crashes, ran = 0, False
+    environment = arenas.with_huge_pages(os.environ)
     stopping = threading.Event()
     process: subprocess.Popen[bytes] | None = None
 
@@ -128,7 +131,7 @@ def _supervise(command: list[str], say: Callable[[str], None]) -> int:
         signal.signal(number, forward_signal)
     while True:
         began = time.monotonic()
-        process = subprocess.Popen(command, preexec_fn=die_with_parent)  # noqa: PLW1509  # one system call
+        process = subprocess.Popen(command, env=environment, preexec_fn=die_with_parent)  # noqa: PLW1509  # one system call
         if stopping.is_set():
             process.terminate()
         code = process.wait()

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from lapse.runtime import arenas
+
 ARENAS_OF_THREADS = """
 import ctypes, re, sys, tempfile, threading
 from lapse.runtime import arenas
@@ -45,3 +47,12 @@ def arenas_of(*most: str) -> int:
 
 def test_threads_share_as_many_arenas_as_are_allowed() -> None:
     assert arenas_of("2") <= 2 < arenas_of()
+
+
+def test_huge_pages_are_asked_for_beside_other_tunables_and_unless_the_user_says_otherwise() -> None:
+    asked = "glibc.malloc.hugetlb=1"
+    assert arenas.with_huge_pages({"A": "b"}) == {"A": "b", "GLIBC_TUNABLES": asked}
+    others = arenas.with_huge_pages({"GLIBC_TUNABLES": "glibc.malloc.arena_max=2"})
+    assert others == {"GLIBC_TUNABLES": f"glibc.malloc.arena_max=2:{asked}"}
+    declined = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}
+    assert arenas.with_huge_pages(declined) == declined
