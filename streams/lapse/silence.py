@@ -94,7 +94,9 @@ class Silence:
         with self._lock:
             heard = "" if self._error is None else self._error.str()
         places = broker_address.places(servers)
-        return any(one in heard for one in _NOBODY) and bool(places) and not any(_listens(*one) for one in places)
+        if places is None or not any(one in heard for one in _NOBODY):
+            return False
+        return not any(_listens(*one) for one in places)
 
     def log(self, level: int, text: str, *arguments: object) -> None:
         """Take a line of librdkafka's, as a `logging.Logger` does."""
@@ -113,13 +115,16 @@ class Silence:
 
 
 def _listens(host: str, port: int) -> bool:
-    """Return whether a connection is not refused at once, by any address of a name."""
+    """Return whether a connection to any address of a name is not refused at once."""
     try:
-        socket.create_connection((host, port), _PROBE_S).close()
-    except (ConnectionRefusedError, socket.gaierror):
+        socket.create_connection((host, port), _PROBE_S, all_errors=True).close()
+    except (socket.gaierror, UnicodeError):  # the second is of names that DNS does not allow, such as `a..b`
         return False
-    except OSError:  # a slow network, or an address that only a network elsewhere knows
+    except OSError:
         return True
+    except ExceptionGroup as errors:  # one of each address: slow ones, and those that only a network elsewhere knows
+        refused = errors.subgroup(ConnectionRefusedError) is not None
+        return errors.subgroup(TimeoutError) is not None or not refused
     return True
 
 

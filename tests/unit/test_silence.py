@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -138,7 +138,9 @@ def test_a_cause_outlives_what_says_nothing() -> None:
 
 
 @pytest.mark.feature("X7")
-@pytest.mark.parametrize("servers", ["127.0.0.1:1", "localhost:1,127.0.0.1:2", "no-such-host.invalid:9092"])
+@pytest.mark.parametrize(
+    "servers", ["127.0.0.1:1", "localhost:1,127.0.0.1:2", "no-such-host.invalid:9092", "not..for-dns:9092"]
+)
 def test_a_person_does_not_wait_for_long_where_nobody_listens(servers: str) -> None:
     silence = Silence()
     assert not silence.is_nobody_there(servers), "before librdkafka has told of a cause"
@@ -148,6 +150,23 @@ def test_a_person_does_not_wait_for_long_where_nobody_listens(servers: str) -> N
     with listening(None) as other:
         assert not silence.is_nobody_there(f"{servers},{other}")
         assert not silence.is_nobody_there(f"PLAINTEXT://{other}")
+    assert not silence.is_nobody_there(f"{servers},::1:9092"), "IPv6 without brackets is librdkafka's to read"
+
+
+@pytest.mark.feature("X7")
+def test_a_name_with_a_slow_and_a_refusing_address_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    silence = Silence()
+    silence.settings["error_cb"](KafkaError(KafkaError._TRANSPORT, "Connect failed: Connection refused"))
+    with socket.socket() as full, ExitStack() as held:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        with suppress(TimeoutError):
+            while True:  # until its queue is full, so that it answers no more
+                held.enter_context(socket.create_connection(full.getsockname(), 0.1))
+        slow, refusing = (socket.getaddrinfo(*one)[0] for one in (full.getsockname(), ("127.0.0.1", 1)))
+        for found, nobody in (([slow, refusing], False), ([refusing, refusing], True)):
+            monkeypatch.setattr(socket, "getaddrinfo", lambda *_, found=found: found)
+            assert silence.is_nobody_there("both:9092") is nobody
 
 
 @pytest.mark.feature("X7")
@@ -173,3 +192,8 @@ def test_a_command_ends_at_its_first_look_where_nobody_listens(monkeypatch: pyte
         with pytest.raises(ConnectionFailed, match="Connection refused"):
             source.ask(timeout_s)
         assert len(looks) == times
+        source._answered = True  # then brokers that are not listed are known, and may be slow
+        looks.clear()
+        with pytest.raises(ConnectionFailed, match="Connection refused"):
+            source.ask(timeout_s)
+        assert len(looks) > 2

@@ -55,13 +55,13 @@ class Metadata:
         """Ask for all brokers and topics, and notice at once if the brokers refuse this client.
 
         Args:
-            timeout_s: how long a person waits, in seconds, or less where nobody listens at any address; None = wait
-                for a program: `FIRST_ANSWER_S`, then `METADATA_TIMEOUT_S`.
+            timeout_s: how long a person waits, in seconds, or less where nobody listens at any address, and no broker
+                has answered before; None = wait for a program: `FIRST_ANSWER_S`, then `METADATA_TIMEOUT_S`.
 
         Raises:
             ConnectionFailed: no broker answered in time, or the brokers refuse this client.
         """
-        hurried = timeout_s is not None
+        hurried = timeout_s is not None and not self._answered  # after an answer, brokers are known that are not listed
         if timeout_s is None:
             timeout_s = METADATA_TIMEOUT_S if self._answered else FIRST_ANSWER_S
         began = time.monotonic()

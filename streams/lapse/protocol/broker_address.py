@@ -26,10 +26,11 @@ def address_fault(servers: str) -> str:
     return "" if listed else _with_advice("no broker is named")
 
 
-def places(servers: str) -> list[tuple[str, int]]:
-    """Return host and port of each of some valid addresses. IPv6 addresses without brackets are left out."""
-    listed = [found for one in servers.split(",") if (found := _ADDRESS.fullmatch(one.strip()))]
-    return [(found["host"].strip("[]"), int(found["port"] or _PORT)) for found in listed]
+def places(servers: str) -> list[tuple[str, int]] | None:
+    """Return host and port of each of some valid addresses; None if one is an IPv6 address without brackets."""
+    found = [_ADDRESS.fullmatch(text) for one in servers.split(",") if (text := one.strip())]
+    known = [(one["host"].strip("[]"), int(one["port"] or _PORT)) for one in found if one]
+    return known if len(known) == len(found) else None
 
 
 def _is_bare(address: str) -> bool:
