@@ -98,7 +98,8 @@ def partitions(batch: DataFrame, before: DataFrame | None) -> DataFrame:
     )
     if before is None:
         return now.withColumn("missing_before", F.lit(0).cast("bigint"))
-    latest = F.struct("batch_id", "read_until", "last_offset")  # offsets begin anew in a topic that was created again
+    # Offsets begin anew in a topic that was created again. Merged batches have one id, and timestamps may go back.
+    latest = F.struct("batch_id", "last_offset")
     last = before.groupBy("letter_topic", "letter_partition").agg(F.max(latest)["last_offset"].alias("_last"))
     joined = now.join(last, ["letter_topic", "letter_partition"], "left")
     missing = F.greatest(F.coalesce(F.col("first_offset") - F.col("_last") - 1, F.lit(0)), F.lit(0))

@@ -72,7 +72,7 @@ def _decided(parts: DataFrame, now_ms: int, grace_ms: int, listed: bool) -> Data
 
 
 def find_changes(now: DataFrame, before: DataFrame | None) -> DataFrame:
-    """Return newly reported and withdrawn differences, in the columns of `to_messages`, with `find_changes`.
+    """Return newly reported and withdrawn differences, in the columns of `to_messages`, with `news`.
 
     Args:
         now: differences from `carry_differences`.

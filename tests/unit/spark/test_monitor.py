@@ -74,6 +74,12 @@ def test_missing_offsets_are_reported(letters, spark):
     assert (row.first_offset, row.last_offset, row.records, row.missing_before) == (10, 12, 3, 3)
     again = monitor.partitions(read, before.where("batch_id = 0 OR letter_partition = 1")).head()
     assert (again.first_offset, again.missing_before) == (10, 0)
+    merged = before.selectExpr(
+        "* EXCEPT (batch_id, read_until)",
+        "7L AS batch_id",
+        "read_until - make_interval(0, 0, 0, 0, last_offset) AS read_until",
+    )
+    assert monitor.partitions(read, merged.where("last_offset < 9")).head().missing_before == 3, "a compacted output"
     assert monitor.partitions(read, None).head().missing_before == 0
 
 
