@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Literal
 
-from lapse.protocol.bookmark import BookmarkLike
+from lapse.protocol.bookmark import Bookmark, BookmarkLike
 from lapse_client.aio.client import AsyncClient
 from lapse_client.queue import queue as sync_queue
 
@@ -107,7 +107,7 @@ class Queue(AsyncClient[sync_queue.Queue]):
 
     async def rewind(
         self,
-        to: str | int,
+        to: str | int | Bookmark,
         *,
         filter: str | None = None,  # noqa: A002  # the command's word
         lifetimes: Literal["new", "kept"] = "new",

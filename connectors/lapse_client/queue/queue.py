@@ -8,7 +8,7 @@ from typing import Any, Literal
 from uuid import uuid4
 
 from lapse.protocol.answer import Answer, OpenSubscription, QueuedMessage
-from lapse.protocol.bookmark import BookmarkLike, BookmarkRange
+from lapse.protocol.bookmark import Bookmark, BookmarkLike, BookmarkRange
 from lapse.protocol.command import MOST_PEEKED, Command
 from lapse_client.kafka.connection import Connection
 from lapse_client.queue.deletion import wait_until_gone
@@ -186,7 +186,7 @@ class Queue(Client[None]):
 
     def rewind(
         self,
-        to: str | int,
+        to: str | int | Bookmark,
         *,
         filter: str | None = None,  # noqa: A002  # the command's word
         lifetimes: Literal["new", "kept"] = "new",
