@@ -134,8 +134,11 @@ class Channel(Generic[T]):
         self._connection.transport.wake()
         if self.thread is not None and threading.current_thread() is not self.thread:
             self.thread.join()
-        with suppress(KafkaException):  # a fatal error, such as a missing right, of which the senders learn
-            if self._producer.flush(METADATA_TIMEOUT_S if healthy else 0):
+        left = True
+        with suppress(KafkaException):  # a fatal error, such as a missing right; reports may still wait behind it
+            left = bool(self._producer.flush(METADATA_TIMEOUT_S if healthy else 0))
+        with suppress(KafkaException):
+            if left:
                 self._producer.purge()  # unsent commands fail, so that their senders learn of it
                 self._producer.flush(_PURGE_S)
         self._producer.close()

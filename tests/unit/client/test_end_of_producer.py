@@ -89,6 +89,23 @@ def test_a_command_that_cannot_be_sent_any_more_names_the_right_that_is_lacking(
     channel.close()
 
 
+def test_the_senders_of_what_is_left_learn_of_it_although_the_first_flush_raises(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def flush(producer: EndedProducer, timeout: float) -> int:
+        if not producer.told:
+            producer.told = True
+            raise KafkaException(KafkaError(KafkaError._FATAL))
+        return MemoryProducer.flush(producer, timeout)
+
+    monkeypatch.setattr(EndedProducer, "flush", flush)
+    channel: Channel[Any] = Channel(connection(False), [("orders", 1)])
+    sent = channel.send(channel.shards[0], Command(command="acknowledge", answer="errors"))
+    channel.close()
+    with pytest.raises(LapseError):
+        sent.result(0)
+
+
 def memory() -> Connection:
     """One whose broker takes everything."""
     cluster = Cluster(1_000)
