@@ -224,9 +224,10 @@ class ReplayedShard:
             stop = end if unfinished is None or tp != self._commands else max(end, unfinished + 1)
             batches = step.batches.get(tp, ())
             # If there was too little room for a batch, all of it had come, and its last record has the instant (C60).
-            # There may be offsets without a record before it.
-            log = self._recording.log(*tp)
-            stop = max([stop, *(last for first, last in batches if end < last and not log[end:first])])
+            # There may be offsets without a record before it. What a later take of the step took in comes then.
+            log, taken = self._recording.log(*tp), step.positions.get(tp, end)
+            came = [(first, last) for first, last in batches if first < end or taken <= first]
+            stop = max([stop, *(last for first, last in came if end < last and not log[end:first])])
             ends = {one for one in cuts(batches) if inbox.received[tp] < one < stop}
             for one in sorted(ends | {stop}):
                 records = log[inbox.received[tp] : one]

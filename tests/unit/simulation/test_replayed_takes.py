@@ -70,16 +70,32 @@ def lived(
                 [message(A, 1, 30, scheduled=False), message(B, 0, 10, scheduled=True)],
             ],
         ),
+        (
+            CONFIG,
+            [
+                [message(A, 0, 20, scheduled=True)],
+                [message(A, 1, 30, scheduled=True), message(B, 0, 10, scheduled=True)],
+            ],
+        ),
         (CONFIG, [[message(A, 0, 20, scheduled=True), message(B, 0, 10, scheduled=True)]]),
         (APART, [[message(U, 0, 20, scheduled=True)], [message(A, 0, 30, scheduled=True)]]),
         (APART, [[message(U, 0, 20, scheduled=True), message(A, 0, 30, scheduled=True)]]),
+        (
+            APART,
+            [
+                [message(A, 0, 20, scheduled=True), message(U, 0, 25, scheduled=True)],
+                [message(A, 1, 30, scheduled=True)],
+            ],
+        ),
     ],
     ids=[
         "an earlier stamp that came later",
         "the same log went on",
+        "the same log went on, with an event",
         "together",
         "without total order",
         "without total order, together",
+        "without total order, the same log went on",
     ],
 )
 def test_takes_of_a_step_come_again_as_they_were(config: QueueConfig, takes: Sequence[Sequence[Recorded]]) -> None:
