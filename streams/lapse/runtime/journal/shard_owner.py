@@ -68,7 +68,7 @@ class ShardOwner(Protocol):
         """Return whether the changelog and the entity's other topics exist."""
 
     async def reach(self, partition: int) -> None:
-        """Wait until the leaders of all of a shard's logs answer."""
+        """Wait until the leaders of all logs answer that a shard needs to be taken over."""
 
     def hold(self, partition: int) -> None:
         """Do not fetch the sources of a shard until it is taken over."""

@@ -24,7 +24,9 @@ _MOST_S: Final = 10.0
 """How long a shard waits for the next attempt, s: at first, and at most."""
 
 _ANSWER_WITHIN_S: Final = 5.0
-"""How long the leaders of a shard's logs may take to answer before another attempt, s."""
+_MOST_ANSWER_WITHIN_S: Final = 40.0
+"""How long the leaders of a shard's logs may take to answer before another attempt, s: at first, and at most. Brokers
+that are only slow answer in the end."""
 
 _STEADY_S: Final = 60.0
 """After so long without trouble, s, a shard waits no longer than at first."""
@@ -50,6 +52,7 @@ class TroubledShards:
         self._reaching: set[asyncio.Task[None]] = set()
         self._errors: dict[int, RepeatedError] = {}
         self._delays_s: dict[int, float] = {}
+        self._answers_within_s: dict[int, float] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._healed_at: dict[int, float] = {}
 
@@ -74,10 +77,12 @@ class TroubledShards:
         task.add_done_callback(self._ended)
 
     async def _reached(self, partition: int) -> None:
+        within_s = self._answers_within_s.get(partition, _ANSWER_WITHIN_S)
         try:
-            async with asyncio.timeout(_ANSWER_WITHIN_S):
+            async with asyncio.timeout(within_s):
                 await self._reach(partition)
         except TROUBLE as error:
+            self._answers_within_s[partition] = min(2 * within_s, _MOST_ANSWER_WITHIN_S)
             if self.begins(partition):
                 self.note(partition, error if str(error) else TimeoutError("the leaders of its logs do not all answer"))
         else:
@@ -94,6 +99,7 @@ class TroubledShards:
     def healed(self, partition: int) -> bool:
         """Note that a shard is taken over; return whether it was troubled."""
         was_troubled = partition in self._errors
+        self._answers_within_s.pop(partition, None)
         if was_troubled:
             self._errors.pop(partition)
             self._healed_at[partition] = time.monotonic()
@@ -115,3 +121,4 @@ class TroubledShards:
         self._errors.pop(partition, None)
         self._healed_at.pop(partition, None)
         self._delays_s.pop(partition, None)
+        self._answers_within_s.pop(partition, None)

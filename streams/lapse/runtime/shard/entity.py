@@ -252,9 +252,12 @@ class Entity(NamedTopics):
         self.let_go(partition)
 
     async def reach(self, partition: int) -> None:
-        """Wait until the leaders of all of a shard's logs answer."""
+        """Wait until the leaders of all logs answer that a shard needs to be taken over.
+
+        Dead letters, and messages that are forwarded, can wait for theirs.
+        """
         own = (names.commands(self.name), self._store().changelog_topic, *self.deliveries)
-        tps = self.shares(partition, await self.services.topic_ids.shapes(self.targets))
+        tps = self.shares(partition, await self.services.topic_ids.shapes(self.config.underlying(self.name)))
         await self.services.aside_reader.existing_ends([*(TP(topic, partition) for topic in own), *tps])
 
     def let_go(self, partition: int) -> None:

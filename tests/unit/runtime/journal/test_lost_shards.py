@@ -257,6 +257,27 @@ def test_while_a_leader_is_silent_no_attempt_holds_topics_that_others_read(monke
     asyncio.run(run())
 
 
+@pytest.mark.feature("C52")
+def test_leaders_that_are_only_slow_are_given_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(troubled_shards, "_FIRST_S", 0)
+    monkeypatch.setattr(troubled_shards, "_ANSWER_WITHIN_S", 0.001)
+    asked: list[int] = []
+    again = asyncio.Event()
+
+    async def slow(partition: int) -> None:
+        asked.append(partition)
+        await asyncio.sleep(0.02)
+
+    async def run() -> None:
+        shards = TroubledShards("orders", lambda _: again.set(), slow)
+        shards.note(0, KafkaTimeoutError("no leader answers"))
+        async with asyncio.timeout(10):
+            await again.wait()
+        assert len(asked) > 1
+
+    asyncio.run(run())
+
+
 def test_a_step_of_a_lost_shard_is_not_written_beside_its_next_epoch_in_the_same_process() -> None:
     """It would be void, and the local copy of the journal would have it all the same."""
 
