@@ -6,8 +6,11 @@ import asyncio
 
 import pytest
 
+from lapse.protocol.event import EventKind
+from lapse.runtime.shard.log import Record
 from lapse.testing import CrashPoint, Lapse
-from lapse_client import CommandFailed, aio
+from lapse.testing.memory_log import MemoryLog
+from lapse_client import CommandFailed, EventReader, aio
 from lapse_client.reading.history import history
 
 pytestmark = pytest.mark.feature("Q22")
@@ -53,6 +56,31 @@ def test_one_order_over_topics_and_partitions_comes_back_as_it_was(lapse: Lapse,
         assert client.rewind(lapse.clock.now_ms, filter="FALSE")["no_match"] == 1
         assert client.rewind(last)["rewound"] == 1
         assert consumed(lapse, "all") == [f"{last}~2"]
+
+
+@pytest.mark.feature("X10", "C63")
+@pytest.mark.parametrize("returned", [0, 450], ids=["as_asked", "more_than_asked"])
+def test_the_parts_of_a_rewind_do_not_depend_on_how_much_a_read_of_the_log_returns(
+    lapse: Lapse, monkeypatch: pytest.MonkeyPatch, returned: int
+) -> None:
+    """A broker sends whole batches, as many as fit: a replay would otherwise come to other parts, and events."""
+    read = MemoryLog.read
+
+    async def generous(self: MemoryLog, topic: str, partition: int, first: int, last: int) -> list[Record]:
+        return await read(self, topic, partition, first, last + returned)
+
+    monkeypatch.setattr(MemoryLog, "read", generous)
+    for name in ("a", "b"):
+        lapse.topic(name)
+    lapse.queue("all", topics=["a", "b"], ordering="total")
+    for name, count in (("a", 700), ("b", 300), ("a", 800)):
+        publish(lapse, name, count)
+        lapse.clock.advance(0.01)
+    assert len(consumed(lapse, "all")) == 1_800
+    with lapse.queue_client("all") as client:
+        assert client.rewind("beginning")["rewound"] == 1_800
+    told = [event for event in EventReader("all") if event.event == EventKind.REWOUND]
+    assert [sum(len(list(some)) for some in event.messages) for event in told] == [1_000, 800]
 
 
 @pytest.mark.feature("C62", "C78")

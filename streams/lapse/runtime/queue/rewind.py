@@ -146,16 +146,14 @@ class RunningRewind:
             first = before[-1].offset + 1
 
     async def _read(self, rewind: Rewind) -> None:
-        """Read on in sources without waiting records, so that the next record of each source is known."""
+        """Read on in each source until a whole part of it waits, so that parts do not depend on what a read returns."""
         for number, span in rewind.spans.items():
-            waiting, first = self._waiting[number], self._read_to[number]
-            if waiting or first >= span.stop:
-                continue
-            source = self._shard.state.sources[number]
-            last = min(first + PART, span.stop) - 1
-            records = await self._payloads.read(source.topic, source.partition, first, last)
-            waiting.extend(record for record in records if first <= record.offset < span.stop)
-            self._read_to[number] = max(records[-1].offset + 1, last + 1) if records else span.stop
+            source, waiting = self._shard.state.sources[number], self._waiting[number]
+            while len(waiting) < self.most and (first := self._read_to[number]) < span.stop:
+                last = min(first + PART, span.stop) - 1
+                records = await self._payloads.read(source.topic, source.partition, first, last)
+                waiting.extend(record for record in records if first <= record.offset < span.stop)
+                self._read_to[number] = max(records[-1].offset + 1, last + 1) if records else span.stop
 
     def _next(self, rewind: Rewind) -> tuple[list[tuple[int, list[Record]]], dict[int, int]]:
         """Return the next records, of several sources ordered by timestamp, and the offsets behind them."""
@@ -163,10 +161,6 @@ class RunningRewind:
         runs: list[tuple[int, list[Record]]] = []
         taken = 0
         while taken < self.most and (waiting := [number for number, some in self._waiting.items() if some]):
-            if any(
-                not some and self._read_to[number] < rewind.spans[number].stop for number, some in self._waiting.items()
-            ):
-                break  # the next one may be older
             number = waiting[0]
             if len(waiting) > 1:
                 number = min(
