@@ -252,10 +252,7 @@ class Entity(NamedTopics):
         self.let_go(partition)
 
     async def reach(self, partition: int) -> None:
-        """Wait until the leaders of all logs answer that a shard needs to be taken over.
-
-        Dead letters, and messages that are forwarded, can wait for theirs.
-        """
+        """Wait until the leaders of all logs answer that a take-over needs. Letters and forwarding can wait."""
         own = (names.commands(self.name), self._store().changelog_topic, *self.deliveries)
         tps = self.shares(partition, await self.services.topic_ids.shapes(self.config.underlying(self.name)))
         await self.services.aside_reader.existing_ends([*(TP(topic, partition) for topic in own), *tps])
