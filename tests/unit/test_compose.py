@@ -128,14 +128,8 @@ def test_a_service_is_healthy_once_it_is_ready(compose: dict[str, Any], name: st
     assert exit_code(1) != 0, "nobody listens"
 
 
-def test_who_needs_a_worker_waits_until_it_is_healthy(compose: dict[str, Any]) -> None:
-    needs = {
-        name: service["depends_on"]["worker"]["condition"]
-        for name, service in compose["services"].items()
-        if "worker" in service.get("depends_on", {})
-    }
-    assert needs
-    assert set(needs.values()) == {"service_healthy"}
+def test_alerts_do_not_wait_for_the_worker_that_they_tell_of(compose: dict[str, Any]) -> None:
+    assert compose["services"]["prometheus"]["depends_on"]["worker"]["condition"] == "service_started"
 
 
 def test_image_is_built_from_files_that_exist_and_are_sent() -> None:
