@@ -521,6 +521,37 @@ def test_a_rewind_brings_back_nothing_that_was_published_behind_its_instant(fiel
     assert answered(one, 1_021, "rewind", id="later", to="beginning", **fields)["counts"]["rewound"] == 4
 
 
+@pytest.mark.feature("X10", "Q22")
+@pytest.mark.parametrize("part", [700, 1_000])
+def test_the_parts_of_a_rewind_do_not_depend_on_how_much_the_log_returns_at_once(part) -> None:
+    """A replay gets the size of a part from the journal. Kafka returns whole batches, a replay's log what is asked."""
+    cut = {beyond: rewound_in_parts(part, beyond) for beyond in (0, 1, 50, 2_000)}
+    assert all(parts == cut[0] for parts in cut.values())
+    assert {count for count, _ in cut[0][:-1]} == {part}, "gaps between offsets do not end a part"
+
+
+def rewound_in_parts(part: int, beyond: int) -> list[tuple[int, int]]:
+    """The count of records and the cursor of each part, from a log that returns some records beyond those asked for."""
+    one, read = machine(0), Payloads.read
+    one.arrive("orders", 0, [Record(offset) for offset in (*range(2, 1_190), *range(1_195, 2_200))])
+    finish(one)
+    assert answered(one, 1_010, "purge")["counts"]["removed"] == 2_193
+    one._payloads.read = lambda topic, partition, first, last: read(
+        one._payloads, topic, partition, first, last + beyond
+    )
+    command(one, 1_020, "rewind", id="r", to="beginning")
+    parts, before = [], 0
+    while True:
+        one.rewinder.give(part)
+        finish(one)
+        (rewind,) = one.shard.state.rewinds
+        parts.append((rewind.counts["rewound"] - before, rewind.spans[0].cursor))
+        before = rewind.counts["rewound"]
+        if one.unfinished is None:
+            return parts
+        one.continue_command()
+
+
 @pytest.mark.feature("C1", "C37", "C83")
 def test_a_sweep_leaves_younger_messages_that_are_scheduled() -> None:
     one, later = machine(0), [("lapse-enqueue-at-ms", b"9000")]
