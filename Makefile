@@ -3,8 +3,8 @@
 #   make test KAFKA=testcontainers     a broker in a container instead of the embedded one
 #   make test ARGS="-k lease -x"       further arguments for pytest (or for the tool of another target)
 #   make test-fast                     the inner loop: unit tests without Spark and without a broker, one to two minutes
-#   make test JOBS=1                   one process instead of five, each with a broker of its own; tests wait more than
-#                                      they compute, so five are right for two cores, too
+#   make test JOBS=1                   one process instead of six, each with a broker of its own; tests wait more than
+#                                      they compute, so six are right for two cores, too
 #   make setup PYTHON=/path/to/python  a certain Python
 
 .DEFAULT_GOAL := help
@@ -14,7 +14,7 @@ STAMP := .venv/.installed
 CLASSES := .venv/.classes
 ARGS ?=
 KAFKA ?=
-JOBS ?= 5
+JOBS ?= 6
 # Unit tests only compute: more processes than cores would collect them for nothing.
 CORES := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 test-fast: JOBS := $(if $(filter file,$(origin JOBS)),$(CORES),$(JOBS))

@@ -21,7 +21,7 @@ _NEEDED_BYTES: Final = 4 << 30
 """Free space that the directory needs. A run uses less than 1 GiB at a time."""
 
 _LEFT_BYTES: Final = 10 << 30
-"""Available memory that the machine needs: five brokers, two Sparks and their tests take 8 GiB."""
+"""Available memory that the machine needs: six brokers, two Sparks and their tests take 9 GiB."""
 
 PREFIX: Final = "lapse-"
 """Prefix of the directories, short because names of sockets must be short."""
