@@ -34,7 +34,13 @@ _LONGEST_CHAIN: Final = 50
 _NO_EVENTS: Final = (".commands", ".deliveries", ".decisions")
 """Suffixes of topics without events. An entity's name may begin like a topic of events, so the prefix is not enough."""
 
+_EVERY: Final = {"isolation.level": "read_uncommitted"}
+"""Options of a consumer that reads records of open and aborted transactions, too."""
+
 ABORTED: Final = "aborted"
+
+HIDDEN: Final = "hidden"
+"""What is told of a record behind an open transaction: it may be part of it, and nobody reads it yet (C41)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +93,9 @@ def history(
         raise cluster.unknown("queue or SOW topic", entity, known, topic.commands(entity))
     if name.partition >= topics.get(name.topic, 0):
         raise cluster.no_partition(f"{name.topic}:{name.partition}", topics)
+    end = _bounds(cluster, name, **_EVERY)[1]
+    if name.log_offset >= end:
+        raise NoRecord(f"{name} does not exist: its partition ends before offset {end}. Correct the bookmark")
     record = _record(cluster, name)
     moments = _Chain(cluster, topics, known if entity is None else [entity], watcher).moments(name, record)
     if entity is not None:
@@ -96,10 +105,10 @@ def history(
     moments.sort(key=lambda moment: (moment.at_ms, _RANK.get(moment.what, 1)))
     missing = ""
     if record is None:
-        missing, record = _missing(cluster, name)
-    if missing and record is not None:
-        at_ms = record.timestamp()[1]
-        moments.insert(0, Moment(at_ms=at_ms, entity="", what=ABORTED, facts={}, told=name, message=name))
+        missing, record, what = _missing(cluster, name)
+        if record is not None:
+            at_ms = record.timestamp()[1]
+            moments.insert(0, Moment(at_ms=at_ms, entity="", what=what, facts={}, told=name, message=name))
     value = None if record is None else record.value()
     size = None if value is None else len(value)
     return History(bookmark=name, found=not missing, missing=missing, size=size, moments=moments, silent=silent)
@@ -222,30 +231,43 @@ def _waits_for(
     return moments, [entity for entity in silent if entity in tell or entity == name.topic]
 
 
-def _missing(connection: Connection, name: Bookmark) -> tuple[str, Message | None]:
-    """Return why a bookmark before the end of its partition has no record; and the record if it was aborted."""
-    record = _record(connection, name, **{"isolation.level": "read_uncommitted"})
+def _missing(connection: Connection, name: Bookmark) -> tuple[str, Message | None, str]:
+    """Return why no committed record has a bookmark; also the record if it was not committed, and what it is then."""
+    bounds = _bounds(connection, name)  # first: a transaction that ends meanwhile counts as open
+    record = _record(connection, name, **_EVERY)
+    if record is not None and name.log_offset >= bounds[1]:
+        told = (
+            f"it is behind a transaction that begins at offset {bounds[1]} and is neither committed nor aborted, "
+            "or is part of it. No entity reads it before that ends"
+        )
+        return told, record, HIDDEN
     if record is not None:
-        return "its transaction was aborted, so no entity has seen it", record
-    consumer = connection.consumer()
+        return "its transaction was aborted, so no entity has seen it", record, ABORTED
+    if name.log_offset < bounds[0]:
+        return "Kafka no longer has the record", None, ""
+    return (
+        "no record has this offset: it belongs to a transaction's end, or compaction has removed the record",
+        None,
+        "",
+    )
+
+
+def _bounds(connection: Connection, name: Bookmark, **options: str) -> tuple[int, int]:
+    """Return the first offset of a message's partition and its end, by default that of committed records."""
+    consumer = connection.consumer(**options)
     try:
-        low, _ = log_bounds(consumer, TopicPartition(name.topic, name.partition))
+        return log_bounds(consumer, TopicPartition(name.topic, name.partition))
     finally:
         consumer.close()
-    if name.log_offset < low:
-        return "Kafka no longer has the record", None
-    return "no record has this offset: it belongs to a transaction's end, or compaction has removed the record", None
 
 
 def _record(connection: Connection, name: Bookmark, **options: str) -> Message | None:
-    """Return the message's record; None if Kafka no longer has it."""
+    """Return the message's record; None if there is none that may be read, or Kafka no longer has it."""
     consumer = connection.consumer(**{"enable.partition.eof": True, **options})
     try:
         place = TopicPartition(name.topic, name.partition, name.log_offset)
         low, end = log_bounds(consumer, place)
-        if name.log_offset >= end:
-            raise NoRecord(f"{name} does not exist: its partition ends before offset {end}. Correct the bookmark")
-        if name.log_offset < low:
+        if not low <= name.log_offset < end:
             return None
         consumer.assign([place])
         while True:

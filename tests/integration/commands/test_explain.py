@@ -200,14 +200,37 @@ def test_a_record_of_an_aborted_transaction_is_told_from_one_that_is_gone(served
     producer.produce(name, b"taken back", on_delivery=lambda _, message: offsets.append(message.offset()))
     producer.flush(20)
     producer.abort_transaction(20)
-    (served_behind,) = served.write("quiet", "x")
     aborted = f"{name}:0:{offsets[0]}"
+    # Kafka answers before the transaction's end is in the topic.
+    until(lambda: history(aborted, connection=served.connection).moments[0].what == "aborted", "its end")
+    (served_behind,) = served.write("quiet", "x")
     told = explain(served, aborted)
     assert (told.returncode, "its transaction was aborted" in told.stdout) == (0, True), told.stdout
     (moment,) = history(aborted, connection=served.connection).moments
     assert (moment.what, moment.facts) == ("aborted", {})
     end = explain(served, f"{name}:0:{served_behind.offset - 1}")
     assert (end.returncode, "no record has this offset" in end.stdout) == (1, True), end.stdout
+
+
+@pytest.mark.feature("C41")
+def test_a_record_behind_an_open_transaction_is_told_from_one_that_does_not_exist(served: Deployment) -> None:
+    name = served.name("quiet")
+    producer = served.connection.producer(**{"transactional.id": name})
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    offsets: list[int | None] = []
+    producer.produce(name, b"open", on_delivery=lambda _, message: offsets.append(message.offset()))
+    producer.flush(20)
+    (behind,) = served.write("quiet", "x")
+    told = explain(served, f"{name}:0:{behind.offset}")
+    words = f"behind a transaction that begins at offset {offsets[0]} and is neither committed nor aborted"
+    assert (told.returncode, words in " ".join(told.stdout.split())) == (0, True), told.stdout + told.stderr
+    found = history(f"{name}:0:{offsets[0]}", connection=served.connection)
+    assert ([moment.what for moment in found.moments], found.found) == (["hidden"], False)
+    with pytest.raises(LapseError, match=f"its partition ends before offset {behind.offset + 1}"):
+        history(f"{name}:0:{behind.offset + 1}", connection=served.connection)
+    producer.commit_transaction(20)
+    until(lambda: history(f"{name}:0:{offsets[0]}", connection=served.connection).found, "it is committed")
 
 
 @pytest.mark.feature("C59")
