@@ -70,15 +70,28 @@ class Child:
         self._reader.join()
         return code
 
+    def terminate(self) -> None:
+        """Ask the process to end, unless it has ended."""
+        self._process.terminate()
+
+    def kill(self) -> None:
+        """Kill the process with SIGKILL, unless it has ended."""
+        self._process.kill()
+
     def stop(self, timeout_s: float) -> None:
         """Terminate the process, and kill it if it has not ended within `timeout_s` seconds."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(timeout_s)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
+        self.terminate()
+        if not self.ended_within(timeout_s):
+            self.kill()
         self.wait()
+
+    def ended_within(self, timeout_s: float) -> bool:
+        """Wait up to `timeout_s` seconds for its end, and return whether that has come."""
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def _read(self, output: IO[bytes]) -> None:
         with output:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -15,8 +16,9 @@ from rich.console import Console
 
 from lapse.cli import cluster, sample
 from lapse.cli.child import Child
+from lapse.cli.children import Children
 from lapse.cli.config_option import CONFIG
-from lapse.cli.ending import treat_sigterm_as_ctrl_c
+from lapse.cli.ending import end_at_once_by_a_second_ctrl_c
 from lapse.config import Config, ConfigError, load
 from lapse.embedded import daemon
 from lapse.embedded.broker import given_broker
@@ -31,8 +33,11 @@ from lapse_client.sow.sow_client import SowClient
 _LOOK_EVERY_S: Final = 0.5
 """How often the children and the file are checked, in seconds."""
 
-_STOP_S: Final = 15.0
-"""How long a child may take to end, in seconds."""
+_STOP_S: Final = 6.0
+"""How long the worker and the console may take to end, in seconds. A worker may be killed: Kafka has its state."""
+
+_BROKER_STOPS_S: Final = 10.0
+"""How long the broker may take to end, in seconds. A killed broker needs longer for its next start."""
 
 _SERVES_WITHIN_S: Final = 60.0
 """How long the worker may take until every entity answers, in seconds."""
@@ -55,6 +60,7 @@ class Stand:
         path: path of its file.
         servers: the broker's address.
         broker: the broker that this command started; None if it ran before.
+        children: the processes beside the broker.
         console: URL of the console.
         text: content of the file at the last look.
         refused: whether that content was refused. Then the processes keep an earlier one.
@@ -64,14 +70,13 @@ class Stand:
     path: Path
     servers: str
     broker: EmbeddedKafka | None = None
+    children: Children = field(init=False)
     console: str = ""
     text: bytes = b""
     refused: bool = False
 
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """The environment variables for children."""
-        return {"KAFKA_BOOTSTRAP_SERVERS": self.servers}
+    def __post_init__(self) -> None:
+        self.children = Children({"KAFKA_BOOTSTRAP_SERVERS": self.servers}, _print_child_line)
 
 
 @click.command()
@@ -106,39 +111,61 @@ class Stand:
 def dev(config: Path, port: int, console_port: int, data: Path | None, log_level: str, as_json: bool) -> None:
     """Run a broker, the topics of lapse.toml, a worker and the console.
 
-    Runs until Ctrl-C. Writes a lapse.toml where there is none, and applies it again when it changes. The broker keeps
-    its data for the next time. Where KAFKA_BOOTSTRAP_SERVERS names a broker, that one is used; topics are created
-    without asking.
+    Runs until Ctrl-C; a second Ctrl-C kills all processes at once. Writes a lapse.toml where there is none, and applies
+    it again when it changes. The broker keeps its data for the next time. Where KAFKA_BOOTSTRAP_SERVERS names a broker,
+    that one is used; topics are created without asking.
     """
-    treat_sigterm_as_ctrl_c()
     progress = Console(stderr=True)
+    end_at_once_by_a_second_ctrl_c()
     try:
-        settings = _configuration(config)
-        text = _text(config)
         if console_port and daemon.is_taken(console_port):
             raise click.ClickException(
                 f"port {console_port}, where the console would be, is in use. Give another one with --console-port, "
                 "or --console-port 0 for any free one"
             )
-        with _broker(data, port, config, progress) as (servers, broker):
-            stand = Stand(settings, config, servers, broker, text=text)
-            _run(stand, console_port, log_level, as_json, progress)
+        with _sample(config) as announce:
+            settings, text = _loaded(config), _text(config)
+            with _broker(data, port, config, progress) as (servers, broker):
+                announce()
+                _run(Stand(settings, config, servers, broker, text=text), console_port, log_level, as_json, progress)
     except KeyboardInterrupt:
         click.echo("lapse dev: ended.", err=True)
+        os._exit(0)  # all processes have ended; freeing memory would take seconds on a busy machine
     except EmbeddedError as error:
         raise click.ClickException(str(error)) from error
 
 
-def _configuration(path: Path) -> Config:
-    """Load the file. If there is none, write a sample first."""
+@contextlib.contextmanager
+def _sample(path: Path) -> Iterator[Callable[[], None]]:
+    """Write a sample if there is no file, and delete it at the end unless the yielded function has announced it.
+
+    Raises:
+        ClickException: the file cannot be written.
+    """
     try:
-        if sample.write(path):
+        fresh = sample.write(path)
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be written: {error.strerror}. Give another --config") from error
+
+    def announce() -> None:
+        nonlocal fresh
+        if fresh:
             click.echo(f"lapse dev: there was no {path}; wrote one with a queue and a SOW topic.", err=True)
+        fresh = False
+
+    try:
+        yield announce
+    finally:
+        if fresh:
+            path.unlink(missing_ok=True)
+
+
+def _loaded(path: Path) -> Config:
+    """Load the file."""
+    try:
         return _usable(load(path))
     except ConfigError as error:
         raise click.ClickException(str(error)) from error
-    except OSError as error:
-        raise click.ClickException(f"{path} cannot be written: {error.strerror}. Give another --config") from error
 
 
 def _usable(config: Config) -> Config:
@@ -178,42 +205,38 @@ def _broker(
     try:
         yield broker.bootstrap_servers, broker
     finally:
-        broker.stop()
+        broker.stop(_BROKER_STOPS_S)
 
 
 def _run(stand: Stand, console_port: int, log_level: str, as_json: bool, progress: Console) -> None:
     """Start the children, print their addresses, and watch them until one ends or Ctrl-C comes."""
-    with contextlib.ExitStack() as running:
-        gateway = Child(  # it needs no topics, so it loads while they are created
-            "console",
-            ["gateway", "--port", str(console_port), "--wait", "--config", str(stand.path)],
-            stand.environment,
-            _print_child_line,
-        )
-        running.callback(lambda: gateway.stop(_STOP_S))
+    end_at_once_by_a_second_ctrl_c(stand.children.kill)  # the broker's supervisor ends the broker
+    try:
+        # The console needs no topics, so it loads while they are created.
+        serve = ["gateway", "--port", str(console_port), "--wait", "--config", str(stand.path)]
+        gateway = stand.children.start("console", serve)
         with progress.status("Creating the topics of lapse.toml ..."):
             if not _apply(stand):
                 raise click.ClickException("the topics could not be created: see above")
-        worker = _worker(stand, log_level, running)
+        worker = _worker(stand, log_level)
         with progress.status("Starting the worker and the console ..."):
             stand.console = _address(gateway)
             _wait_for_entities(stand, worker)
         _print_addresses(stand, as_json)
-        _watch(stand, worker, gateway, log_level, running)
+        _watch(stand, worker, gateway, log_level)
+    finally:
+        stand.children.stop(_STOP_S)
 
 
-def _worker(stand: Stand, log_level: str, running: contextlib.ExitStack) -> Child:
-    arguments = ["worker", "--config", str(stand.path), "--log-level", log_level]
-    worker = Child("worker", arguments, stand.environment, _print_child_line)
-    running.callback(lambda: worker.stop(_STOP_S))
-    return worker
+def _worker(stand: Stand, log_level: str) -> Child:
+    return stand.children.start("worker", ["worker", "--config", str(stand.path), "--log-level", log_level])
 
 
 def _apply(stand: Stand) -> bool:
     """Create the topics that the file needs; return whether that worked."""
     said: list[str] = []
     arguments = ["apply", "--yes", "--config", str(stand.path)]
-    done = Child("apply", arguments, stand.environment, lambda _name, line: said.append(line)).wait() == 0
+    done = stand.children.start("apply", arguments, lambda _name, line: said.append(line)).wait() == 0
     for line in said if not done else ():
         _print_child_line("apply", line)
     return done
@@ -283,7 +306,7 @@ def _print_addresses(stand: Stand, as_json: bool) -> None:
     click.echo("\n".join(lines))
 
 
-def _watch(stand: Stand, worker: Child, gateway: Child, log_level: str, running: contextlib.ExitStack) -> None:
+def _watch(stand: Stand, worker: Child, gateway: Child, log_level: str) -> None:
     """Watch the children until one ends, and apply the file when it changes."""
     while True:
         time.sleep(_LOOK_EVERY_S)
@@ -306,7 +329,7 @@ def _watch(stand: Stand, worker: Child, gateway: Child, log_level: str, running:
             continue
         if _apply(stand):
             worker.stop(_STOP_S)
-            worker = _worker(stand, log_level, running)
+            worker = _worker(stand, log_level)
             if _wait_for_entities(stand, worker):
                 click.echo(f"lapse dev: {stand.path} is applied.", err=True)
 

@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +16,9 @@ from lapse.config import load as load_lapse_toml
 from lapse.runtime.worker_log import TextFormatter, begin
 from lapse_client.error import LapseError
 from lapse_client.kafka.connection import Connection
+
+if TYPE_CHECKING:
+    from lapse.replication.link import Link
 
 logger = logging.getLogger(__name__)
 
@@ -58,13 +61,16 @@ def replicate(config: Path | None, upstream: str | None, downstream: str | None,
         for servers, of_side in ((link.upstream, link.from_security), (link.downstream, link.to_security)):
             Connection(servers, for_librdkafka(of_side)).await_broker(cluster.PATIENCE_S)
         begin(TextFormatter("%(asctime)s %(levelname)s %(message)s"))
-        replicator = Replicator(link, lambda count: logger.info("%d records", count))
+        replicator = Replicator(link, lambda count: logger.info("%d records", count), lambda: _tell(link))
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: replicator.stop())
-        logger.info("replicating %s from %s to %s", ", ".join(link.topics), link.upstream, link.downstream)
         replicator.run()
     except (ConfigError, LinkError, LapseError) as error:
         raise click.ClickException(str(error)) from error
+
+
+def _tell(link: Link) -> None:
+    logger.info("replicating %s from %s to %s", ", ".join(link.topics), link.upstream, link.downstream)
 
 
 def _from_lapse_toml(path: Path | None, upstream: str | None) -> dict[str, Any]:

@@ -67,11 +67,15 @@ class Replicator:
     Args:
         link: source, target and topics.
         told: called after each transaction with the number of records written.
+        opened: called once both sides have let the link begin.
     """
 
-    def __init__(self, link: Link, told: Callable[[int], None] = lambda _: None) -> None:
+    def __init__(
+        self, link: Link, told: Callable[[int], None] = lambda _: None, opened: Callable[[], None] = lambda: None
+    ) -> None:
         self._link = link
         self._told = told
+        self._opened: Callable[[], None] | None = opened
         self._stopped = threading.Event()
         self._from = {"bootstrap.servers": link.upstream, **security.for_librdkafka(link.from_security)}
         self._to = {"bootstrap.servers": link.downstream, **security.for_librdkafka(link.to_security)}
@@ -140,6 +144,9 @@ class Replicator:
             if not work.open():
                 self._keep_stamps(downstream)
                 work.open()
+            if self._opened is not None:
+                self._opened()
+                self._opened = None
             while not self._stopped.is_set():
                 if written := work.step():
                     self._told(written)

@@ -19,6 +19,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
+from lapse.cli.ending import KILLED
 from lapse.cli.sample import SAMPLE
 from lapse.config import load
 from lapse.doctor import Verdict
@@ -34,6 +35,7 @@ from lapse_client.letters.redriven import Redriven
 from support.kafka.log import until
 
 LAPSE = [sys.executable, "-m", "lapse"]
+SERVERS = "KAFKA_BOOTSTRAP_SERVERS"
 
 
 class Stand:
@@ -237,21 +239,48 @@ def test_ctrl_c_ends_all_of_it(stand: Stand) -> None:
     processes = stand.tree()
     assert len(processes) >= 4, "a broker and its guard, a worker and its guard, a console"
     stand.process.send_signal(signal.SIGINT)
-    assert stand.process.wait(40) == 0
+    assert stand.process.wait(40) == 0, "in order"
     assert not [one for one in processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_a_port_in_use_is_told_in_one_sentence(tmp_path: Path) -> None:
+def test_a_second_ctrl_c_ends_even_what_hangs(kafka: str, tmp_path: Path) -> None:
+    command = [*LAPSE, "dev", "--console-port", "0"]
+    dev = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL, env={**os.environ, SERVERS: kafka})
+    children = psutil.Process(dev.pid).children
+    until(lambda: [one for one in children() if "gateway" in one.cmdline()], "it has started its console", 60)
+    hanging = [one for one in children() if "gateway" in one.cmdline()]
+    for one in hanging:
+        one.suspend()
+
+    def ended() -> bool:
+        dev.send_signal(signal.SIGINT)
+        return dev.poll() is not None
+
+    until(ended, "somebody who is in a hurry", 60)
+    assert dev.returncode == KILLED
+    psutil.wait_procs(hanging, 10)
+    assert not [one for one in hanging if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize("option", ["--console-port", "--port"])
+def test_a_port_in_use_is_told_in_one_sentence(option: str, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
+        ports = {"--console-port": "0", option: port}
+        given = [word for one in ports.items() for word in one]
         done = subprocess.run(
-            [*LAPSE, "dev", "--console-port", port],
+            [*LAPSE, "dev", *given, "--data", str(tmp_path / "kafka")],
             cwd=tmp_path,
+            env={name: value for name, value in os.environ.items() if name != SERVERS},
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=60,
             check=False,
         )
-    assert done.returncode == 1
-    assert f"port {port}, where the console would be, is in use" in done.stderr
-    assert "--console-port 0" in done.stderr
+    assert (done.returncode, done.stdout) == (1, "")
+    (told,) = done.stderr.splitlines()
+    assert f"ort {port}" in told
+    assert "in use. Give another one with" in told
+    assert f"{option} 0" in told
+    assert not (tmp_path / "lapse.toml").exists(), "nothing began"
