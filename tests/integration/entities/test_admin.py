@@ -1,15 +1,17 @@
 """Clients create, change and delete entities of a running deployment, as far as they may (Q23, C64 to C67)."""
 
 import asyncio
+import json
 import signal
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from lapse.config import load
-from lapse.config.definition import Definition
+from lapse.config import QueueConfig, SowConfig, load
+from lapse.config.definition import Definition, DefinitionChange
 from lapse.core.error_code import ErrorCode
 from lapse.protocol import topic as names
 from lapse.runtime.topics.definitions import DefinitionsTopic
@@ -31,6 +33,55 @@ from support.kafka.log import until
 from support.processes.deployment import Deploy, Deployment, WorkerProcess
 from support.processes.entitled import Entitled
 
+LIVE_FORBIDS = {
+    "topics": {"topics": ["other{}"]},
+    "topic_pattern": {"topic_pattern": "more{}.*", "topics": ["orders{}"]},
+    "semantics": {"semantics": "at-most-once"},
+    "ordering": {"ordering": "total"},
+    "priority": {"priority": "/p", "ordering": "total"},
+    "barrier": {"barrier": "/b = 1", "ordering": "total"},
+    "group_by": {"group_by": "/customer"},
+    "value_format": {"value_format": "avro", "value_schema": "order.avsc"},
+    "value_schema": {"value_format": "avro", "value_schema": "order.avsc"},
+}
+"""By key of a queue that decides how live messages are kept, ordered and read: a change of it (C65)."""
+
+RECORDS_FORBID = {
+    "topic": {"topic": "other{}"},
+    "key": {"key": ["/symbol"]},
+    "value_format": {"value_format": "avro", "value_schema": "order.avsc"},
+    "value_schema": {"value_format": "avro", "value_schema": "order.avsc"},
+}
+"""The same, by key of a SOW topic."""
+
+NEVER = {"partitions": {"partitions": 3}}
+
+
+def needing_empty(model: type[QueueConfig | SowConfig]) -> set[str]:
+    """The keys that a change needs an empty entity for."""
+    any_ = Definition("any", "queue", 1, "", {})
+    return set(DefinitionChange(any_, any_, tuple(model.model_fields)).keys_that_need_empty)
+
+
+def check_refusal(refused: CommandFailed, name: str, key: str) -> None:
+    """Check that an answer refuses the change of a key, and names the ways that are open."""
+    if key in NEVER:
+        expected = ErrorCode.INVALID_ARGUMENT, f"{key} cannot change: it keeps the shards that it was created with."
+        way = "ake a new name for an entity over the same topics"
+    else:
+        expected = ErrorCode.IN_USE, "cannot change while anything is live: 1 are."
+        way = "Let them be settled or expire, or purge them; or take a new name for an entity over the same topics"
+    told = str(refused)
+    assert (refused.code, told.count(expected[1]), told.count(way)) == (expected[0], 1, 1), told
+    assert key in told.partition(f"{name}: ")[2].partition(" cannot change")[0].split(", ")
+
+
+def is_served_in_time(admin: Admin, name: str) -> bool:
+    """Create a queue and delete it; return whether all shards served it within the 2 s that an answer waits (C66)."""
+    late = admin.create_queue(name).late
+    admin.delete_queue(name)
+    return not late
+
 
 def defined(here: Deployment) -> dict[str, Definition]:
     found = DefinitionsTopic(load(here.config)).read()
@@ -39,17 +90,25 @@ def defined(here: Deployment) -> dict[str, Definition]:
 
 @pytest.mark.feature("Q23", "C64", "C65", "C66", "X3", "D1")
 def test_a_program_creates_changes_and_deletes_what_it_needs(deploy: Deploy) -> None:
-    here = deploy({"orders": {}}, definitions="topic").apply()
+    here = deploy({"orders": {}}, definitions="topic")
+    here.configure({"orders": {}}, {"kept": {}}, definitions="topic")
+    here.apply()
     letters = here.name("letters")
     fresh = {"partitions": 2, "lease_period": "20s", "retry": {"delay": "1s"}, "dead_letter": letters}
     first, second = here.worker(), here.worker()
     until(lambda: all("No users" in one.text for one in (first, second)), "both are there", 40)
     until(lambda: first.shards + second.shards, "the shard is at one of them", 40)
-    name, prices = here.name("fresh"), here.name("prices")
+    name, prices, numbers = here.name("fresh"), here.name("prices"), count()
+    schema = {"type": "record", "name": "Order", "fields": [{"name": "customer", "type": "string"}]}
+    (here.directory / "order.avsc").write_text(json.dumps(schema))
+    assert needing_empty(QueueConfig) == LIVE_FORBIDS.keys()
+    assert needing_empty(SowConfig) == RECORDS_FORBID.keys()
     with Admin(here.app_id, connection=here.connection) as admin:
         made = admin.create_queue(name, **fresh)
         assert (made.version, made.changed, made.shards) == (1, True, 2)
         assert admin.create_queue(name, **{**fresh, "retry": {"delay": "1000ms"}}).changed is False
+        if made.late:  # of a busy machine; another creation is answered in time
+            until(lambda: is_served_in_time(admin, here.name(f"soon-{next(numbers)}")), "in 2 s (Q23)", 60)
         until(lambda: not admin.create_queue(name, **fresh).late, "served")
         assert DeadLetterReader(name, connection=here.connection).topic == letters, "its name finds its letters (D1)"
         with pytest.raises(LapseError, match="Name the topic itself"):
@@ -73,6 +132,21 @@ def test_a_program_creates_changes_and_deletes_what_it_needs(deploy: Deploy) -> 
                     admin.alter_queue(name, **settings)
                 assert refused.value.code == code, refused.value
             held.acknowledge()
+        here.write("orders", "live")
+        until(lambda: here.depth("orders")["depth"] == 1, "a live message")
+        for key, change in {**LIVE_FORBIDS, **NEVER}.items():
+            with pytest.raises(CommandFailed) as refused:
+                admin.alter_queue(here.name("orders"), **here.named(change))
+            check_refusal(refused.value, here.name("orders"), key)
+        here.write("kept", '{"customer": "A"}', key=b"A")
+        with SowClient(here.name("kept"), connection=here.connection) as client:
+            until(lambda: list(client.query()), "a live record")
+        for key, change in {**RECORDS_FORBID, **NEVER}.items():
+            with pytest.raises(CommandFailed) as kept:
+                admin.alter_sow_topic(here.name("kept"), **here.named(change))
+            check_refusal(kept.value, here.name("kept"), key)
+        assert f"`lapse queue partitions {here.name('orders')}` gives it more" in str(refused.value)
+        assert defined(here)[here.name("orders")].version == 1, "nothing has changed"
         with pytest.raises(CommandFailed, match="already, with other settings") as refused:
             admin.create_queue(name, lease_period="1s")
         assert refused.value.code == ErrorCode.EXISTS
@@ -103,7 +177,9 @@ def test_a_program_creates_changes_and_deletes_what_it_needs(deploy: Deploy) -> 
             await admin.delete_queue(name)
 
     asyncio.run(asynchronous())
-    until(lambda: set(defined(here)) == {here.name("orders")}, "their definitions went with them", 40)
+    until(
+        lambda: set(defined(here)) == {here.name("orders"), here.name("kept")}, "their definitions went with them", 40
+    )
     assert f"definitions.{here.app_id}" not in here.connection.queues(), "what answers about definitions is no queue"
     assert "command refused: 'depth'" not in first.text + second.text, "a client may ask whether a worker is there"
     with pytest.raises(LapseError, match="deployment nowhere: there is no topic lapse.definitions.nowhere.commands"):

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections import Counter
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -19,6 +20,7 @@ QUEUES = {
     "days": {"ordering": "total", "barrier": "/type = 'EOD'"},
     "accounts": {"group_by": "/account"},
     "tenants": {"group_by": "/tenant", "group_limit": 2},
+    "weighted": {"group_by": "/tenant", "group_limit": 50, "group_weight": {"heavy": 3, "7": 2}},
     "shallow": {"target_queue_depth": 3},
     "brimful": {"target_queue_depth": 2},
     "swept": {"lease_period": "60s"},
@@ -176,6 +178,20 @@ def test_a_tenant_has_no_more_leased_than_its_limit_whatever_its_backlog(served:
         assert subscriber.receive(0.5) is None
         subscriber.acknowledge([first[3], following])
         assert [json.loads(subscriber.receive(15).value)["n"] for _ in range(2)] == [3, 4]
+
+
+@pytest.mark.feature("Q25", "C71")
+def test_groups_get_messages_by_their_weights_whatever_their_backlogs(served: Deployment) -> None:
+    """Weights are 3, 2 and 1. A key that is a number means the number in JSON as well."""
+    tenants = [*["light"] * 40, *[7] * 20, *["heavy"] * 10]
+    published(served, "weighted", *({"tenant": tenant} for tenant in tenants))
+    until(lambda: served.depth("weighted")["available"] == len(tenants), "all wait")
+    for most in (12, 6):  # the turn goes on from one subscription to the next
+        with served.subscriber("weighted", most) as subscriber:
+            got = [one for one in (subscriber.receive(15) for _ in range(most)) if one is not None]
+            counts = Counter(json.loads(one.value or b"")["tenant"] for one in got)
+            assert counts == {"heavy": most // 2, 7: most // 3, "light": most // 6}
+            subscriber.settle("acknowledge", got, wait=True)
 
 
 @pytest.mark.feature("Q13", "C16")

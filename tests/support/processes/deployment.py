@@ -158,17 +158,18 @@ class Deployment:
         own = {"app_id": self.app_id, "bootstrap_servers": self.servers, "session_timeout": "3s", **_FILE, **lapse}
         document: dict[str, Any] = {
             "lapse": {key: value for key, value in own.items() if value is not None},
-            "queue": {self.name(stem): self._named(settings) for stem, settings in queues.items()},
-            "sow": {self.name(stem): self._named(settings) for stem, settings in (sow or {}).items()},
+            "queue": {self.name(stem): self.named(settings) for stem, settings in queues.items()},
+            "sow": {self.name(stem): self.named(settings) for stem, settings in (sow or {}).items()},
         }
         self.config.write_text(tomlkit.dumps({key: value for key, value in document.items() if value}), "utf-8")
 
-    def _named(self, value: Any) -> Any:
+    def named(self, value: Any) -> Any:
+        """Return settings with this deployment's token in the place of `{}`."""
         if isinstance(value, str):
             return value.replace("{}", f"-{self.token}")
         if isinstance(value, Mapping):
-            return {self._named(key): self._named(item) for key, item in value.items()}
-        return [self._named(item) for item in value] if isinstance(value, list | tuple) else value
+            return {self.named(key): self.named(item) for key, item in value.items()}
+        return [self.named(item) for item in value] if isinstance(value, list | tuple) else value
 
     # Processes
 

@@ -30,7 +30,7 @@ class Entitled(Deployment):
         users: dict[str, Any] = {}
         for name, settings in self.users.items():
             (self.directory / f"{name}.key").write_text(f"{self.secret(name)}\n")
-            users[name] = {"key_file": f"{name}.key", **self._named(settings)}
+            users[name] = {"key_file": f"{name}.key", **self.named(settings)}
         for file in self.directory.glob("*.key"):
             file.chmod(0o600)
         tables = {"security": {"worker_key_file": "worker.key", **self.security}, "users": users}
