@@ -23,11 +23,14 @@ def publish(lapse: Lapse, to: str, count: int) -> None:
 
 
 def consumed(lapse: Lapse, queue: str) -> list[str]:
+    """Take and acknowledge what is there, however slowly it comes."""
     found = []
     with lapse.subscriber(queue, 5_000) as subscriber:
-        for delivery in subscriber.messages(1):
-            found.append(str(delivery.bookmark))
-            delivery.acknowledge()
+        while lapse.depth(queue):
+            for delivery in subscriber.messages(1):
+                found.append(str(delivery.bookmark))
+                delivery.acknowledge()
+            subscriber.flush()
     return found
 
 
