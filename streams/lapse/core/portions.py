@@ -14,6 +14,9 @@ Portions = Generator[None, None, T]
 PORTION: Final = 256
 """How many small items a portion handles."""
 
+PORTION_BYTES: Final = 1 << 18
+"""The most payload bytes that filters see in a portion, plus one message. Their work grows with the length of texts."""
+
 
 def run_to_end(work: Portions[T]) -> T:
     """Do all portions of some work at once, and return the result."""

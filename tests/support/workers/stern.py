@@ -1,6 +1,6 @@
-"""A worker that allows a subscription's filter a tenth of a second of CPU instead of a second and more.
+"""A worker that allows the filters of commands and subscriptions a tenth of a second of CPU, or half of it.
 
-The limit is no setting, and reaching the real one takes too long for a test. All else is as in any worker.
+The limits are no settings, and reaching the real ones takes too long for a test. All else is as in any worker.
 
     python stern.py lapse.toml <data directory>
 """
@@ -15,7 +15,7 @@ from lapse.runtime.shard import effort, standing_filter
 
 def main() -> None:
     path, data_dir = sys.argv[1:]
-    effort.MOST_S = 0.1  # type: ignore[misc]
+    effort.MOST_S = 0.05  # type: ignore[misc]
     standing_filter._MOST_S = 0.1  # type: ignore[misc]
     standing_filter._EACH_S = 0.0  # type: ignore[misc]
     config = load(Path(path))

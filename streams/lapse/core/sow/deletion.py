@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from lapse.core.error_code import ErrorCode, Refusal
+from lapse.core.portions import PORTION_BYTES
 from lapse.core.shard.answer import CommandAnswer
 from lapse.core.sow import journal
 from lapse.core.sow.arrival import Refused, key_in
@@ -77,7 +78,18 @@ class Deletion(ABC):
         skipped: how many records were named but not removed.
     """
 
-    __slots__ = ("_at_ms", "_command", "_refusal", "_removals", "_row_filter", "_state", "_walk", "removed", "skipped")
+    __slots__ = (
+        "_at_ms",
+        "_command",
+        "_judged_bytes",
+        "_refusal",
+        "_removals",
+        "_row_filter",
+        "_state",
+        "_walk",
+        "removed",
+        "skipped",
+    )
 
     def __init__(
         self,
@@ -95,6 +107,8 @@ class Deletion(ABC):
         self._walk = walk
         self._row_filter = row_filter
         self._refusal: Refusal | None = None
+        self._judged_bytes = 0
+        """How many bytes the filters have seen in this portion."""
         self.removed = 0
         self.skipped = 0
 
@@ -132,9 +146,14 @@ class Deletion(ABC):
         self._refusal = refusal
 
     def examine_next(self, step: Step, portion: int = PORTION) -> None:
-        """Examine the next `portion` records, and remove those that the command names."""
-        for journal_key in self._walk.take(portion):
+        """Examine the next `portion` records, fewer if filters see long ones, and remove those that are named."""
+        self._judged_bytes = 0
+        names = self._walk.take(portion)
+        for examined, journal_key in enumerate(names, 1):
             self._examine(journal_key, step)
+            if self._judged_bytes > PORTION_BYTES:
+                self._walk.put_back(len(names) - examined)
+                return
 
     @abstractmethod
     def _examine(self, journal_key: bytes, step: Step, /) -> None:
@@ -143,6 +162,7 @@ class Deletion(ABC):
     def _matches(self, predicates: tuple[Predicate, ...], journal_key: bytes, entry: bytes) -> bool:
         if not predicates:
             return True
+        self._judged_bytes += len(entry)
         view = self._state.view(journal_key, entry)
         return all(predicate(view) is True for predicate in predicates)
 

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from lapse.core.portions import PORTION_BYTES
 from lapse.core.shard.answer import CommandAnswer
 from lapse.core.sow.ranking import Order, Ranking
 from lapse.core.sow.record import facts_of
 from lapse.core.sow.record_names import Walk
-from lapse.core.sow.scheduled_updates import is_seen
+from lapse.core.sow.scheduled_updates import is_seen, judged_bytes
 from lapse.core.sow.select import Select
 from lapse.core.sow.state import SowState
 from lapse.core.sow.step import Kind, Message, Step
@@ -192,19 +193,17 @@ class Query:
         request = self._request
         self._scan = self._state.settings.max_scan if scan is None else scan
         if self._counted < len(request.scheduled):
-            some = request.scheduled[self._counted : self._counted + self._scan]
-            self._counted += len(some)
-            self._scheduled += sum(is_seen(self._state, version, request.predicates) for version in some)
+            self._count_scheduled()
             return
         if self._ranking is not None and self._ranked is None:
             self._rank(self._ranking)
             if self._ranked is None:
                 return
         room = request.batch_size if self._left is None else min(request.batch_size, self._left)
-        sent = 0
+        sent = judged = 0
         ended = False
         for _ in range(self._scan):
-            if sent == room or sent * _SENT_COST >= self._scan:
+            if sent == room or sent * _SENT_COST >= self._scan or judged > PORTION_BYTES:
                 break
             found = self._next()
             if found is None:
@@ -217,8 +216,10 @@ class Query:
                 self._withheld.add(journal_key)
                 continue
             view = self._state.view(journal_key, entry)
-            if self._ranked is None and not self._matches(view):
-                continue
+            if self._ranked is None and request.predicates:
+                judged += len(entry)
+                if not self._matches(view):
+                    continue
             if self._skip:
                 self._skip -= 1
                 continue
@@ -237,13 +238,31 @@ class Query:
     def _rank(self, ranking: Ranking) -> None:
         """Add some matching records of the snapshot to the ranking."""
         lot = []
-        for journal_key in self._walk.take(self._scan):
+        judged = 0
+        names = self._walk.take(self._scan)
+        for examined, journal_key in enumerate(names, 1):
             entry = self._as_of_start(journal_key)
-            if entry is not None and self._matches(view := self._state.view(journal_key, entry)):
+            if entry is None:
+                continue
+            judged += len(entry)
+            if self._matches(view := self._state.view(journal_key, entry)):
                 lot.append(view)
+            if judged > PORTION_BYTES:
+                self._walk.put_back(len(names) - examined)
+                break
         ranking.add(lot)
         if self._walk.is_over:
             self._ranked = ranking.merged()
+
+    def _count_scheduled(self) -> None:
+        """Count some of the matching scheduled updates."""
+        request, judged = self._request, 0
+        for version in request.scheduled[self._counted : self._counted + self._scan]:
+            self._counted += 1
+            self._scheduled += is_seen(self._state, version, request.predicates)
+            judged += judged_bytes(version, request.predicates)
+            if judged > PORTION_BYTES:
+                return
 
     def _next(self) -> tuple[bytes, bytes | None, object] | None:
         """Return the next journal key with its record, if any, and its value in the order; None at the end."""

@@ -44,6 +44,10 @@ class Walk:
         self._at = min(first + most, self._end)
         return self._names[first : self._at]
 
+    def put_back(self, count: int) -> None:
+        """Put the last `count` of the taken names back."""
+        self._at -= count
+
     def end(self) -> None:
         """End the iteration, and release the names."""
         self._names = ()

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Final
 
 from lapse.core.lifetime import NEVER
+from lapse.core.portions import PORTION_BYTES
 from lapse.core.shard.answer import CommandAnswer
 from lapse.core.shard.refused import CommandRefused
 from lapse.core.sow.deletion import Bookmarks, Deletion
@@ -57,6 +58,11 @@ def is_seen(state: SowState, version: Version, predicates: tuple[Predicate, ...]
         return False
     view = state.view_of_version(version)
     return all(predicate(view) is True for predicate in predicates)
+
+
+def judged_bytes(version: Version, predicates: tuple[Predicate, ...]) -> int:
+    """Return how many bytes filters see of a scheduled version."""
+    return len(version.payload or b"") if predicates else 0
 
 
 class Listing:
@@ -141,16 +147,24 @@ class Listing:
             self._collect_updates(self._merged, left, step)
 
     def _examine_some(self, most: int) -> int:
-        """Examine at most `most` updates. Return how many were examined."""
-        state = self._state
-        lot = list(islice(self._left, most))
-        ranked = sorted((self._sort_key(one), one) for one in lot if is_seen(state, one, self._predicates))
+        """Examine at most `most` updates, fewer if filters see long ones. Return the part of `most` that is used up."""
+        ranked: list[_Ranked] = []
+        examined = judged = 0
+        for one in islice(self._left, most):
+            examined += 1
+            judged += judged_bytes(one, self._predicates)
+            if is_seen(self._state, one, self._predicates):
+                ranked.append((self._sort_key(one), one))
+            if judged > PORTION_BYTES:
+                break
         if ranked:
-            self._lots.append(ranked)
+            self._lots.append(sorted(ranked))
             self._seen += len(ranked)
-        if len(lot) < most:
+        if judged > PORTION_BYTES:
+            return most
+        if examined < most:
             self._merged = heapq.merge(*self._lots)
-        return len(lot)
+        return examined
 
     def _collect_updates(self, merged: Iterator[_Ranked], most: int, step: Step) -> None:
         """Skip or collect at most `most` updates, and answer at the end."""
@@ -235,6 +249,7 @@ class Withdrawal(Deletion):
             return
         if self._bookmarks is not None and not self._bookmarks.contains(version.source, version.offset):
             return
+        self._judged_bytes += judged_bytes(version, self._predicates)
         if is_seen(self._state, version, self._predicates):
             self._updates.withdraw(journal_key, self._at_ms, step)
             self.removed += 1

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from lapse.core.expression import compile_filter
+from lapse.core.portions import PORTION_BYTES
 from lapse.core.queue.rewind.rewind_command import Point, parse_rewind_point
 from lapse.core.queue.rewind.rewinding import RewindRequest
 from lapse.core.queue.rewind.rewinds import Rewind, Span
@@ -25,7 +26,7 @@ from lapse.runtime.tp import TP
 logger = logging.getLogger(__name__)
 
 PART: Final = 1_000
-"""The greatest number of records in a part."""
+"""The greatest number of records in a part. A filter that sees long ones gets fewer."""
 
 _STEP_S: Final = 0.02
 """About the longest time that a part may take, s, also with a slow filter (C60)."""
@@ -159,8 +160,11 @@ class RunningRewind:
         """Return the next records, of several sources ordered by timestamp, and the offsets behind them."""
         sources = self._shard.state.sources
         runs: list[tuple[int, list[Record]]] = []
-        taken = 0
-        while taken < self.most and (waiting := [number for number, some in self._waiting.items() if some]):
+        taken = judged = 0
+        while taken < self.most and judged <= PORTION_BYTES:
+            waiting = [number for number, some in self._waiting.items() if some]
+            if not waiting:
+                break
             number = waiting[0]
             if len(waiting) > 1:
                 number = min(
@@ -169,6 +173,7 @@ class RunningRewind:
                 )
             record = self._waiting[number].popleft()
             taken += 1
+            judged += len(record.value or b"") if rewind.filter else 0
             if self._is_set_aside(sources[number].topic, sources[number].partition, record.offset):
                 continue
             if runs and runs[-1][0] == number:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from lapse.core.error_code import ErrorCode, Refusal
+from lapse.core.portions import PORTION_BYTES
 
 TURN_S: Final = 0.005
 """CPU that a portion should take, s. Others then wait about twice as long at most."""
@@ -19,10 +20,6 @@ TURN_S: Final = 0.005
 MOST_S: Final = 10.0
 MOST_EACH_S: Final = 0.000_2
 """CPU that a command may take in all, s: the first value, plus the second one for each message that it looked at."""
-
-
-PORTION_BYTES: Final = 1 << 18
-"""The most payload bytes in a portion, plus one message. The work of a filter grows with the length of the texts."""
 
 
 class Portion:

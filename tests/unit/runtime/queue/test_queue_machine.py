@@ -530,6 +530,24 @@ def test_the_parts_of_a_rewind_do_not_depend_on_how_much_the_log_returns_at_once
     assert {count for count, _ in cut[0][:-1]} == {part}, "gaps between offsets do not end a part"
 
 
+@pytest.mark.feature("X7", "Q22")
+def test_of_long_messages_a_part_of_a_rewind_with_a_filter_holds_a_few() -> None:
+    """The first part would hold a thousand; each takes the filter as long as its texts are."""
+    one, value = machine(0), b'{"f": 1, "g": "%s"}' % (b"a" * 50_000)
+    one.arrive("orders", 0, [Record(offset, value=value) for offset in range(30)])
+    finish(one)
+    assert answered(one, 1_010, "purge")["counts"]["removed"] == 30
+    command(one, 1_020, "rewind", id="r", to="beginning", filter="/f = 1")
+    parts = []
+    while not parts or one.unfinished is not None:
+        one.continue_command()
+        finish(one)
+        (rewind,) = one.shard.state.rewinds
+        parts.append(rewind.counts["rewound"])
+    assert parts[-1] == 30
+    assert max(after - before for before, after in pairwise([0, *parts])) == 6
+
+
 def rewound_in_parts(part: int, beyond: int) -> list[tuple[int, int]]:
     """The count of records and the cursor of each part, from a log that returns some records beyond those asked for."""
     one, read = machine(0), Payloads.read

@@ -378,6 +378,45 @@ def test_others_have_their_turn_from_the_first_record_on_that_a_costly_filter_is
     assert len(held_s) > 5
 
 
+@pytest.mark.feature("X7", "S3", "S5", "L5")
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"command": "sow", "filter": "/n >= 0"},
+        {"command": "sow", "filter": "/n >= 0", "order_by": "/n"},
+        {"command": "sow", "order_by": "/n"},
+        {"command": "sow_and_subscribe", "subscription": "s", "filter": "/n >= 0"},
+        {"command": "sow_delete", "filter": "/n < 0"},
+        {"command": "sow_delete", "filter": "/n >= 0"},
+        {"command": "sow", "filter": "/n >= 0", "state": "scheduled"},
+        {"command": "sow_delete", "filter": "/n >= 0", "state": "scheduled"},
+    ],
+)
+def test_of_long_records_a_filter_sees_a_few_before_others_have_their_turn(asked: dict) -> None:
+    """All work of the filter grows with the length of texts, so the first portion must be small as well (X7)."""
+    parsed: list[int] = []
+    running = machine(parse=lambda data: parsed.append(len(data)) or orjson.loads(data))
+    running.begin_step()
+    headers = [("lapse-enqueue-at-ms", b"%d" % (T + 5_000))] if "state" in asked else []
+    value = orjson.dumps({"n": 1, "text": "a" * 20_000})
+    running.arrive("prices", 0, [Arrived(n, T, b"k%d" % n, value, headers) for n in range(200)])
+    finish(running)
+    parsed.clear()
+    running.command(Arrived(0, T + 1, None, orjson.dumps({"id": "1", **asked})))
+    seen, answers = [], []
+    while not answers:
+        running.deliver(T + 1)
+        running.continue_command()
+        answers = [one for one in outputs_of(finish(running).after) if b'"status"' in (one.value or b"")]
+        seen.append(sum(parsed))
+        parsed.clear()
+    assert sum(seen) >= 200 * len(value), "each of them is looked at"
+    assert max(seen) <= 600_000, "a command begins with one portion, and goes on with the next"
+    (answer,) = (orjson.loads(one.value or b"") for one in answers)
+    assert answer["status"] == "ok"
+    assert next(iter(answer["counts"].values())) == (0 if "<" in asked.get("filter", "") else 200)
+
+
 @pytest.mark.feature("C1", "C45", "S3")
 def test_a_deletion_that_finds_nothing_is_journaled_with_its_answer():
     """Read again after a crash, it would take what was published since."""
