@@ -12,7 +12,7 @@ import signal
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -146,9 +146,8 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[str]:
         yield servers
 
 
-@pytest.fixture
-def own_kafka() -> Iterator["EmbeddedKafka"]:
-    """A broker of this test's own, already started, to be killed, paused and restarted at will."""
+@contextmanager
+def _started_for_itself() -> Iterator["EmbeddedKafka"]:
     from lapse.embedded import EmbeddedKafka, JarUnavailable, JavaMissing
 
     own = EmbeddedKafka()
@@ -159,6 +158,20 @@ def own_kafka() -> Iterator["EmbeddedKafka"]:
         _absent(str(error))
     finally:
         own.close()
+
+
+@pytest.fixture
+def own_kafka() -> Iterator["EmbeddedKafka"]:
+    """A broker of this test's own, already started, to be killed, paused and restarted at will."""
+    with _started_for_itself() as own:
+        yield own
+
+
+@pytest.fixture(scope="module")
+def module_kafka() -> Iterator["EmbeddedKafka"]:
+    """A broker of this file's own, as `own_kafka`. Each test leaves it running."""
+    with _started_for_itself() as own:
+        yield own
 
 
 @pytest.fixture(scope="session")

@@ -1,15 +1,22 @@
 """A broker that stands still while deliveries are on their way to it: what lands late is not worked on (L10)."""
 
+import asyncio
 import threading
 import time
 from typing import NamedTuple
 
 import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from lapse.embedded import EmbeddedKafka
-from lapse.protocol import topic
+from lapse.protocol import header, topic
+from lapse.runtime.kafka.output import Output, Packed
+from lapse.runtime.kafka.packed_record import packed
+from lapse.runtime.kafka.producer import BatchProducer
 from lapse_client import Delivery, LapseError
-from support.kafka.log import until
+from support.kafka.created_topic import create
+from support.kafka.log import Tail, until
 from support.processes.deployment import Deploy, broker_now_ms
 
 LEASE_S = 6
@@ -19,6 +26,57 @@ SLACK_MS = 2_000
 
 LASTING = 20_000
 SHORT = 2_000
+
+
+@pytest.mark.feature("L10")
+def test_a_delivery_is_not_sent_when_its_lease_is_nearly_over(module_kafka: EmbeddedKafka) -> None:
+    """However short the lease is. What is behind it in its partition, and what it shares a batch with, is sent.
+
+    What the broker may have already is sent again as empty records: it keeps the first of the two.
+    """
+    servers, lease_s = module_kafka.bootstrap_servers, 1.0
+    create(AdminClient({"bootstrap.servers": servers}), NewTopic("deliveries", 4, 1))
+
+    def row(partition: int, value: bytes) -> Output:
+        return Output("deliveries", partition, None, value, [(header.KIND, b"delivery")])
+
+    async def run() -> None:
+        producer = BatchProducer(servers, {})
+        await producer.start()
+        for safe in await producer.send([row(at, b"warm") for at in range(4)]):
+            await safe
+        module_kafka.pause()
+        until_s = time.monotonic() + lease_s
+        mixed = [row(0, b"sent"), row(0, b"sent as well"), row(0, b"answer sent")]
+        under_way = await producer.send(mixed, {0, 1}, until_s)
+        await asyncio.sleep(0.2)  # it is on its way to the broker that stands still
+        assert not producer.producer._message_accumulator._batches, "nothing is left here"
+        packed_one = Packed("deliveries", 2, [packed(None, b"late", 0, b"")])
+        late = [row(1, b"late"), row(1, b"answer"), packed_one, row(3, b"at most once")]
+        under_way += await producer.send(late, {0, 2}, until_s)
+        await asyncio.sleep(lease_s)
+        for node in list(producer.producer.client._conns.values()):
+            node.close()  # the answer is lost, so the first batch is sent again
+        module_kafka.resume()
+        results = [await safe for safe in under_way]
+        assert [one is None for one in results] == [False, False, True, False]
+        for safe in await producer.send([row(at, b"next") for at in range(4)], {0, 1, 2, 3}, time.monotonic() + 60):
+            await safe
+        await producer.stop()
+
+    asyncio.run(run())
+    tail = Tail(servers, "deliveries")
+    records = tail.wait(4 + 3 + 2 + 4)
+    tail.close()
+    found: dict[int, list[bytes | None]] = {}
+    for record in sorted(records, key=lambda one: (one.partition() or 0, one.offset() or 0)):
+        found.setdefault(record.partition() or 0, []).append(record.value())
+    assert found == {
+        0: [b"warm", b"sent", b"sent as well", b"answer sent", b"next"],
+        1: [b"warm", b"answer", b"next"],
+        2: [b"warm", b"next"],
+        3: [b"warm", b"at most once", b"next"],
+    }
 
 
 class Seen(NamedTuple):
@@ -32,10 +90,10 @@ class Seen(NamedTuple):
 
 @pytest.mark.feature("L10", "Q5", "Q16", "X3")
 def test_what_lands_after_its_lease_or_deadline_reaches_no_application(
-    own_kafka: EmbeddedKafka, deploy: Deploy
+    module_kafka: EmbeddedKafka, deploy: Deploy
 ) -> None:
     queue = {"expiration": "enabled", "lease_period": f"{LEASE_S}s"}
-    here = deploy({"orders": queue}, servers=own_kafka.bootstrap_servers).apply()
+    here = deploy({"orders": queue}, servers=module_kafka.bootstrap_servers).apply()
     worker = here.worker(supervised=True).wait_for_shards(1)
     here.write("orders", *[b"%d" % at for at in range(LASTING)])
     here.write("orders", *[b"short"] * SHORT, headers=[("lapse-ttl-ms", b"9000")])
@@ -59,9 +117,9 @@ def test_what_lands_after_its_lease_or_deadline_reaches_no_application(
     receiver.start()
     try:
         until(lambda: len(seen) > LASTING // 20, "it is at work", 40)
-        own_kafka.pause()
+        module_kafka.pause()
         time.sleep(STILL_S)
-        own_kafka.resume()
+        module_kafka.resume()
         resumed_ms = broker_now_ms()
 
         def is_done() -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from aiokafka import AIOKafkaProducer, errors
@@ -15,8 +16,9 @@ from lapse.runtime.kafka import connection  # noqa: F401  # every client of the 
 from lapse.runtime.kafka.metadata import NeededTopics, ensure_metadata, forget
 from lapse.runtime.kafka.output import MAX_BATCH_BYTES, Headers, Output, Packed
 from lapse.runtime.kafka.packed_run import joined
-from lapse.runtime.kafka.record_batch import PackedBatch, RecordBatch, Row, wall_ms
+from lapse.runtime.kafka.record_batch import Leased, PackedBatch, RecordBatch, Row, wall_ms
 from lapse.runtime.kafka.shared_question import SharedQuestion
+from lapse.runtime.kafka.timely_accumulator import TimelyAccumulator
 
 MAX_FOREIGN_BATCH_BYTES: Final = 900_000
 """The largest RecordBatch for topics whose limit lapse does not know: just below Kafka's default, bytes."""
@@ -75,20 +77,34 @@ class BatchTooLarge(ValueError):
 
 
 class _Lot(NamedTuple):
-    """Records that can share RecordBatches: rows, or parts with packed records. One of the two is empty."""
+    """Records that can share RecordBatches: rows, or parts with packed records. One of the two is empty.
+
+    Attributes:
+        leased: whether the rows are deliveries under a lease; with parts, one value for all of them.
+    """
 
     rows: list[Row]
     parts: list[Sequence[bytes]]
+    leased: list[bool]
 
-    def batches(self, stamp_ms: int) -> Iterator[RecordBatch | PackedBatch]:
+    def takes(self, packed: bool, leased: bool) -> bool:
+        return bool(self.parts) == packed and (not packed or self.leased[0] == leased)
+
+    def batches(self, stamp_ms: int, until_s: float) -> Iterator[RecordBatch | PackedBatch]:
         done = 0
         while done < len(self.rows):
-            batch, done = filled(self.rows, done, len(self.rows), stamp_ms=stamp_ms)
+            first = done
+            batch, done = filled(self.rows, first, len(self.rows), stamp_ms=stamp_ms)
+            if any(self.leased[first:done]):
+                pairs = zip(self.rows[first:done], self.leased[first:done], strict=True)
+                batch.leased = Leased(until_s, [None if leased else row for row, leased in pairs])
             yield batch
         records, done = joined(self.parts), 0
         while done < len(records):
             packed = PackedBatch(stamp_ms)
             done = packed.add_packed(records, done, len(records), MAX_FOREIGN_BATCH_BYTES)
+            if self.leased[0]:
+                packed.leased = Leased(until_s, None)
             yield packed
 
 
@@ -128,6 +144,7 @@ class BatchProducer:
             **self._security,
         )
         self._producer._sender.__class__ = _Sender
+        self._producer._message_accumulator.__class__ = TimelyAccumulator
         await self._producer.start()
 
     async def stop(self) -> None:
@@ -183,25 +200,38 @@ class BatchProducer:
             batch, done = filled(rows, done, len(rows), stamp_ms=self.stamp_ms())
             await (await self.producer.send_batch(batch, topic, partition=partition))
 
-    async def send(self, outputs: Iterable[Output | Packed]) -> list[asyncio.Future[RecordMetadata]]:
-        """Send records, packed by partition, in order within each; return futures that are done once Kafka has them."""
+    async def send(
+        self, outputs: Iterable[Output | Packed], leased: Collection[int] = (), until_s: float = math.inf
+    ) -> list[asyncio.Future[Any]]:
+        """Send records, packed by partition, in order within each.
+
+        Args:
+            outputs: the records.
+            leased: indexes of those that are deliveries under a lease.
+            until_s: the last instant at which these may be sent, on the monotonic clock, s (L10).
+
+        Returns:
+            Futures that are done once Kafka has the records. The result is None if nothing was left of
+            a batch, else `RecordMetadata`.
+        """
         by_partition: dict[tuple[str, int], list[_Lot]] = {}
-        for output in outputs:
+        for at, output in enumerate(outputs):
             lots = by_partition.setdefault((output.topic, output.partition), [])
-            packed = isinstance(output, Packed)
-            if not lots or bool(lots[-1].parts) != packed:
-                lots.append(_Lot([], []))
+            packed, is_leased = isinstance(output, Packed), at in leased
+            if not lots or not lots[-1].takes(packed, is_leased):
+                lots.append(_Lot([], [], []))
             if isinstance(output, Packed):
                 lots[-1].parts.append(output.records)
             else:
                 lots[-1].rows.append((output.key, output.value, output.headers))
+            lots[-1].leased.append(is_leased)
         await self._know({topic for topic, _ in by_partition})
         stamp_ms = self.stamp_ms()
         return [
             await self.producer.send_batch(batch, topic, partition=partition)
             for (topic, partition), lots in by_partition.items()
             for lot in lots
-            for batch in lot.batches(stamp_ms)
+            for batch in lot.batches(stamp_ms, until_s)
         ]
 
     async def _know(self, topics: Iterable[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from aiokafka.producer.message_accumulator import BatchBuilder
 
@@ -22,9 +22,22 @@ def wall_ms() -> int:
     return int(time.time() * 1000)
 
 
+class Leased(NamedTuple):
+    """What a batch has under a lease.
+
+    Attributes:
+        until_s: the last instant at which it may be sent, on the monotonic clock, s.
+        rows: the batch's records in order, None for a delivery under a lease; None if all are.
+    """
+
+    until_s: float
+    rows: Sequence[Row | None] | None
+
+
 class RecordBatch(BatchBuilder):
     """aiokafka's batch, without its calls through several layers for each record, which cost as much as the record."""
 
+    leased: Leased | None = None
     _relative_offset: int
 
     def __init__(self, stamp_ms: int | None = None) -> None:
@@ -79,6 +92,7 @@ _MAGIC: Final = 2
 class PackedBatch(BatchBuilder):
     """aiokafka's batch for records that are packed already. Only their positions in the batch are added."""
 
+    leased: Leased | None = None
     _relative_offset: int
     _buffer: bytes | None
 

@@ -23,9 +23,14 @@ _LEAST_PATIENCE_S: Final = 5.0
 _MOST_PATIENCE_S: Final = 30.0
 
 
+def sendable_s(lease_ms: int) -> float:
+    """Return how long after its decision a delivery may still be sent to Kafka, s: less than its lease (L10)."""
+    return 0.9 * lease_ms / 1000
+
+
 def patience_s(lease_ms: int) -> float:
-    """Return how long Kafka may take for a delivery, s, so that it does not come after its lease (L10)."""
-    return min(max(0.9 * lease_ms / 1000, _LEAST_PATIENCE_S), _MOST_PATIENCE_S)
+    """Return how long Kafka may take for a delivery that was sent, s. After that the worker ends."""
+    return min(max(sendable_s(lease_ms), _LEAST_PATIENCE_S), _MOST_PATIENCE_S)
 
 
 class DeliveryWriter:
@@ -72,6 +77,8 @@ class DeliveryWriter:
                 await self._forward(delivery, now_ms, step, write)
                 continue
             effects.must_arrive |= delivery.barrier
+            if delivery.until_ms and not delivery.barrier:
+                effects.leased.add(len(effects.after))
             if delivery.payload == "reference" and not delivery.barrier:
                 effects.after.append(self._by_reference(delivery))
             else:

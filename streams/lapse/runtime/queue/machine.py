@@ -21,7 +21,7 @@ from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.letters.expiry_rule import ExpiryRule
 from lapse.runtime.letters.refusal import Write
 from lapse.runtime.queue.crowd import Crowd
-from lapse.runtime.queue.delivery_writer import DeliveryWriter, patience_s
+from lapse.runtime.queue.delivery_writer import DeliveryWriter, patience_s, sendable_s
 from lapse.runtime.queue.forwarding import Forwarding
 from lapse.runtime.queue.in_flight import EMITTED, QueueStepInFlight
 from lapse.runtime.queue.judging import Judge
@@ -86,7 +86,10 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self._clock_ms = clock_ms
         self.merged_by_time = merged_by_time
         self.step_turns = self.delivery_turns = 1
-        self.delivery_patience_s = patience_s(settings.lease_ms)
+        self.delivery_patience_s, self.delivery_sendable_s = (
+            patience_s(settings.lease_ms),
+            sendable_s(settings.lease_ms),
+        )
         self._journal = QueueJournal(restored.state, epoch, restored)
         self._epoch = epoch
         self._replaced = False

@@ -1,17 +1,19 @@
 """Deliveries and answers that are being written to Kafka, with a limit for the time that this may take.
 
-A delivery that Kafka takes too late would come after its lease, perhaps after its message's deadline (L10). So the
-process ends rather than wait for it. Deliveries that have not reached Kafka by then are delivered again (Q16). Answers
-may come late, so a slow worker goes on if nothing is leased.
+A delivery that Kafka takes too late would come after its lease, perhaps after its message's deadline (L10). So it is
+not sent any more when nine tenths of its lease are over (`TimelyAccumulator`). What was sent cannot be called back. If
+Kafka does not answer, the process ends, and what has not reached Kafka is delivered again (Q16). Answers may come late,
+so a slow worker goes on if nothing is leased.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from lapse.runtime.kafka.output import Output, Packed
@@ -50,7 +52,12 @@ class DeliveriesUnderWay:
         self._patience: asyncio.TimerHandle | None = None
 
     async def send(
-        self, step: int, outputs: Sequence[Output | Packed], decided: float | None, kept: Sequence[bytes] = ()
+        self,
+        step: int,
+        outputs: Sequence[Output | Packed],
+        decided: float | None,
+        kept: Sequence[bytes] = (),
+        leased: Collection[int] = (),
     ) -> None:
         """Send a step's records to clients.
 
@@ -59,12 +66,14 @@ class DeliveriesUnderWay:
             outputs: its deliveries and answers.
             decided: when its deliveries were decided, on the monotonic clock, s; None if there are none.
             kept: keys under which the journal keeps answers among them, until Kafka has them.
+            leased: the indexes of outputs that are deliveries under a lease.
         """
         await self.collect()
         if decided is not None and time.monotonic() - decided > self._machine.delivery_patience_s:
             self._give_up()  # the journal took so long that it was not even sent
         sent = time.monotonic()
-        writes = await self._producer.send(outputs)
+        until_s = math.inf if decided is None else decided + self._machine.delivery_sendable_s
+        writes = await self._producer.send(outputs, leased, until_s)
         self._sent.add(step, writes)
         answers = self._machine.kept_answers
         if kept and answers is not None:

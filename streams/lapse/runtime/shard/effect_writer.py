@@ -119,7 +119,7 @@ class EffectWriter:
             self._instants = {}
         if effects.after:
             delivered = decided if effects.delivers else None
-            await self._deliveries.send(effects.step, effects.after, delivered, effects.kept)
+            await self._deliveries.send(effects.step, effects.after, delivered, effects.kept, effects.leased)
             if effects.must_arrive:
                 await self._deliveries.arrive()
 

@@ -43,6 +43,7 @@ class Effects:
         journal: the step's changes. If `ahead` is empty too, nothing needs to be made durable.
         after: deliveries and answers, sent once the journal is safe.
         delivers: whether `after` has deliveries, which must not be written too late (L10).
+        leased: the indexes in `after` of deliveries under a lease. They are not sent when it is too late (L10).
         must_arrive: whether `after` must be safe before the next step begins (C35).
         step: the number of the step in the journal (C55).
         counted_to: number of the last deliveries that count in the windows of rates; negative if there are none (Q25).
@@ -58,6 +59,7 @@ class Effects:
     journal: Items = field(default_factory=list)
     after: list[Output | Packed] = field(default_factory=list)
     delivers: bool = False
+    leased: set[int] = field(default_factory=set)
     must_arrive: bool = False
     step: int = 0
     counted_to: int = -1

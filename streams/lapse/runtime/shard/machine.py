@@ -75,6 +75,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
         step_turns: the greatest number of calls of `advance` in a step.
         delivery_turns: the greatest number of calls of `deliver` in a step.
         delivery_patience_s: how long Kafka may take to accept a delivery. After that the process ends.
+        delivery_sendable_s: how long after its decision a delivery under a lease may still be sent (L10).
         merged_by_time: whether messages of all partitions must arrive in the order of their timestamps (Q17, C33).
         unfinished: offset of the command that takes several steps. No other command is handed over before its end.
         letters: the shard's dead letters (D3).
@@ -87,6 +88,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
     step_turns: int
     delivery_turns: int
     delivery_patience_s: float
+    delivery_sendable_s: float
     merged_by_time: bool
 
     def __init__(

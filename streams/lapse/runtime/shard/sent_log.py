@@ -53,7 +53,7 @@ class SentLog:
         step, sent = self._waiting.popleft()
         try:
             metadata = await sent
-            if self._floors and metadata.topic in self._floors:
+            if self._floors and metadata is not None and metadata.topic in self._floors:
                 self._next_floors[metadata.topic] = metadata.offset
         finally:
             if not self._waiting or self._waiting[0][0] != step:

@@ -91,7 +91,7 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
         settings = shard.settings
         self.step_turns = _STEP_RECORDS // _MOST_AT_ONCE
         self.delivery_turns = _DELIVERY_TURNS
-        self.delivery_patience_s = math.inf  # no delivery has a lease
+        self.delivery_patience_s = self.delivery_sendable_s = math.inf  # no delivery has a lease
         self.merged_by_time = settings.home.shared or settings.added_partitions
         """Whether updates of one key may be on several partitions, so that timestamps decide their order (C46)."""
         self._clock_ms = clock_ms

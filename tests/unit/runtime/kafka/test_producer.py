@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 from aiokafka.errors import MessageSizeTooLargeError
+from aiokafka.record.default_records import DefaultRecordBatch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lapse.runtime.kafka.output import MAX_BATCH_BYTES
+from lapse.runtime.kafka.packed_record import packed
 from lapse.runtime.kafka.producer import MAX_FOREIGN_BATCH_BYTES, BatchProducer, filled
-from lapse.runtime.kafka.record_batch import Row
+from lapse.runtime.kafka.record_batch import Leased, PackedBatch, Row
+from lapse.runtime.kafka.timely_accumulator import without_leased
 
 
 def batches(rows: list[Row]) -> list[tuple[int, int]]:
@@ -85,3 +88,25 @@ def test_nothing_is_written_behind_a_refused_part_of_a_journal() -> None:
 
     asyncio.run(run())
     assert sent == [1, 1]
+
+
+@pytest.mark.feature("L10")
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_what_is_sent_again_without_its_deliveries_has_the_same_numbers(is_packed: bool) -> None:
+    """Kafka knows a batch by them. So it keeps one of the two, and the next batch is in sequence."""
+    rows = [(None, b"%d" % number, [("lapse-kind", b"delivery")]) for number in range(3)]
+    if is_packed:
+        batch: Any = PackedBatch()
+        batch.add_packed([packed(None, b"late", 0, b"")] * 3, 0, 3, 1_000)
+        leased = Leased(0, None)
+    else:
+        batch, _ = filled(rows, 0, 3)
+        leased = Leased(0, [None, rows[1], None])
+    batch._set_producer_state(7, 3, 11)
+    left = without_leased(batch, leased, was_sent=True)
+    read = DefaultRecordBatch(bytes(left._build()))
+    assert (read.producer_id, read.producer_epoch, read.base_sequence) == (7, 3, 11)
+    found = [(record.value, record.headers) for record in read]
+    void = (None, [("lapse-kind", b"void")])
+    assert found == [void, void if is_packed else (b"1", rows[1][2]), void]
+    assert without_leased(batch, leased, was_sent=False).record_count() == (0 if is_packed else 1)
