@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from itertools import repeat
+from typing import Final
 
 from lapse_client.delivery.arrivals import Waiting
 from lapse_client.delivery.delivery import Delivery
 from lapse_client.delivery.lot import Lot
 from lapse_client.session.shard import Shard
+
+_AHEAD: Final = 2_000
+"""How many messages may wait in the buffer before `await_room` waits, unless more are taken at once."""
 
 
 class Prefetched(Waiting[Delivery]):
@@ -36,6 +41,10 @@ class Prefetched(Waiting[Delivery]):
         self._lots: deque[Lot] = deque()
         self._at = 0
         """Index of the next message of the first lot."""
+        self._room = threading.Condition(self._lock)
+        self._ahead = _AHEAD
+        self._held = 0
+        """How many messages the lots still have."""
 
     def __len__(self) -> int:
         lots = tuple(self._lots)  # other threads may take lots meanwhile
@@ -53,8 +62,18 @@ class Prefetched(Waiting[Delivery]):
             if self._ended:
                 return
             self._lots.extend(lots)
+            self._held += sum(map(len, lots))
             self._wake(2 if len(lots) > 1 else len(lots[0]))
         self._notify()
+
+    def await_room(self, timeout_s: float) -> bool:
+        """Wait until the buffer is short enough for more lots, or until the end; return whether it is.
+
+        Who reads lots only then keeps few messages in memory. That saves time, too: the garbage collector looks at each
+        message that is there.
+        """
+        with self._room:
+            return self._room.wait_for(lambda: self._held <= self._ahead or self._ended, timeout_s)
 
     def put_back(self, deliveries: Sequence[Delivery]) -> None:
         """Add deliveries that were taken before; after the end they are dropped."""
@@ -88,10 +107,13 @@ class Prefetched(Waiting[Delivery]):
                     self._at = self._at if number else 0
                 else:
                     self._lots.append(lot)
+            self._held = sum(map(len, self._lots)) - self._at
+            self._room.notify_all()
         return dropped
 
     def _pop_some(self, most: int) -> list[Delivery]:
         taken: list[Delivery] = []
+        self._ahead = max(self._ahead, most)
         while self._back and len(taken) < most:
             delivery = self._back.popleft()
             if delivery.lease_ends_ms <= self._past_ms():
@@ -109,8 +131,11 @@ class Prefetched(Waiting[Delivery]):
                 if lot.overdue:
                     there = [at for at in there if at not in lot.overdue]
                 taken += map(self._delivery, repeat(lot), there)
+            self._held -= stop - first
             self._at = stop
             if stop == len(lot):
                 self._lots.popleft()
                 self._at = 0
+        if self._held <= self._ahead:
+            self._room.notify_all()
         return taken

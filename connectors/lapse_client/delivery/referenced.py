@@ -5,8 +5,8 @@ from __future__ import annotations
 import queue
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -21,7 +21,9 @@ from lapse_client.kafka.connection import Connection
 from lapse_client.session.shard import Shard
 from lapse_client.subscriber.settler import Settler
 
-_AT_ONCE: Final = 2_000
+_AT_ONCE: Final = 500
+"""How many records are read at once. The fewer objects there are at a time, the faster they are made."""
+
 _POLL_S: Final = 0.2
 _SKIP: Final = 2_000
 """The longest gap in the log that is read through, in offsets. For a longer one, or a step back, a seek is cheaper."""
@@ -65,7 +67,8 @@ class RecordReader:
     Args:
         connection: the cluster.
         settler: sends the settlements of their deliveries.
-        arrived: called with a reference and its messages. They are fewer if Kafka no longer has all records.
+        await_room: waits up to some seconds until there is room for more messages, and returns whether there is.
+        arrived: called with a reference, how many of its next messages were looked for, and those that Kafka still has.
         failed: called with the error after which the reader cannot go on.
     """
 
@@ -73,11 +76,13 @@ class RecordReader:
         self,
         connection: Connection,
         settler: Settler,
-        arrived: Callable[[Referenced, list[Lot]], None],
+        await_room: Callable[[float], bool],
+        arrived: Callable[[Referenced, int, list[Lot]], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         self._connection = connection
         self._settler = settler
+        self._await_room = await_room
         self._arrived = arrived
         self._failed = failed
         self._added = self._done = 0
@@ -106,7 +111,7 @@ class RecordReader:
     def _run(self) -> None:
         try:
             while (referenced := self._waiting.get()) is not None and not self._stopping.is_set():
-                self._arrived(referenced, list(self._lots(referenced)))
+                self._read(referenced)
                 self._done += 1
         except (KafkaException, LapseError, ValueError) as error:
             self._failed(error)
@@ -114,29 +119,47 @@ class RecordReader:
             for place in self._places.values():
                 place.consumer.close()
 
-    def _lots(self, referenced: Referenced) -> Iterator[Lot]:
-        messages = referenced.messages
-        at = (messages.topic, messages.partition)
+    def _read(self, referenced: Referenced) -> None:
+        """Read a reference's messages, some at a time, as there is room for them."""
+        lots: list[Lot] = []
+        count = 0
+        for some, deadlines_ms in _pieces(referenced.messages):
+            if not count:
+                while not self._await_room(_POLL_S):
+                    if self._stopping.is_set():
+                        return
+            count += len(some)
+            if found := self._place(some).read(some):
+                epoch, landed = referenced.epoch, referenced.landed
+                lots.append(
+                    ReferencedLot(
+                        self._settler, referenced.shard, some, found, deadlines_ms, referenced.lease, epoch, landed
+                    )
+                )
+            if count >= _AT_ONCE:
+                self._arrived(referenced, count, lots)
+                lots, count = [], 0
+        if count:
+            self._arrived(referenced, count, lots)
+
+    def _place(self, some: BookmarkRange) -> LogPlace:
+        at = some.topic, some.partition
         place = self._places.get(at)
         if place is None:
             consumer = self._connection.consumer(enable_partition_eof=True)
             place = self._places[at] = LogPlace(*at, consumer, self._stopping)
-        base = 0
-        for some in messages.ranges:
-            deadlines_ms = messages.deadlines_ms[base : base + len(some)]
-            base += len(some)
-            found = place.read(some)
-            if found:
-                yield ReferencedLot(
-                    self._settler,
-                    referenced.shard,
-                    some,
-                    found,
-                    deadlines_ms,
-                    referenced.lease,
-                    referenced.epoch,
-                    referenced.landed,
-                )
+        return place
+
+
+def _pieces(messages: Reference) -> Iterator[tuple[BookmarkRange, Sequence[int]]]:
+    """Yield the ranges of a reference in pieces of at most `_AT_ONCE` offsets, each with its deadlines."""
+    base = 0
+    for some in messages.ranges:
+        for first in range(some.first, some.last + 1, _AT_ONCE):
+            last = min(some.last, first + _AT_ONCE - 1)
+            size = last - first + 1
+            yield replace(some, first=first, last=last), messages.deadlines_ms[base : base + size]
+            base += size
 
 
 class LogPlace:

@@ -88,7 +88,7 @@ class QueueListener(Listener[Lot | Referenced | None]):
         self._lingers = connection.transport.lingers
         self._records: RecordReader | None = None
         if terms.payload == "reference":
-            self._records = RecordReader(connection, settler, self._read_records, session.fail)
+            self._records = RecordReader(connection, settler, arrivals.await_room, self._read_records, session.fail)
 
     def close(self) -> None:
         """Stop reading the records of references. May be called from any thread."""
@@ -274,12 +274,12 @@ class QueueListener(Listener[Lot | Referenced | None]):
         dropped = self._arrivals.drop(lambda lot: lot.shard is shard)
         self._credits.settled(shard.index, dropped, elapsed_ms())
 
-    def _read_records(self, referenced: Referenced, lots: list[Lot]) -> None:
-        """Pass on the records of a reference. Called by the `RecordReader`'s thread."""
+    def _read_records(self, referenced: Referenced, count: int, lots: list[Lot]) -> None:
+        """Pass on records of a reference, of which `count` were looked for. Called by the `RecordReader`'s thread."""
         index = referenced.shard.index
         if referenced.generation != self._generations[index]:
             lots = []
-        if missing := len(referenced.messages) - sum(map(len, lots)):
+        if missing := count - sum(map(len, lots)):
             self._credits.settled(index, {referenced.lease_ends_ms: missing}, elapsed_ms())
         self._buffer_lots(lots)
 

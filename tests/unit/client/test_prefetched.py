@@ -102,6 +102,32 @@ def test_what_is_left_of_a_lot_is_dropped_when_its_lease_is_over() -> None:
     assert arrivals.take(1, 0.01) == []
 
 
+@pytest.mark.feature("X3", "D4")
+def test_there_is_room_once_few_messages_are_left_and_when_nothing_will_be_taken() -> None:
+    other = Shard(1, "q", 1)
+    arrivals, _ = prefetched()
+    assert arrivals.await_room(0)
+    arrivals.put([lot(0, 1_500, shard=other), lot(1_500, 1_000)])
+    assert not arrivals.await_room(0)
+    assert values(arrivals.take(499)) == list(range(499))
+    assert not arrivals.await_room(0)
+    arrivals.put_back(arrivals.take(1))
+    assert arrivals.await_room(0), "what was put back was taken before"
+    assert values(arrivals.take(1)) == [499]
+    arrivals.put([lot(2_500, 700)])
+    assert not arrivals.await_room(0)
+    arrivals.drop(lambda some: some.shard is other)
+    assert arrivals.await_room(0)
+    assert len(arrivals.take(9_000)) == 1_700
+    arrivals.put([lot(3_200, 8_000)])
+    assert arrivals.await_room(0), "who takes many at once gets many at once"
+    arrivals.put([lot(11_200, 8_000)])
+    assert not arrivals.await_room(0)
+    waiting = threading.Timer(0.01, arrivals.end)
+    waiting.start()
+    assert arrivals.await_room(60)
+
+
 @pytest.mark.feature("X3")
 def test_lots_of_a_shard_are_dropped_and_others_stay_where_they_were() -> None:
     other = Shard(1, "q", 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -292,6 +293,25 @@ def test_deliveries_come_in_each_form(payload: Any, lapse: Lapse) -> None:
                 assert delivery.headers == [("own", b"yes")]
                 seen.add(delivery.value)
     assert seen == {b"%d" % number for number in range(50)}
+
+
+@pytest.mark.feature("D4", "X3")
+def test_referenced_messages_are_read_as_they_are_taken(lapse: Lapse) -> None:
+    lapse.queue("orders")
+    publish(lapse, "orders", 3_200)
+    with lapse.subscriber("orders", 3_200, payload="reference") as subscriber:
+        got = list(islice(subscriber.messages(10), 1))
+        waiting = subscriber.subscription.arrivals
+        while waiting.await_room(0):
+            time.sleep(0.001)
+        assert 2_000 < len(waiting) <= 2_500
+        for delivery in subscriber.messages(5):
+            got.append(delivery)
+            if len(got) == 3_200:
+                break
+        assert [int(delivery.value or b"") for delivery in got] == list(range(3_200))
+        subscriber.acknowledge(got)
+    assert lapse.depth("orders") == 0
 
 
 @pytest.mark.feature("Q2", "Q12", "Q17", "Q21")
