@@ -75,6 +75,16 @@ class SteadySubscriptions(SubscriptionState):
         """Whether the group has rebalanced since the last change of the subscription."""
         return self._subscription is not None and self._assigned_under is self._subscription
 
+    @property
+    def fetcher_idle_time(self) -> float:
+        """For how long nobody asked for records, s: always 0.
+
+        From a limit on aiokafka keeps such a member out of its group until somebody asks for records. A worker does not
+        ask while it has nothing to serve, however long that is, and while its group rebalances. So it would never come
+        back. `Watch` ends a worker that hangs.
+        """
+        return 0.0
+
     def _change_subscription(self, subscription: Subscription) -> None:
         before = self._subscription
         if before is not None and before.assignment is not None and before.assignment.active:

@@ -7,6 +7,8 @@ import pytest
 
 pytest.importorskip("faust")  # the worker's packages are an extra
 
+from aiokafka.consumer.group_coordinator import GroupCoordinator
+from aiokafka.consumer.subscription_state import Subscription
 from aiokafka.errors import IllegalStateError
 from aiokafka.structs import TopicPartition
 from faust.assignor.client_assignment import ClientAssignment
@@ -60,6 +62,32 @@ def test_a_changed_subscription_leaves_what_it_has_in_common_as_it_is() -> None:
         assert before.state_value(fresh).paused, "nobody has said yet where to begin"
 
     run(change)
+
+
+@pytest.mark.feature("Q23")
+def test_a_worker_that_had_nothing_to_read_for_long_joins_its_group() -> None:
+    joined: list[str] = []
+
+    class Coordinator(GroupCoordinator):
+        def __init__(self, subscriptions: SteadySubscriptions) -> None:  # of aiokafka's only what joining needs
+            self._subscription = subscriptions
+            self._performed_join_prepare = True
+            self._heartbeat_task = None
+            self._max_poll_interval, self._retry_backoff_ms = 1000.0, 0
+
+        async def _do_rejoin_group(self, subscription: Subscription) -> None:
+            joined.extend(subscription.topics)
+
+    async def go() -> None:
+        subscriptions = SteadySubscriptions()
+        subscriptions._last_fetch_ended -= 3600.0
+        subscriptions.subscribe({"orders"})
+        subscriptions.assign_from_subscribed([ORDERS])
+        subscription = subscriptions.subscription
+        await Coordinator(subscriptions).ensure_active_group(subscription, subscription.assignment)
+
+    asyncio.run(go())
+    assert joined == ["orders"]
 
 
 @pytest.mark.feature("C90")
