@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -74,7 +75,7 @@ def _check(how: How, wanted: Settlement) -> None:
 async def _results(how: How, call: Call, wanted: Settlement) -> list[SettlementResult]:
     queue = call.path["queue"]
     held, others = _held_by_subscription(how, call.gateway.subscriptions.of(call.caller, queue), wanted.receipts)
-    if others and how == "renew":
+    if not held and how == "renew":
         raise Fault(
             ErrorCode.UNKNOWN_SUBSCRIPTION,
             f"renew: {others[0]} is held by no subscription of this gateway: its lease is over, or another one has it",
@@ -84,12 +85,20 @@ async def _results(how: How, call: Call, wanted: Settlement) -> list[SettlementR
         results += await subscription.subscriber.settle(
             how, deliveries, wait=True, delay_ms=wanted.delay_ms, lease_ms=wanted.lease_ms, fault=wanted.fault or ""
         )
-    if (others or wanted.filter is not None) and how != "renew":
+    if how == "renew":
+        return results + [_not_held(name) for name in others]
+    if others or wanted.filter is not None:
         async with call.gateway.clients.queue(call.caller, queue) as client:
             results += await client.settle(
                 how, others, filter=wanted.filter, delay_ms=wanted.delay_ms, fault=wanted.fault or ""
             )
     return results
+
+
+def _not_held(receipt: str) -> SettlementResult:
+    """Return the result of renewing what no subscription of this gateway holds. It keeps no other from its renewal."""
+    messages = replace(BookmarkRange.parse(receipt), delivery_count=None, epoch=None)
+    return SettlementResult(messages, "not_holder")
 
 
 def _held_by_subscription(

@@ -53,6 +53,12 @@ def test_what_is_published_is_received_under_a_lease_and_settled_once(gateway: D
 
     renewed = gateway.http.post(gateway.path("orders", "/renew"), json={"receipts": [message["receipt"]]})
     assert renewed.json()["results"] == [{"messages": message["bookmark"], "result": "settled"}]
+    other = f"{to}:0:4711"  # of another gateway, or its lease is over: it keeps no other from its renewal
+    some = {"receipts": [f"{other}#1@1", message["receipt"]]}
+    assert gateway.http.post(gateway.path("orders", "/renew"), json=some).json()["results"] == [
+        {"messages": message["bookmark"], "result": "settled"},
+        {"messages": other, "result": "not_holder"},
+    ]
     for status, result in ((200, "settled"), (200, "already_settled")):
         done = gateway.http.post(gateway.path("orders", "/acknowledge"), json={"receipts": [message["receipt"]]})
         assert done.status_code == status
