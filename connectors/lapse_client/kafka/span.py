@@ -34,6 +34,7 @@ def span(
     progress: Progress = _ignore_progress,
     *,
     whole: bool = False,
+    committed: bool = True,
 ) -> Iterator[Message]:
     """Yield the records of topics that were written at or after an instant, up to their present ends.
 
@@ -46,11 +47,14 @@ def span(
         until: called for each record with its topic; returns the last instant of interest, or None for no limit.
         progress: called with the number of offsets read, and of all.
         whole: whether to wait for the ends of open transactions, so that no committed record is missing.
+        committed: whether to leave out records of open and aborted transactions. False is for topics that are written
+            without transactions, where somebody else's must hide nothing.
 
     Raises:
         LapseError: a topic cannot be read, or a transaction stays open.
     """
-    consumer = connection.consumer(enable_partition_eof=True)
+    level = "read_committed" if committed else "read_uncommitted"
+    consumer = connection.consumer(enable_partition_eof=True, isolation_level=level)
     try:
         places, ends = _bounds(consumer, topics)
         if whole:

@@ -133,7 +133,8 @@ class Journal:
             raise LapseError(f"{self._queue} has no journal here")
         self._name = name
         self._shards = {shard: Departures() for shard in range(topics[name])}
-        consumer = self._connection.consumer(enable_partition_eof=True)
+        # Workers use no transactions here. One that somebody else left open would hide what left since.
+        consumer = self._connection.consumer(enable_partition_eof=True, isolation_level="read_uncommitted")
         self._consumer = consumer
         places = [TopicPartition(name, shard) for shard in self._shards]
         for place in places:

@@ -135,7 +135,8 @@ def _messages(
     session: SparkSession, cluster: Cluster, entity: str, journal: str, at: int, acts: bool
 ) -> Iterator[_Found]:
     """Yield the messages of a queue."""
-    whole = read.Span(options={"minPartitions": "1"})  # a partition of a journal must be read by one task
+    # A partition of a journal must be read by one task. An open transaction of somebody else must hide nothing of it.
+    whole = read.Span(options={"minPartitions": "1", "kafka.isolation.level": "read_uncommitted"})
     records = read.records(session, cluster.connection, names=[journal], span=whole)
     then = queue_as_of.messages(records, entity, at, acts)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,13 +45,16 @@ def underlying(name: str, config: QueueConfig, there: Mapping[str, int]) -> list
     return named + [one for one in sorted(there) if pattern is not None and one not in named and pattern.fullmatch(one)]
 
 
-def read(connection: Connection, names: Iterable[str], since_ms: int | None = None) -> Recording:
+def read(
+    connection: Connection, names: Iterable[str], since_ms: int | None = None, *, changelog: str = ""
+) -> Recording:
     """Read topics up to their present ends.
 
     Args:
         connection: connection to the cluster.
         names: names of the topics. Missing ones are ignored.
         since_ms: read only records written at this instant or later, ms since the epoch; None = all.
+        changelog: the topic, of these, that workers read with records of open transactions; empty = none.
 
     Raises:
         LapseError: a topic cannot be read.
@@ -58,7 +62,10 @@ def read(connection: Connection, names: Iterable[str], since_ms: int | None = No
     there = connection.partitions()
     topics = {one: there[one] for one in names if one in there}
     begins = _begins(connection, topics, since_ms)
-    return Recording(topics, _records(connection, topics, since_ms), begins)
+    others = {one: count for one, count in topics.items() if one != changelog}
+    journal = {one: count for one, count in topics.items() if one == changelog}
+    records = chain(_records(connection, journal, since_ms, committed=False), _records(connection, others, since_ms))
+    return Recording(topics, records, begins)
 
 
 def _begins(connection: Connection, topics: Mapping[str, int], since_ms: int | None) -> dict[TP, int]:
@@ -81,8 +88,10 @@ def _begins(connection: Connection, topics: Mapping[str, int], since_ms: int | N
     return begins
 
 
-def _records(connection: Connection, topics: Mapping[str, int], since_ms: int | None) -> Iterator[Recorded]:
-    for message in span(connection, topics, since_ms):
+def _records(
+    connection: Connection, topics: Mapping[str, int], since_ms: int | None, *, committed: bool = True
+) -> Iterator[Recorded]:
+    for message in span(connection, topics, since_ms, committed=committed):
         kind, at_ms = message.timestamp()
         headers: Any = message.headers() or ()
         yield Recorded(
@@ -204,7 +213,7 @@ def replay(
     own = [changelog, topic.commands(name), topic.deliveries(name), topic.events(name)]
     own += topic.private_deliveries(name, there)
     sources = {source for one in servings.values() for source in underlying(name, one.config, there)}
-    recording = read(connection, [*own, *sorted(sources)])
+    recording = read(connection, [*own, *sorted(sources)], changelog=changelog)
     for forward in {one.forward for one in servings.values() if one.forward is not None}:
         recording.create(forward, there.get(forward, 1))
     found = []

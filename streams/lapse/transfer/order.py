@@ -86,7 +86,8 @@ class Orders:
             KafkaException: the brokers do not say which topics exist.
         """
         topics, key, found = self._connection.partitions(), self._key(transfer), None
-        for message in span(self._connection, {TOPIC: topics[TOPIC]}) if TOPIC in topics else ():
+        there = {TOPIC: topics[TOPIC]} if TOPIC in topics else {}
+        for message in span(self._connection, there, committed=False):
             if message.key() == key:
                 found = _read(message.value()) or found
         return None if found is None else self._without_deleted_topics(found)

@@ -1,5 +1,6 @@
 """Workers that are killed, frozen, joined and stopped while messages flow; afterwards the account has to balance."""
 
+import json
 import signal
 import time
 from contextlib import ExitStack
@@ -17,10 +18,11 @@ from lapse.protocol import topic
 from lapse.protocol.event import Event
 from lapse.runtime.journal.changelog import claim_key, epoch_header
 from lapse_client import Queue
+from lapse_spark.account.journal import Journal
 from support.consumers.kcat import Kcat
 from support.flow.load import Load, account
 from support.kafka.log import texts, until
-from support.processes.deployment import Deploy, broker_now_ms
+from support.processes.deployment import Deploy, Deployment, broker_now_ms
 
 FLOWING = {"expiration": "enabled", "lease_period": "2s"}
 
@@ -104,12 +106,15 @@ def test_a_shard_that_another_worker_has_taken_over_costs_the_others_nothing(dep
     until(lambda: given_up in worker.text, "it has noticed")
     assert here.depth("lost")["depth"] == 0, "it serves"
     changelog = topic.changelog(here.app_id, here.name("lost"))
-    another = Producer({"bootstrap.servers": here.servers})
+    foreign, another = _begun_transaction(here), Producer({"bootstrap.servers": here.servers})
+    another.list_topics(changelog, 20)  # it is connected
+    _write_garbage(foreign, changelog)  # hides what another worker writes, and stays open
     another.produce(changelog, b"another worker", claim_key(2), partition=0, headers=epoch_header(2))
     assert another.flush(10) == 0
     here.write("lost", "a")
     here.write("kept", "b")
-    until(lambda: "epoch 1 is at its end; it is given up" in worker.text, "it has noticed")
+    given_up = f"{here.name('lost')}, partition 0: another worker has taken the shard over; epoch 1 is at its end"
+    until(lambda: given_up in worker.text, "it has noticed")
     with here.subscriber("kept") as kept:
         delivery = kept.receive(20)
         assert delivery is not None
@@ -123,6 +128,19 @@ def test_a_shard_that_another_worker_has_taken_over_costs_the_others_nothing(dep
             assert (delivery.value, delivery.delivery_count) == (value, 1)
     assert worker.running
     assert "never retrieved" not in worker.text
+    foreign.abort_transaction(15)
+
+
+def _begun_transaction(here: Deployment) -> Producer:
+    producer = Producer({"bootstrap.servers": here.servers, "transactional.id": here.name("foreign")})
+    producer.init_transactions(15)
+    producer.begin_transaction()
+    return producer
+
+
+def _write_garbage(producer: Producer, changelog: str) -> None:
+    producer.produce(changelog, b"garbage", key=b"foreign", partition=0)
+    assert producer.flush(15) == 0
 
 
 @pytest.mark.feature("Q6", "Q4", "Q16")
@@ -192,15 +210,11 @@ def test_a_journal_that_ends_in_a_transactions_marker_is_read_to_its_end(deploy:
     until(lambda: here.depth("marked")["depth"] == 2, "the messages")
     worker.kill()
     changelog = f"{here.app_id}-{here.name('marked')}-changelog"
-    producer = Producer({"bootstrap.servers": here.servers, "transactional.id": here.name("foreign")})
-    producer.init_transactions(15)
-    producer.begin_transaction()
-    producer.produce(changelog, b"garbage", key=b"foreign", partition=0)
-    producer.flush(15)
+    producer = _begun_transaction(here)
+    _write_garbage(producer, changelog)
     producer.abort_transaction(15)
     producer.begin_transaction()  # stays open, so that readers of committed records see nothing behind it
-    producer.produce(changelog, b"garbage", key=b"foreign", partition=0)
-    producer.flush(15)
+    _write_garbage(producer, changelog)
     worker.start().wait_for_shards(1)
     assert here.depth("marked")["available"] == 2
     here.write("marked", "c")
@@ -208,6 +222,13 @@ def test_a_journal_that_ends_in_a_transactions_marker_is_read_to_its_end(deploy:
     worker.kill()
     worker.start().wait_for_shards(1)
     assert here.depth("marked")["available"] == 3
+    with here.queue("marked") as queue:
+        assert queue.purge()["removed"] == 3
+    journal = Journal(here.connection, here.name("marked"))
+    assert sum(last - first + 1 for _, _, first, last, *_ in journal.read()) == 3, "ledgers see what left"
+    journal.close()
+    replayed = here.lapse("simulate", here.name("marked"), "--replay", "--json")
+    assert json.loads(replayed.stdout.splitlines()[-1])["epochs"] >= 2, replayed.stdout + replayed.stderr
     producer.abort_transaction(15)
 
 

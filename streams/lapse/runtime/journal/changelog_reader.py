@@ -59,6 +59,7 @@ class ChangelogReader:
         self._idle: list[AIOKafkaConsumer] = []
         self._places = asyncio.Semaphore(_AT_ONCE)
         self._bounds = SharedQuestion(self._ask_bounds)
+        self._ends = SharedQuestion(self._ask_ends)
 
     async def read(
         self,
@@ -112,6 +113,11 @@ class ChangelogReader:
         if keep is not None:
             keep([])
 
+    async def end(self, topic: str, partition: int) -> int | None:
+        """Return where a partition ends now, records of open transactions included; None if no leader answers."""
+        tp = TopicPartition(topic, partition)
+        return (await self._ends.of([tp])).get(tp)
+
     def forget(self, topics: Iterable[str]) -> None:
         """Stop asking brokers for the metadata of these topics."""
         for consumer in (*self._idle, *([self._asker] if self._asker is not None else [])):
@@ -150,12 +156,21 @@ class ChangelogReader:
     async def _ask_bounds(self, tps: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
         """Return where partitions begin and end, without those whose leaders do not answer."""
         async with self._asking:
-            if self._asker is None:
-                asker = AIOKafkaConsumer(**self.settings)
-                await asker.start()
-                self._asker = asker
-            asker = self._asker
-            await ensure_metadata(client_of(asker), (tp.topic for tp in tps), self._needed)
+            asker = await self._connected(tps)
             ends = await ask(asker, AIOKafkaConsumer.end_offsets, tps)
             begins = await ask(asker, AIOKafkaConsumer.beginning_offsets, list(ends)) if ends else {}
         return {tp: (begins[tp], ends[tp]) for tp in begins}
+
+    async def _ask_ends(self, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return where partitions end, without those whose leaders do not answer."""
+        async with self._asking:
+            return await ask(await self._connected(tps), AIOKafkaConsumer.end_offsets, tps)
+
+    async def _connected(self, tps: Iterable[TopicPartition]) -> AIOKafkaConsumer:
+        """Return the consumer that asks for offsets, with the metadata of these partitions."""
+        if self._asker is None:
+            asker = AIOKafkaConsumer(**self.settings)
+            await asker.start()
+            self._asker = asker
+        await ensure_metadata(client_of(self._asker), (tp.topic for tp in tps), self._needed)
+        return self._asker

@@ -145,9 +145,11 @@ class Entity(NamedTopics):
         return {}
 
     async def changelog_end(self, partition: int) -> int:
-        """Return where the changelog partition ends now."""
-        tp = TP(self._store().changelog_topic, partition)
-        return (await self.services.aside_reader.ends([tp]))[tp]
+        """Return where the changelog partition ends now, whatever transaction somebody else has left open there."""
+        tp, read = TP(self._store().changelog_topic, partition), self.services.changelog_reader
+        while (end := await read.end(*tp)) is None:
+            await self.services.aside_reader.ends([tp])  # waits for the leader; raises without it
+        return end
 
     async def topic_id(self, topic: str) -> str:
         """Return the id of a topic; empty if it does not exist."""
@@ -284,10 +286,8 @@ class Entity(NamedTopics):
 
     async def release(self, partition: int) -> None:
         """Give a shard up."""
-        runner = self.runners.pop(partition, None)
-        if runner is not None:
-            feeder = self._feeders.pop(partition, None)
-            if feeder is not None:
+        if (runner := self.runners.pop(partition, None)) is not None:
+            if (feeder := self._feeders.pop(partition, None)) is not None:
                 await feeder.stop()
             await runner.stop()
             await self._put_away(runner.machine, runner.sources)

@@ -353,7 +353,8 @@ class Cluster:
         changelog = names.changelog(self._config.lapse.app_id, name)
         if changelog not in found.existing:
             return False
-        consumer = Consumer({**self._settings, "group.id": changelog, "enable.auto.commit": False})
+        options = {"group.id": changelog, "enable.auto.commit": False, "isolation.level": "read_uncommitted"}
+        consumer = Consumer({**self._settings, **options})
         try:
             place = TopicPartition(changelog, 0, OFFSET_BEGINNING)
             _, end = consumer.get_watermark_offsets(place, timeout=_PATIENCE_S)

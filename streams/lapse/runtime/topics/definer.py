@@ -107,6 +107,7 @@ class Definer:
                 group_id=self._topic,
                 enable_auto_commit=False,
                 auto_offset_reset="earliest",
+                isolation_level="read_committed",
                 session_timeout_ms=self._config.lapse.session_timeout,
                 heartbeat_interval_ms=self._config.lapse.session_timeout // 3,
             )
