@@ -19,6 +19,7 @@ from lapse.demo.plan import Plan
 from lapse.demo.stage import Stage
 from lapse.demo.watch import Watch
 from support.suite import command
+from support.suite.at_length import cases
 from support.suite.class_archives import interpreted
 
 LAPSE = [sys.executable, "-c", "from lapse.cli import main; main(prog_name='lapse')", "demo"]
@@ -77,8 +78,10 @@ def test_two_thousand_flights_on_a_broker_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.feature("X10")
-def test_a_short_demo_is_gone_through_again_event_by_event_and_leaves_a_given_broker_without_topics(
-    tmp_path: Path, kafka: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize(("flights", "duration_s"), cases([(400, 6)], [(336_776, 300)]))
+def test_a_demo_is_gone_through_again_event_by_event_and_leaves_a_given_broker_without_topics(
+    tmp_path: Path, kafka: str, monkeypatch: pytest.MonkeyPatch, flights: int, duration_s: int
 ) -> None:
     """Its workers and subscribers, killed as ever; without Spark, and without waiting for the aircraft."""
     monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", kafka)
@@ -90,8 +93,8 @@ def test_a_short_demo_is_gone_through_again_event_by_event_and_leaves_a_given_br
         bootstrap_servers=kafka,
         queue=queue,
         sow=sow,
-        flights=400,
-        duration_ms=6_000,
+        flights=flights,
+        duration_ms=duration_s * 1_000,
         workers=2,
         subscribers=2,
         seed=3,
@@ -107,7 +110,9 @@ def test_a_short_demo_is_gone_through_again_event_by_event_and_leaves_a_given_br
                     crew.kill_and_restart((time.time() * 1000 - start_ms) / 1000)
                     time.sleep(0.05)
                 crew.end_accidents()
-                watch.settle_down(crew.publisher.said["published"], 60.0, lambda: crew.kill_and_restart(0.0))
+                watch.settle_down(
+                    crew.publisher.said["published"], 60.0 + duration_s, lambda: crew.kill_and_restart(0.0)
+                )
             crew.stop(crew.subscribers)  # while there are workers that let them go
         finally:
             crew.stop(crew.all_members)

@@ -50,6 +50,7 @@ def publish(
     """
     if delete and (value is not None or key is None):
         raise click.UsageError("--delete takes --key and no VALUE")
+    further = [_header(text) for text in headers]
     try:
         with Publisher(cluster.connection(bootstrap_servers)) as publisher:
             sent: list[Future[Bookmark]] = [
@@ -61,7 +62,7 @@ def publish(
                     expires_at_ms=expires_at_ms,
                     enqueue_at_ms=enqueue_at_ms,
                     message_id=message_id,
-                    headers=[_header(text) for text in headers],
+                    headers=further,
                     delta=delta,
                 )
                 for payload in _values(value, delete)

@@ -28,10 +28,10 @@ class EntitlementConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    read: bool = False
-    publish: bool = False
-    admin: bool = False
-    create: bool = False
+    read: bool = Field(default=False, strict=True)
+    publish: bool = Field(default=False, strict=True)
+    admin: bool = Field(default=False, strict=True)
+    create: bool = Field(default=False, strict=True)
     filter: str | None = None
 
     @field_validator("filter")

@@ -66,7 +66,9 @@ class AvroSchema:
         """
         try:
             return cls(json.loads(path.read_text("utf-8")), path.name)
-        except (OSError, ValueError, RecursionError) as error:
+        except OSError as error:
+            raise ValueError(f"{path}: cannot be read: {error.strerror}") from error
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}: {error}") from error
 
     @property

@@ -339,6 +339,13 @@ SOW_COMMANDS = (
     _asked("heartbeat"),
     _asked("heartbeat", subscription="nobody"),
     _asked("subscribe", subscription="s", heartbeat_timeout_ms=0),
+    _asked("sow_and_subscribe"),
+    _asked("sow_and_subscribe", subscription="s", bookmarks=["prices:0:0"]),
+    _asked("delta_subscribe", subscription="s", filter="/price >"),
+    _asked("sow_and_delta_subscribe", subscription="s", top_n=-1),
+    _asked("unsubscribe"),
+    _asked("subscriptions", keys=["k"]),
+    _asked("delete", filter="/price = 1"),
 )
 
 QUEUE_COMMANDS = (
@@ -378,6 +385,17 @@ QUEUE_COMMANDS = (
     _asked("cancel", subscription="s", bookmarks=["prices:0:0"], delay_ms=-1),
     _asked("renew", subscription="s", bookmarks=["prices:0:0"], lease_ms=10_000_000),
     _asked("renew", bookmarks=["prices:0:0"]),
+    _asked("expire", subscription="s"),
+    _asked("expire", bookmarks=["prices:0:0"], fault=5),
+    _asked("pause", filter="/price = 1"),
+    _asked("resume", bookmarks=["prices:0:0"]),
+    _asked("delete", bookmarks=["prices:0:0"]),
+    _asked("delete", filter="/price = 1"),
+    _asked("delete", force="yes"),
+    _asked("depth", filter="/price >"),
+    _asked("subscriptions", filter="/price = 1"),
+    _asked("subscriptions", skip=-1),
+    *(_asked(f"transfer_{what}") for what in ("confirm", "finish", "cancel", "discard")),
 )
 
 DEFINED = {
@@ -407,6 +425,7 @@ DEPLOYMENT_COMMANDS = (
     _asked("alter_queue", entity="orders", settings='{"partitions": 4}'),
     _asked("alter_queue", entity="prices", settings='{"lease_period": "30s"}'),
     _asked("alter_queue", entity="orders", settings='{"priority": "/p"}'),
+    _asked("alter_sow", entity="prices", settings='{"key": "symbol"}'),
 )
 
 
@@ -680,7 +699,7 @@ Nothing is read or told ([spark.md](spark.md#a-ledger-that-goes-on)).
 """
 
 _COMMANDS = """
-## Options of `lapse queue rewind`, `transfer`, `create`, `alter`, `simulate` and `replicate`
+## Options of commands
 
 Nothing is asked of Kafka, and the exit code is 1 or 2 ([queues.md](queues.md), [simulate.md](simulate.md)).
 
@@ -691,9 +710,9 @@ Nothing is asked of Kafka, and the exit code is 1 or 2 ([queues.md](queues.md), 
 _KEYS = """
 ## Keys of `lapse.toml`
 
-Some of the mistakes that `lapse check`, `apply` and workers refuse, with their exit code 1. The text begins with the
-file and the line, which are left out here. Lines without a table are of `[queue.orders]`
-([configuration.md](configuration.md)).
+At least one mistake of each key that `lapse check`, `apply` and workers refuse, with their exit code 1. The text
+begins with the file and the line, which are left out here. Lines without a table are of `[queue.orders]`; a SOW topic
+says the same of the keys that both have ([configuration.md](configuration.md)).
 
 | keys | text |
 |---|---|

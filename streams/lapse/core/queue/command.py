@@ -26,6 +26,7 @@ from lapse.core.queue.transfer.transfer_command import TransferCommands
 from lapse.core.shard.answer import CommandAnswer, Counts
 from lapse.core.shard.refused import CommandRefused
 from lapse.core.shard.subscriptions import subscriptions_fields
+from lapse.core.shard.whole_entity import selection_refusal
 from lapse.protocol.command import MOST_PEEKED, QUEUE_COMMANDS, Command
 
 
@@ -176,6 +177,8 @@ class QueueCommands:
                 raise CommandRefused(
                     f"{command.command} of a queue takes no select: messages are delivered as they were published"
                 )
+            if (whole := selection_refusal(command)) is not None:
+                raise CommandRefused(whole.text, whole.code)
             if command.state and command.command != "sow":
                 raise CommandRefused(f"{command.command} takes no state: it is about messages in any state")
             facts = handler(command, at_ms, step)

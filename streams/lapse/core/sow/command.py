@@ -153,7 +153,7 @@ class SowCommands:
                 self._list_subscriptions(command, at_ms, step, row_filter)
                 return None
             case _:
-                meant = did_you_mean(command.command, SOW_COMMANDS)
+                meant = did_you_mean(command.command, SOW_COMMANDS - {"tick"})
                 raise CommandRefused(
                     f"{command.command!r} is no command of a SOW topic{meant}; there are sow, sow_delete, subscribe, "
                     "sow_and_subscribe, delta_subscribe, sow_and_delta_subscribe, unsubscribe, heartbeat, "

@@ -18,6 +18,7 @@ from lapse.core.shard.answer import CommandAnswer
 from lapse.core.shard.contract import Shard
 from lapse.core.shard.retirement import Phase, ShardMessage
 from lapse.core.shard.step import Step
+from lapse.core.shard.whole_entity import selection_refusal
 from lapse.protocol.command import CommandError, Encoding
 from lapse.runtime.journal.changelog import Items
 from lapse.runtime.kafka.output import Output
@@ -240,16 +241,17 @@ class ShardMachine(ABC, Generic[C, S, F]):
 
     def _carry_out(self, admitted: Admitted) -> None:
         """Carry out a command; a deleted entity refuses it (C4)."""
-        self._flight.has_acted |= admitted.command.command not in _QUESTIONS
+        command = admitted.command
+        self._flight.has_acted |= command.command not in _QUESTIONS
         if self.kept_answers is not None:
-            self.kept_answers.expect(admitted.command)
+            self.kept_answers.expect(command)
         agreement = self.shard.agreement
         retirement = agreement.retirement
         if retirement is not None and retirement.phase is Phase.RETIRED:
             self._refuse(admitted, shard_message.deleted(self.shard.settings.name, retirement))
-        elif admitted.command.command == "delete":
-            asker = shard_message.asker(admitted.command, admitted.encoding)
-            why_not = agreement.delete(asker, admitted.command.force, admitted.at_ms, self._step)
+        elif command.command == "delete":
+            asker = shard_message.asker(command, admitted.encoding)
+            why_not = selection_refusal(command) or agreement.delete(asker, command.force, admitted.at_ms, self._step)
             if why_not is not None:
                 self._refuse(admitted, why_not)
         else:
