@@ -114,9 +114,9 @@ class Admin(Client[None]):
             text = orjson.dumps(settings, option=orjson.OPT_NON_STR_KEYS).decode()
         except TypeError as error:
             raise ValueError(f"settings of {name}: {error}; give texts, numbers, lists and dictionaries") from error
-        asked = Command.of(command=command, entity=name, settings=text, version=version)
+        request = Command.of(command=command, entity=name, settings=text, version=version)
         answer: Answer
-        (answer,) = self._live().ask([0], asked, self._timeout_s)
+        (answer,) = self._live().ask([0], request, self._timeout_s)
         figures = answer.counts
         return Defined(name, figures["version"], bool(figures["changed"]), figures["shards"], answer.late)
 

@@ -55,8 +55,8 @@ class ConnectionFailed(LapseError):
 
     def __init__(self, servers: str, cause: object, refused: bool = False) -> None:
         self.refused = refused
-        told = cause.args[0] if isinstance(cause, KafkaException) and cause.args else cause
-        why = told.str() if isinstance(told, KafkaError) else told
+        reason = cause.args[0] if isinstance(cause, KafkaException) and cause.args else cause
+        why = reason.str() if isinstance(reason, KafkaError) else reason
         mend = (
             "Correct the TLS and SASL options: user, password, mechanism, certificates"
             if refused

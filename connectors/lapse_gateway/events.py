@@ -77,11 +77,11 @@ async def _with_keep_alive(gateway: Gateway, events: AsyncGenerator[bytes, None]
                     yield _NOTHING
                 continue
             try:
-                told = following.result()
+                event = following.result()
             except StopAsyncIteration:
                 return
             following = None
-            yield told
+            yield event
     finally:
         ending.cancel()
         if following is not None:

@@ -140,9 +140,9 @@ class Figures:
 
     async def _ask(self) -> None:
         try:
-            told = await asyncio.gather(*(asyncio.to_thread(source.read) for source in self._sources))
-            pages = {name: text for found in told for name, text in found.pages.items()}
-            self.faults = [fault for found in told for fault in found.faults]
+            readings = await asyncio.gather(*(asyncio.to_thread(source.read) for source in self._sources))
+            pages = {name: text for found in readings for name, text in found.pages.items()}
+            self.faults = [fault for found in readings for fault in found.faults]
             await asyncio.to_thread(self._note, pages)
             if not pages:
                 self._seen.clear()  # the present rates are unknown, not 0

@@ -98,8 +98,8 @@ def _histogram(name: str, labels: Labels, bands: list[float]) -> Iterator[str]:
 
 
 def _line(name: str, labels: Labels, value: float) -> str:
-    told = ",".join(f'{key}="{_escaped(word)}"' for key, word in labels)
-    return f"{name}{{{told}}} {value!r}"
+    text = ",".join(f'{key}="{_escaped(word)}"' for key, word in labels)
+    return f"{name}{{{text}}} {value!r}"
 
 
 def _escaped(word: str) -> str:

@@ -28,10 +28,10 @@ def description(operations: Sequence[Operation], *, users: bool, at: str = "") -
     )
     paths: dict[str, Any] = {}
     for operation in operations:
-        told = _operation(operation, refs)
+        description = _operation(operation, refs)
         if users and not operation.open:
-            told["security"] = [{"basic": []}, {"bearer": []}]
-        paths.setdefault(operation.path, {})[operation.method.lower()] = told
+            description["security"] = [{"basic": []}, {"bearer": []}]
+        paths.setdefault(operation.path, {})[operation.method.lower()] = description
     error = {**obj(error=REFUSAL), "required": ["error"]}
     components: dict[str, Any] = {"schemas": {**schemas.get("$defs", {}), "Error": error}}
     if users:

@@ -71,10 +71,16 @@ class Call:
     def record(self, what: str, entity: str, **facts: Any) -> None:
         """Write an audit record that says who changed what."""
         client = self.request.client
-        told = {"user": self.caller.name, "from": client.host if client else "", "did": what, "entity": entity, **facts}
+        entry = {
+            "user": self.caller.name,
+            "from": client.host if client else "",
+            "did": what,
+            "entity": entity,
+            **facts,
+        }
         if len(self.gateway.deployments) > 1:
-            told["deployment"] = self.gateway.name
-        audit.info("%s", json.dumps(told), extra={"facts": told})  # a JSON log gets it as an object
+            entry["deployment"] = self.gateway.name
+        audit.info("%s", json.dumps(entry), extra={"facts": entry})  # a JSON log gets it as an object
 
 
 Handler = Callable[[Call], Awaitable[Response]]

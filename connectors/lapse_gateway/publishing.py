@@ -143,9 +143,11 @@ async def _publish_many(call: Call) -> Response:
         except Fault as fault:
             raise Fault(fault.code, f"messages.{number}.{fault.text}") from fault
     async with call.gateway.clients.publisher(call.caller) as publisher:
-        told = [_result_as_json(one) for one in await _outcomes(publisher, to, records)]
-    failed = sum("error" in one for one in told)
-    return answered({"published": len(told) - failed, "failed": failed, "results": told}, 201 if not failed else 207)
+        answers = [_result_as_json(one) for one in await _outcomes(publisher, to, records)]
+    failed = sum("error" in one for one in answers)
+    return answered(
+        {"published": len(answers) - failed, "failed": failed, "results": answers}, 201 if not failed else 207
+    )
 
 
 async def _outcomes(publisher: Publisher, to: str, records: Sequence[Publication]) -> list[Outcome]:

@@ -64,19 +64,19 @@ class Source:
 
     def read(self) -> Reading:
         """Read the figures at every address of the name. This call blocks."""
-        told = Reading()
+        reading = Reading()
         try:
             addresses = [self.host] if self.secure else self._addresses()
         except OSError as error:
-            told.faults.append(f"the figures of {self.url} cannot be had: {error.strerror or error}")
-            return told
+            reading.faults.append(f"the figures of {self.url} cannot be had: {error.strerror or error}")
+            return reading
         for address in addresses[:_MOST_WORKERS]:
             try:
-                told.pages[f"{address}:{self.port}{self.path}"] = self._text(address)
+                reading.pages[f"{address}:{self.port}{self.path}"] = self._text(address)
             except (OSError, HTTPException, ValueError) as error:
                 why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-                told.faults.append(f"the figures of {self.url} ({address}) cannot be had: {why}")
-        return told
+                reading.faults.append(f"the figures of {self.url} ({address}) cannot be had: {why}")
+        return reading
 
     def _addresses(self) -> list[str]:
         found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)

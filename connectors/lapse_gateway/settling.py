@@ -58,8 +58,8 @@ async def _settle(how: How, call: Call) -> Response:
     results = await _results(how, call, wanted)
     if by_header is not None and not results[0].settled:
         raise Fault("not_settled", f"{how}: {results[0].messages} is {results[0].result}")
-    told = [{"messages": str(one.messages), "result": one.result} for one in results]
-    return answered({"settled": sum(len(one.messages) for one in results if one.settled), "results": told})
+    answers = [{"messages": str(one.messages), "result": one.result} for one in results]
+    return answered({"settled": sum(len(one.messages) for one in results if one.settled), "results": answers})
 
 
 def _check(how: How, wanted: Settlement) -> None:
@@ -115,17 +115,17 @@ def _held_by_subscription(
     others = dict.fromkeys(receipts)
     named: list[tuple[Subscription, list[str]]] = []
     for subscription in subscriptions:
-        some = [name for name in others if name in subscription.held]
-        for name in some:
+        held = [name for name in others if name in subscription.held]
+        for name in held:
             del others[name]
-        if some:
-            named.append((subscription, some))
+        if held:
+            named.append((subscription, held))
     for name in others:
         BookmarkRange.parse(name)
     found: list[tuple[Subscription, list[Delivery]]] = []
-    for subscription, some in named:
+    for subscription, held in named:
         take = subscription.held.__getitem__ if how == "renew" else subscription.held.pop
-        found.append((subscription, [take(name) for name in some]))
+        found.append((subscription, [take(name) for name in held]))
     return found, list(others)
 
 

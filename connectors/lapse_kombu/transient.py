@@ -146,8 +146,11 @@ class Transient:
                 message = task_message.read(record.value())
             except ValueError:
                 continue  # not written by kombu
-            told = message["properties"].get("delivery_info") or {}
-            exchange, routing_key = str(told.get("exchange") or ""), str(told.get("routing_key") or "")
+            delivery_info = message["properties"].get("delivery_info") or {}
+            exchange, routing_key = (
+                str(delivery_info.get("exchange") or ""),
+                str(delivery_info.get("routing_key") or ""),
+            )
             for queue in self._queues.values():
                 if queue.is_bound_to(exchange, routing_key):
                     queue.messages.append(message)

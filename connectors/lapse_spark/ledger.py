@@ -102,9 +102,9 @@ class Ledger:
             ValueError: the text is no ledger.
         """
         try:
-            told = orjson.loads(text)
-            told.pop("balanced")
-            return cls(**told)
+            facts = orjson.loads(text)
+            facts.pop("balanced")
+            return cls(**facts)
         except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"no ledger as lapse spark ledger --json prints it: {error}") from error
 
@@ -271,9 +271,9 @@ def run(
     # Read events first and messages last, one after the other, so that all messages that events name are published.
     events = read.events(spark, connection, [queue], span=span, written_with=written_with)
     with read.name_missing_topics([topics.events(queue)]):
-        told = events.select(*_TOLD).persist()
-    bad, named = _count_unreadable(told)
-    readable = told.where(F.col("fault").isNull())
+        facts = events.select(*_TOLD).persist()
+    bad, named = _count_unreadable(facts)
+    readable = facts.where(F.col("fault").isNull())
     fates = account.drop_before_start(account.fates_in_events(readable, queue, until_ms), starts, last="last")
     pattern = "|".join(re.escape(name) for name in {topics.dead_letters(queue), *named, *dead_letter_topics})
     letters = read.dead_letters(spark, connection, pattern=pattern, span=span)
@@ -305,7 +305,7 @@ def run(
         ledger = replace(ledger, not_listed=not_listed, not_journaled=not_journaled, expected_depth=expected_depth)
         return replace(ledger, quarantined=bad, strict=strict)
     finally:
-        for cached in (blocks, lettered, told):
+        for cached in (blocks, lettered, facts):
             cached.unpersist()
 
 

@@ -77,13 +77,13 @@ def lives(events: DataFrame, messages: DataFrame | None = None, deliveries: Data
     """
     ends = F.col("event").isin([kind.value for kind in TERMINAL])
     # Copies, as a crash makes them, have the same message, kind and instant.
-    told = (
+    steps = (
         event.ranges(events)
         .withColumn("offset", F.explode(F.sequence("first", "last")))
         .groupBy("entity", "topic", "partition", "offset", "event", "at_ms")
         .agg(F.max("subscription").alias("subscription"), F.max(F.array_join("reasons", ",")).alias("reasons"))
     )
-    each = told.groupBy("entity", "topic", "partition", "offset").agg(
+    each = steps.groupBy("entity", "topic", "partition", "offset").agg(
         F.min_by(F.when(ends, F.col("event")), F.when(ends, F.col("at_ms"))).alias("fate"),
         F.min(F.when(ends, F.col("at_ms"))).alias("fate_at_ms"),
         F.max(F.when(ends, F.col("reasons"))).alias("reasons"),

@@ -177,21 +177,21 @@ class LogPlace:
 
     def read(self, some: BookmarkRange) -> list[Message]:
         """Return those records of a range that Kafka still has."""
-        some = BookmarkRange(some.topic, some.partition, offset_of(some.first), offset_of(some.last))
-        if not 0 <= some.first - self._next <= _SKIP or self._next < 0:
+        covered = BookmarkRange(some.topic, some.partition, offset_of(some.first), offset_of(some.last))
+        if not 0 <= covered.first - self._next <= _SKIP or self._next < 0:
             self._fetched, self._at = [], 0
-            self.consumer.assign([TopicPartition(self._topic, self._partition, some.first)])
-            self._next = some.first
+            self.consumer.assign([TopicPartition(self._topic, self._partition, covered.first)])
+            self._next = covered.first
         found: list[Message] = []
-        while self._next <= some.last and not self._stopping.is_set():
-            if self._at == len(self._fetched) and not self._fetch(some.last):
+        while self._next <= covered.last and not self._stopping.is_set():
+            if self._at == len(self._fetched) and not self._fetch(covered.last):
                 continue
-            first = bisect_left(self._fetched, some.first, self._at, key=_message_offset)
-            stop = bisect_right(self._fetched, some.last, first, key=_message_offset)
+            first = bisect_left(self._fetched, covered.first, self._at, key=_message_offset)
+            stop = bisect_right(self._fetched, covered.last, first, key=_message_offset)
             found += self._fetched[first:stop]
             self._at = stop
             # Kafka no longer has the range's offsets before the next record.
-            self._next = some.last + 1 if stop < len(self._fetched) else _message_offset(self._fetched[-1]) + 1
+            self._next = covered.last + 1 if stop < len(self._fetched) else _message_offset(self._fetched[-1]) + 1
         return found
 
     def _fetch(self, last: int) -> bool:

@@ -75,7 +75,7 @@ def _hold_back(delivery: Delivery, error: Exception) -> None:
         log.warning("%s of %s goes to the dead letters: %s", *where, error)
         delivery.expire(str(error))
     else:
-        told = "the deserializer failed on %s of %s; the message comes again in %d ms"
+        text = "the deserializer failed on %s of %s; the message comes again in %d ms"
         later_ms = min(LATER_MS << min(delivery.delivery_count - 1, 30), MOST_LATER_MS)
-        log.warning(told, *where, later_ms, exc_info=error)
+        log.warning(text, *where, later_ms, exc_info=error)
         delivery.cancel(later_ms)

@@ -93,8 +93,8 @@ def options(path: Path, named: str) -> dict[str, str]:
     except (OSError, UnicodeDecodeError) as error:
         raise LapseError(f"{named} = {path}: cannot be read: {error}") from error
     except ValueError as error:
-        told = str(error)
-        raise LapseError(told if told.startswith(str(path)) else f"{path}: {told}") from error
+        text = str(error)
+        raise LapseError(text if text.startswith(str(path)) else f"{path}: {text}") from error
     for name in found:
         if not _is_known(name):
             close = get_close_matches(name, _KNOWN, 1)

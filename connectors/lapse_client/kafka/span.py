@@ -104,8 +104,8 @@ def _skip_older(
     consumer: Consumer, places: Mapping[_Name, TopicPartition], ends: Mapping[_Name, int], since_ms: int
 ) -> None:
     """Move the first offsets to the first records that were written at or after an instant."""
-    asked = [TopicPartition(*name, since_ms) for name in places]
-    for found in consumer.offsets_for_times(asked, timeout=METADATA_TIMEOUT_S):
+    instants = [TopicPartition(*name, since_ms) for name in places]
+    for found in consumer.offsets_for_times(instants, timeout=METADATA_TIMEOUT_S):
         name = found.topic, found.partition
         places[name].offset = found.offset if found.offset >= 0 else ends[name]
 

@@ -87,8 +87,8 @@ class TopicReader(PacedReader[Message]):
                 ends[partition] = end
             places.append(place)
         if self._since_ms is not None:
-            asked = [TopicPartition(self.topic, place.partition, self._since_ms) for place in places]
-            places = consumer.offsets_for_times(asked, timeout=METADATA_TIMEOUT_S)
+            instants = [TopicPartition(self.topic, place.partition, self._since_ms) for place in places]
+            places = consumer.offsets_for_times(instants, timeout=METADATA_TIMEOUT_S)
             for place in places:
                 if place.offset < 0:
                     ends.pop(place.partition, None)

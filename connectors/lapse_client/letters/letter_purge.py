@@ -66,8 +66,8 @@ class LetterPurge:
         consumer = self._connection.consumer()
         try:
             partitions = range(self._connection.partitions(self.topic)[self.topic])
-            asked = [TopicPartition(self.topic, partition, until_ms) for partition in partitions]
-            found = consumer.offsets_for_times(asked, timeout=METADATA_TIMEOUT_S)
+            instants = [TopicPartition(self.topic, partition, until_ms) for partition in partitions]
+            found = consumer.offsets_for_times(instants, timeout=METADATA_TIMEOUT_S)
             spans: list[Span] = []
             for place in found:
                 begin, end = log_bounds(consumer, TopicPartition(self.topic, place.partition))

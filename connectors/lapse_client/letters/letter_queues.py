@@ -45,16 +45,16 @@ class LetterQueues:
     def _settle(self, name: str, bookmarks: list[str]) -> int:
         try:
             with Queue(name, connection=self._connection, timeout_s=_TIMEOUT_S) as queue:
-                told = queue.acknowledge(bookmarks)
+                outcomes = queue.acknowledge(bookmarks)
         except LapseError as error:
             self._untold.add(name)
             log.warning("queue %s could not be told which letters were sent back, and still has them: %s", name, error)
             return 0
-        if leased := sum(len(one.messages) for one in told if one.result == _LEASED):
+        if leased := sum(len(one.messages) for one in outcomes if one.result == _LEASED):
             log.warning(
                 "%d letters that were sent back are leased at queue %s: their consumers settle them", leased, name
             )
-        return sum(len(one.messages) for one in told if one.settled)
+        return sum(len(one.messages) for one in outcomes if one.settled)
 
     def _queues_reading(self, topic: str) -> list[str]:
         known = self._over.get(topic)

@@ -227,9 +227,9 @@ class Queue(Client[None]):
             handed_over=handed_over,
             dry_run=dry_run,
         )
-        asked = [(shard, replace(command, id=f"{name}/{shard}")) for shard in session.partitions]
+        commands = [(shard, replace(command, id=f"{name}/{shard}")) for shard in session.partitions]
         total: dict[str, int] = {}
-        for answer in session.ask_each(asked, timeout_s):
+        for answer in session.ask_each(commands, timeout_s):
             for what, figure in answer.counts.items():
                 total[what] = total.get(what, 0) + (figure or 0)
         return total

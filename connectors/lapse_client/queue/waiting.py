@@ -22,13 +22,13 @@ def ask(name: Bookmark, queues: Iterable[str], connection: Connection) -> tuple[
     Returns:
         The waiting message by queue, and the queues that did not answer.
     """
-    asked = by_default_queue(name.topic, queues)[:_MOST_ASKED]
+    candidates = by_default_queue(name.topic, queues)[:_MOST_ASKED]
     found: dict[str, QueuedMessage] = {}
     silent: list[str] = []
-    if not asked:
+    if not candidates:
         return found, silent
-    with ThreadPoolExecutor(len(asked), "explain") as pool:
-        answers = [(queue, pool.submit(_look_at, queue, name, connection)) for queue in asked]
+    with ThreadPoolExecutor(len(candidates), "explain") as pool:
+        answers = [(queue, pool.submit(_look_at, queue, name, connection)) for queue in candidates]
     for queue, answer in answers:
         try:
             message = answer.result()

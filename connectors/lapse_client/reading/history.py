@@ -236,11 +236,11 @@ def _missing(connection: Connection, name: Bookmark) -> tuple[str, Message | Non
     bounds = _bounds(connection, name)  # first: a transaction that ends meanwhile counts as open
     record = _record(connection, name, **_EVERY)
     if record is not None and name.log_offset >= bounds[1]:
-        told = (
+        text = (
             f"it is behind a transaction that begins at offset {bounds[1]} and is neither committed nor aborted, "
             "or is part of it. No entity reads it before that ends"
         )
-        return told, record, HIDDEN
+        return text, record, HIDDEN
     if record is not None:
         return "its transaction was aborted, so no entity has seen it", record, ABORTED
     if name.log_offset < bounds[0]:

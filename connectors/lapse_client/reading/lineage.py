@@ -75,15 +75,15 @@ class Lineage:
 
     def origin(self, bookmark: Bookmark, record: Message) -> Iterator[Step]:
         """Yield the steps to a record from its predecessors, by its headers."""
-        told = {name: value for name, value in headers_of(record) if value is not None}
+        headers = {name: value for name, value in headers_of(record) if value is not None}
         at_ms = record.timestamp()[1]
-        yield from _letter_steps(record, told, bookmark, at_ms)
-        if header.TRANSFER in told:
+        yield from _letter_steps(record, headers, bookmark, at_ms)
+        if header.TRANSFER in headers:
             # Its message id is a copy of the predecessor's.
-            transfer = told[header.TRANSFER].decode("utf-8", "replace").partition("/")[2]
+            transfer = headers[header.TRANSFER].decode("utf-8", "replace").partition("/")[2]
             yield from self._transferred(entities(self._topics, sow=False), transfer, bookmark, at_ms, back=True)
             return
-        name = told.get(header.MESSAGE_ID, b"")
+        name = headers.get(header.MESSAGE_ID, b"")
         if name.startswith(FORWARDED):
             yield from _step_of_id("forwarded", name[len(FORWARDED) :], at_ms, bookmark)
         elif name.startswith(REDRIVEN):
@@ -107,10 +107,10 @@ class Lineage:
         if REDRIVEN_TOPIC not in self._topics:
             return
         for noted in self._span([REDRIVEN_TOPIC]):
-            told = noted.value()
-            if noted.key() == lapse_id.encode() and told:
+            note = noted.value()
+            if noted.key() == lapse_id.encode() and note:
                 try:
-                    name = message_id(lapse_id, int(orjson.loads(told)["times"]) - 1).encode()
+                    name = message_id(lapse_id, int(orjson.loads(note)["times"]) - 1).encode()
                 except (ValueError, TypeError, KeyError):
                     continue  # not a note of a redrive
                 found = self._written(name.__eq__, noted.timestamp()[1])
@@ -179,8 +179,8 @@ class Lineage:
         """Return the record written at about `at_ms` whose message id fulfils `meant`; None if there is none."""
         names = [name for name in self._topics if not name.startswith(_OWN) and not name.endswith(_CHANGELOG)]
         for message in self._span(names, at_ms - _MARGIN_MS, at_ms + _MARGIN_MS):
-            told = {name: value for name, value in headers_of(message) if value is not None}
-            if header.TRANSFER not in told and meant(told.get(header.MESSAGE_ID, b"")):
+            headers = {name: value for name, value in headers_of(message) if value is not None}
+            if header.TRANSFER not in headers and meant(headers.get(header.MESSAGE_ID, b"")):
                 return message
         return None
 

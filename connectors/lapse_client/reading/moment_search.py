@@ -50,27 +50,27 @@ class MomentSearch:
         ended = of if self._bookmark.generation else {}
         for message in self._span("events", of, self._since_ms, ended):
             try:
-                told = events.decode(message.value() or b"")
+                event = events.decode(message.value() or b"")
             except (CodecError, TypeError):
                 continue
-            found = self._first_in(told.messages)
+            found = self._first_in(event.messages)
             if found is None:
                 continue
             written_ms = message.timestamp()[1]
             entity = of[message.topic() or ""]
-            if told.event in END:
+            if event.event in END:
                 self._over_ms[entity] = written_ms + _AFTERWARDS_MS
-            elif told.event == events.EventKind.REWOUND:
+            elif event.event == events.EventKind.REWOUND:
                 self._over_ms.pop(entity, None)
-            if told.dead_letter_topic:
-                self._letters[told.dead_letter_topic] = min(
-                    written_ms, self._letters.get(told.dead_letter_topic, written_ms)
+            if event.dead_letter_topic:
+                self._letters[event.dead_letter_topic] = min(
+                    written_ms, self._letters.get(event.dead_letter_topic, written_ms)
                 )
             yield Moment(
-                at_ms=told.at_ms,
+                at_ms=event.at_ms,
                 entity=entity,
-                what=told.event,
-                facts=_facts(told),
+                what=event.event,
+                facts=_facts(event),
                 told=place(message),
                 message=found,
             )
@@ -147,13 +147,13 @@ class MomentSearch:
         facts: dict[str, Any] = {}
         if kind == "reference":
             try:
-                told = reference.decode(message.value() or b"")
+                named = reference.decode(message.value() or b"")
             except CodecError:
                 return None
-            name = self._first_in(told.ranges)
+            name = self._first_in(named.ranges)
             if name is None:
                 return None
-            counts = [some.delivery_count for some in told.ranges if some.first <= name.offset <= some.last]
+            counts = [some.delivery_count for some in named.ranges if some.first <= name.offset <= some.last]
             facts["delivery_count"] = counts[0]
         elif kind == "packed":
             try:

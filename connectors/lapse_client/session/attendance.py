@@ -82,16 +82,16 @@ class Attendance:
     def _check(
         self, shards: Sequence[Shard], command: str, wait_s: float, timeout_s: float, *, sent: bool = True
     ) -> None:
-        asked = [(shard, self._send(shard, _PING)) for shard in shards]
-        wait_for([answer for _, answer in asked], wait_s)
-        deserted = [shard.partition for shard, answer in asked if not answer.done()]
-        for _, answer in asked:
+        pings = [(shard, self._send(shard, _PING)) for shard in shards]
+        wait_for([answer for _, answer in pings], wait_s)
+        deserted = [shard.partition for shard, answer in pings if not answer.done()]
+        for _, answer in pings:
             answer.cancel()
         if deserted:
-            told = AnswerTimeout(shards[0].entity, command, deserted, SILENCE_S + _ANSWER_S, sent)
+            timeout = AnswerTimeout(shards[0].entity, command, deserted, SILENCE_S + _ANSWER_S, sent)
             if not self._insists:
-                raise told
-            log.warning("%s. Waiting for %g s in all", told, timeout_s)
+                raise timeout
+            log.warning("%s. Waiting for %g s in all", timeout, timeout_s)
 
 
 def _may_take_long(command: Command) -> bool:

@@ -177,9 +177,9 @@ class Channel(Generic[T]):
         except (KafkaException, BufferError) as error:
             self._not_produced(shard, token, future, error)
         except UnicodeEncodeError as error:  # lone surrogates
-            told = f"{error.object[:SHOWN_CHARACTERS]!r} is no text that UTF-8 can hold"
+            fault = f"{error.object[:SHOWN_CHARACTERS]!r} is no text that UTF-8 can hold"
             asked, code = command.command, ErrorCode.INVALID_ARGUMENT
-            refusal = Answer(id="", command=asked, status="error", error=told, partition=shard.index, code=code)
+            refusal = Answer(id="", command=asked, status="error", error=fault, partition=shard.index, code=code)
             future.set_result(refusal)
         return future
 

@@ -274,13 +274,13 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
             Closed: with `wait`, after `close`. The deliveries are not settled then.
         """
         subscription = self.subscription
-        asked = subscription.settler.command(
+        command = subscription.settler.command(
             how, deliveries, delay_ms=delay_ms, lease_ms=lease_ms, fault=fault, answer=wait
         )
-        if not asked:
+        if not command:
             return []
         try:
-            answers = subscription.channel.ask(asked, self._timeout_s)
+            answers = subscription.channel.ask(command, self._timeout_s)
         except Closed:
             for delivery in deliveries:
                 delivery.settled_as = ""

@@ -104,9 +104,9 @@ class DecisionLog:
         """
         found: dict[Claim, Verdict] = {}
         for partition in {delivery.shard.partition for delivery in deliveries}:
-            asked = [delivery for delivery in deliveries if delivery.shard.partition == partition]
-            wanted = [claim(delivery) for delivery in asked]
-            found |= self._part(partition, min(map(self._first_ms, asked))).verdicts(wanted)
+            concerned = [delivery for delivery in deliveries if delivery.shard.partition == partition]
+            wanted = [claim(delivery) for delivery in concerned]
+            found |= self._part(partition, min(map(self._first_ms, concerned))).verdicts(wanted)
         return [found[claim(delivery)] for delivery in deliveries]
 
     def _part(self, partition: int, first_ms: int) -> _Part:
@@ -125,10 +125,10 @@ class DecisionLog:
         """Return whether a topic has the broker's timestamps. Then no claim for a message is older than its arrival."""
         known = self._stamped.get(source)
         if known is None:
-            asked = ConfigResource(ResourceType.TOPIC, source)
+            resource = ConfigResource(ResourceType.TOPIC, source)
             admin = self._connection.admin()  # must stay referenced until the answer
             try:
-                (told,) = admin.describe_configs([asked], request_timeout=_PATIENCE_S).values()
+                (told,) = admin.describe_configs([resource], request_timeout=_PATIENCE_S).values()
                 known = told.result()["message.timestamp.type"].value == "LogAppendTime"
             except KafkaException as error:
                 log.info(
@@ -189,8 +189,8 @@ class _Reader:
     def __init__(self, connection: Connection, place: TopicPartition, first_ms: int, isolation: str) -> None:
         self._consumer: Consumer = connection.consumer(isolation_level=isolation, enable_partition_eof=True)
         self._place = place
-        asked = TopicPartition(place.topic, place.partition, first_ms)
-        (found,) = self._consumer.offsets_for_times([asked], timeout=METADATA_TIMEOUT_S)
+        instant = TopicPartition(place.topic, place.partition, first_ms)
+        (found,) = self._consumer.offsets_for_times([instant], timeout=METADATA_TIMEOUT_S)
         first, end = log_bounds(self._consumer, place)
         self.end = max(first, found.offset) if found.offset >= 0 else end
         self._consumer.assign([TopicPartition(place.topic, place.partition, self.end)])

@@ -114,8 +114,8 @@ class InDoubt:
         """Put back or acknowledge deliveries with a known outcome; return those that must still wait."""
         sorted_out: dict[Verdict, list[Delivery]] = {verdict: [] for verdict in Verdict}
         for queue in {delivery.queue for delivery in waiting}:
-            asked = [delivery for delivery in waiting if delivery.queue == queue]
-            for delivery, verdict in zip(asked, self._verdicts(queue, asked), strict=True):
+            concerned = [delivery for delivery in waiting if delivery.queue == queue]
+            for delivery, verdict in zip(concerned, self._verdicts(queue, concerned), strict=True):
                 sorted_out[verdict].append(delivery)
         if done := sorted_out[Verdict.DONE]:
             log.info("%d messages had been committed before; they are acknowledged, not handed out", len(done))

@@ -83,7 +83,7 @@ async def _glance(call: Call, patience_s: float = PATIENCE_S) -> dict[str, Any]:
     needs += [("sow", name, text) for name in sow for text in lacking.get(name, ())]
     needs += [("queues", name, text) for name in found for text in by_name[name].needs]
     needs += [("sow", name, text) for name in sow if name in topics_by_name for text in topics_by_name[name].needs]
-    told = group_needs(needs)
+    grouped = group_needs(needs)
     counts = {name: {state: by_name[name].figures.get(state, 0) for state in STATES} for name in found}
     return {
         "given": given,
@@ -94,8 +94,8 @@ async def _glance(call: Call, patience_s: float = PATIENCE_S) -> dict[str, Any]:
         "found": len(found),
         "total": len(queues),
         "answered": sum(bool(by_name[name].figures) for name in found),
-        "needs": told[:_NEEDS],
-        "more_needs": max(0, len(told) - _NEEDS),
+        "needs": grouped[:_NEEDS],
+        "more_needs": max(0, len(grouped) - _NEEDS),
         "names_shown": _NAMES,
         "topics": [topics_by_name.get(name) or Look(name) for name in sow[:_SHOWN]],
         "topic_figures": TOPIC_FIGURES,

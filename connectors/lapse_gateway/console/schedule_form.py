@@ -74,5 +74,5 @@ async def cancelled(
         facts = {field.name: given[field.name] for field in FORM if given[field.name]}
         call.record("cancel scheduled", name, **facts, withdrawn=withdrawn)
     left = " There are more: cancel once again." if more else ""
-    some = f"1 scheduled {what} is" if withdrawn == 1 else f"{withdrawn:,} scheduled {what}s are"
-    return rendered(call, "done.html", outcome=f"{some} cancelled.{left}")
+    subject = f"1 scheduled {what} is" if withdrawn == 1 else f"{withdrawn:,} scheduled {what}s are"
+    return rendered(call, "done.html", outcome=f"{subject} cancelled.{left}")

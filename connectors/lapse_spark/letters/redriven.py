@@ -27,9 +27,9 @@ NAME, FIRST, TIMES, ALL_TIMES = "_name", "_first", "_times", "_all_times"
 def read_sent_letters(spark: SparkSession, connection: Connection) -> DataFrame:
     """Return the letters that were sent: name, first letter of the message, times; empty if there is no topic."""
     raw = read.records(spark, connection, pattern=re.escape(TOPIC), span=Span(fail_on_data_loss=False))
-    told = raw.groupBy(F.col("key").cast("string").alias(NAME)).agg(F.max_by("value", "offset").alias("value"))
+    newest = raw.groupBy(F.col("key").cast("string").alias(NAME)).agg(F.max_by("value", "offset").alias("value"))
     facts = F.from_json(F.col("value").cast("string"), "first string, times int")
-    return told.select(NAME, facts.alias("_told")).select(
+    return newest.select(NAME, facts.alias("_told")).select(
         NAME, F.col("_told.first").alias(FIRST), F.coalesce("_told.times", F.lit(0)).alias(TIMES)
     )
 

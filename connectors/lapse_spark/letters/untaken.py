@@ -101,9 +101,9 @@ def _settings(places: DataFrame, connection: Connection) -> tuple[DataFrame, int
     """Return the limits of topics: name, most bytes of a batch, whether a key is needed; without unknown topics."""
     found = [row[0] for row in places.distinct().collect() if row[0]]
     own = int(connection.writing()["kafka.max.request.size"])
-    asked = _topic_limits(found, connection) if found else []
-    fewest = min((own - _ESTIMATE, *(most for _, most, _ in asked)))
-    told = [{"_target": name, "_most": min(most, own - _ESTIMATE), "_keyed": keyed} for name, most, keyed in asked]
+    limits = _topic_limits(found, connection) if found else []
+    fewest = min((own - _ESTIMATE, *(most for _, most, _ in limits)))
+    told = [{"_target": name, "_most": min(most, own - _ESTIMATE), "_keyed": keyed} for name, most, keyed in limits]
     rows = F.from_json(F.lit(orjson.dumps(told).decode()), "array<struct<_target:string,_most:bigint,_keyed:boolean>>")
     return places.sparkSession.range(1).select(F.inline(rows)), fewest
 
@@ -113,9 +113,9 @@ def _topic_limits(topics: Sequence[str], connection: Connection) -> list[tuple[s
         admin = connection.of_lapse().admin()
     except ValueError:  # options that only Java's client has
         return []
-    asked = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
     found = []
-    for resource, answer in admin.describe_configs(asked, request_timeout=_PATIENCE_S).items():
+    for resource, answer in admin.describe_configs(resources, request_timeout=_PATIENCE_S).items():
         try:
             settings = answer.result()
         except KafkaException:  # a user who may write need not be allowed to ask

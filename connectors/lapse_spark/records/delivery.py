@@ -41,7 +41,7 @@ def parse(raw: DataFrame) -> DataFrame:
         header.split_headers(F.col("headers")).alias("_apart"),
     )
     headers = F.col("_apart")
-    told = record.select(
+    with_headers = record.select(
         "*",
         facts.compute_once(header.text(headers, names.KIND)).alias("kind"),
         facts.compute_once(header.text(headers, names.BOOKMARK)).alias("bookmark"),
@@ -52,7 +52,7 @@ def parse(raw: DataFrame) -> DataFrame:
         header.number(headers, names.TIMESTAMP_MS).alias("arrived_at_ms"),
         header.number(headers, names.EPOCH).alias("epoch"),
     )
-    read = told.select(
+    read = with_headers.select(
         "*",
         facts.compute_once(F.when(F.col("kind") == "reference", _referred())).alias("body"),
         facts.compute_once(F.when(F.col("kind") == "packed", packed_delivery.packed_messages(F.col("value")))).alias(

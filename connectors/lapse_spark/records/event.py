@@ -32,12 +32,12 @@ def parse(raw: DataFrame, written_with: Sequence[str] = ()) -> DataFrame:
     """
     begin = F.substring("value", 1, codec.HEADER_BYTES)
     body = F.expr(f"substring(value, {codec.HEADER_BYTES + 1})")
-    known, told = F.lit(False), F.lit(None)
+    known, body_read = F.lit(False), F.lit(None)
     for written in dict.fromkeys((avro.text("event"), *written_with)):
         same = begin == F.lit(_header(written))
         # PERMISSIVE: a damaged body becomes null, and does not fail the job.
         options = {"mode": "PERMISSIVE", "avroSchema": avro.text("event")}
-        known, told = known | same, F.coalesce(told, from_avro(F.when(same, body), written, options))
+        known, body_read = known | same, F.coalesce(body_read, from_avro(F.when(same, body), written, options))
     read = raw.select(
         F.col("topic").alias("event_topic"),
         F.col("partition").alias("event_partition"),
@@ -47,7 +47,7 @@ def parse(raw: DataFrame, written_with: Sequence[str] = ()) -> DataFrame:
         "value",
         "headers",
         F.coalesce(known, F.lit(False)).alias("known"),
-        facts.compute_once(told).alias("_told"),
+        facts.compute_once(body_read).alias("_told"),
     )
     renamed = (
         read.select("*", "_told.*")

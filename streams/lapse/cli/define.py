@@ -53,8 +53,8 @@ def _create(kind: Kind) -> click.Command:
     word = WORD[kind]
 
     def create(name: str, settings: tuple[str, ...], config: Path, dry_run: bool, as_json: bool) -> None:
-        asked = Request(name, kind, read_settings(settings), f"lapse {kind} create", new=True)
-        _carry_out(asked, config, dry_run, as_json)
+        request = Request(name, kind, read_settings(settings), f"lapse {kind} create", new=True)
+        _carry_out(request, config, dry_run, as_json)
 
     create.__doc__ = f"""Create the {word} NAME in a running deployment.
 

@@ -264,13 +264,13 @@ def _target(elsewhere: str, lifetime: str) -> Target:
 
 def _broker_clock(connection: Connection, name: str) -> Callable[[], int]:
     """Return a function for the broker's time, ms since the epoch. Its first call measures the clock."""
-    asked = False
+    measured = False
 
     def now_ms() -> int:
-        nonlocal asked
-        if asked:
+        nonlocal measured
+        if measured:
             return int(connection.clock.now_ms())
-        asked = True
+        measured = True
         return time_check.now_ms(connection, name, lambda why: click.echo(f"Warning: {why}", err=True))
 
     return now_ms

@@ -80,5 +80,5 @@ def check(name: str, config: Config) -> None:
         )
     if name not in config.queue:
         close = get_close_matches(name, config.queue, 1)
-        told = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(sorted(config.queue)) or 'none'}."
-        raise TopologyError(f"there is no queue {name}; {told} Correct the name, or define it by `lapse apply`")
+        hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(sorted(config.queue)) or 'none'}."
+        raise TopologyError(f"there is no queue {name}; {hint} Correct the name, or define it by `lapse apply`")

@@ -77,8 +77,8 @@ def _begins(connection: Connection, topics: Mapping[str, int], since_ms: int | N
             tp = TP(place.topic, place.partition)
             begins[tp], ends[tp] = log_bounds(consumer, place)
         if since_ms is not None and places:
-            asked = [TopicPartition(place.topic, place.partition, since_ms) for place in places]
-            for found in consumer.offsets_for_times(asked, timeout=METADATA_TIMEOUT_S):
+            instants = [TopicPartition(place.topic, place.partition, since_ms) for place in places]
+            for found in consumer.offsets_for_times(instants, timeout=METADATA_TIMEOUT_S):
                 tp = TP(found.topic, found.partition)
                 begins[tp] = found.offset if found.offset >= 0 else ends[tp]
     except KafkaException as error:
@@ -128,11 +128,13 @@ def defined(
     """
     place = topic.definitions(config.lapse.app_id)
     latest: dict[str, bytes] = {}
-    told = [one.value for one in _all(read(connection, [place]), place) if note(latest, one.key, one.value) == name]
-    if None in told:  # earlier records defined another queue of that name
-        told = told[len(told) - told[::-1].index(None) :]
+    definitions = [
+        one.value for one in _all(read(connection, [place]), place) if note(latest, one.key, one.value) == name
+    ]
+    if None in definitions:  # earlier records defined another queue of that name
+        definitions = definitions[len(definitions) - definitions[::-1].index(None) :]
     try:
-        versions = [Definition.decode(name, value) for value in told]
+        versions = [Definition.decode(name, value) for value in definitions]
         if name not in latest or versions[-1].kind != "queue":
             queues = (one.name for one in understood(latest).values() if one.kind == "queue")
             raise LapseError(
@@ -171,9 +173,9 @@ def read_arrivals_and_work(
         raise LapseError(
             f"{name}: its underlying topics ({', '.join(sources) or 'none'}) hold no message of that stretch"
         )
-    told = [event.decode(one.value) for one in _all(recording, events) if one.value is not None]
+    recorded = [event.decode(one.value) for one in _all(recording, events) if one.value is not None]
     handed_out = (record for one in deliveries for record in _all(recording, one))
-    return arrivals, recorded_work(handed_out, told)
+    return arrivals, recorded_work(handed_out, recorded)
 
 
 def _all(recording: Recording, name: str) -> Iterator[Any]:
@@ -219,7 +221,7 @@ def replay(
     found = []
     for partition in range(there[changelog]):
         journal = RecordedJournal(recording.log(changelog, partition)[:], since_ms, until_ms)
-        told = [
+        recorded = [
             RecordedEvent(one.timestamp, event.decode(one.value))
             for one in recording.log(topic.events(name), partition)[:]
             if one.value is not None and (until_ms is None or one.timestamp <= until_ms)
@@ -228,7 +230,7 @@ def replay(
             again = list(ReplayedShard(name, servings, partition, recording, journal).events())
         except NotReplayable as error:
             raise LapseError(f"{name}, partition {partition}: {error}") from error
-        found.append(compare(partition, journal, told, again))
+        found.append(compare(partition, journal, recorded, again))
     return found
 
 

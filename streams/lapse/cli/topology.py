@@ -121,9 +121,9 @@ def apply(config: Path, yes: bool, as_json: bool) -> None:
     if as_json:
         created = [topic.name for topic in missing]
         changed = [one.topic for one in low]
-        told = _changes_as_json(created, changed, [one.topic for one in shut], differences, planned)
-        facts = orjson.loads(told) | {"rewound": {name: count for name, (count, _) in rewound.items()}}
-        click.echo(orjson.dumps(facts if rewound else orjson.loads(told)))
+        changes = _changes_as_json(created, changed, [one.topic for one in shut], differences, planned)
+        facts = orjson.loads(changes) | {"rewound": {name: count for name, (count, _) in rewound.items()}}
+        click.echo(orjson.dumps(facts if rewound else orjson.loads(changes)))
     elif missing or low or shut or defined:
         done = f"Created {len(missing)} topics, changed {len(low)}{f', gave rights to {len(shut)}' if shut else ''}"
         click.echo(f"{done}{f', defined {len(defined)} entities' if defined else ''}.")
@@ -157,8 +157,8 @@ def _defined(path: Path, config: Config, topology: Topology) -> _Defined:
         if found is None:
             return _Defined()
         if config.lapse.definitions == "file":
-            told = f'{topic.name} is there, which is for all workers: a worker with definitions = "file" refuses'
-            return _Defined((told,))
+            conflict = f'{topic.name} is there, which is for all workers: a worker with definitions = "file" refuses'
+            return _Defined((conflict,))
         decided = decide(path, config, left(found, topology.existing))
         hidden = tuple(filter(None, [topic.open_change()]))
         others = decided.definitions.keys() - {*config.queue, *config.sow}
@@ -197,13 +197,13 @@ def check(config: Path, as_json: bool) -> None:
     except ConfigError as error:
         raise click.ClickException(str(error)) from error
     defined = _defined(config, settings, topology)
-    differences, told = (
+    differences, advice = (
         topology.differences(),
         [*warnings(topology), *key.exposure_warnings(settings), *defined.warnings],
     )
     if as_json:
         facts: dict[str, object] = {"fits": not differences, "differences": [_as_dict(one) for one in differences]}
-        click.echo(orjson.dumps({**facts, "warnings": told, "also_defined": defined.others}))
+        click.echo(orjson.dumps({**facts, "warnings": advice, "also_defined": defined.others}))
     elif differences:
         _show(differences)
     else:
@@ -211,6 +211,6 @@ def check(config: Path, as_json: bool) -> None:
     if defined.others and not as_json:
         named = ", ".join(defined.others[:_MOST_NAMED]) + (" …" if len(defined.others) > _MOST_NAMED else "")
         click.echo(f"Checked as well, for it is defined and not in {config.name}: {named}.")
-    for one in told if not as_json else ():
+    for one in advice if not as_json else ():
         click.echo(f"Warning: {one}", err=True)
     sys.exit(1 if differences else 0)

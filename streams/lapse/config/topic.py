@@ -50,9 +50,9 @@ def _reads(name: str, queue: Mapping[str, Any], topic: str) -> bool:
     topics, pattern = queue.get("topics") or (), queue.get("topic_pattern")
     if not isinstance(topics, (list, tuple)) or not isinstance(pattern, (str, type(None))):
         return False
-    some = QueueConfig.model_construct(topics=tuple(topics), topic_pattern=pattern)
+    config = QueueConfig.model_construct(topics=tuple(topics), topic_pattern=pattern)
     try:
-        return topic in some.underlying(name) or some.reads(topic)
+        return topic in config.underlying(name) or config.reads(topic)
     except re.error:
         return False
 

@@ -98,8 +98,8 @@ class Watch:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             each()
-            told = self.acknowledged + self.dead_letter_count >= published
-            if told and self.depth and not self.depth.get("depth") and not self.depth.get("dying"):
+            complete = self.acknowledged + self.dead_letter_count >= published
+            if complete and self.depth and not self.depth.get("depth") and not self.depth.get("dying"):
                 return True
             time.sleep(0.1)
         return False
@@ -128,14 +128,14 @@ class Watch:
 
     def _count(self, value: bytes) -> None:
         try:
-            told = events.decode(value)
+            event = events.decode(value)
         except CodecError:
             return
-        size = sum(map(len, told.messages))
-        if told.event == EventKind.ACKNOWLEDGED:
+        size = sum(map(len, event.messages))
+        if event.event == EventKind.ACKNOWLEDGED:
             self.acknowledged += size
-        elif told.event in (EventKind.DEAD_LETTERED, EventKind.EXPIRED):
-            self.letters[",".join(told.reasons)] += size
+        elif event.event in (EventKind.DEAD_LETTERED, EventKind.EXPIRED):
+            self.letters[",".join(event.reasons)] += size
 
     def _ask_queue(self) -> None:
         with Queue(self._plan.queue, connection=self._connection, timeout_s=_PATIENCE_S) as queue:

@@ -59,9 +59,9 @@ def check_lag(config: Config, connection: Connection) -> Iterator[Finding]:
         return
     lagging = {topic: count for topic, count in behind.items() if not _is_left(topic, config)}
     for topic, count in sorted(lagging.items()):
-        told = f"{count:,} records of topic {topic} that were there {_PATIENCE_S:.0f} s ago are not taken in"
+        text = f"{count:,} records of topic {topic} that were there {_PATIENCE_S:.0f} s ago are not taken in"
         yield warning(
-            "lag", told, "Is a worker busy, or ended? See its log and `lapse top`; more workers share the shards"
+            "lag", text, "Is a worker busy, or ended? See its log and `lapse top`; more workers share the shards"
         )
     if not lagging:
         yield fine("lag", f"the workers have taken in what was there, of {len({tp.topic for tp in ends})} topics")

@@ -80,10 +80,10 @@ def _check_disk(data_dir: Path) -> Finding:
     while not place.exists():
         place = place.parent
     free = shutil.disk_usage(place).free
-    told = f"{free / 2**30:.1f} GiB free for the worker's data ({data_dir})"
+    text = f"{free / 2**30:.1f} GiB free for the worker's data ({data_dir})"
     if free < _LEAST_FREE_BYTES:
-        return warning("disk", told, "Make room, or give another data_dir: state on disk and RocksDB need it")
-    return fine("disk", told)
+        return warning("disk", text, "Make room, or give another data_dir: state on disk and RocksDB need it")
+    return fine("disk", text)
 
 
 def _check_port(config: Config) -> Iterator[Finding]:
@@ -92,8 +92,8 @@ def _check_port(config: Config) -> Iterator[Finding]:
         return
     facts = _worker_readiness(port)
     if not isinstance(facts, dict) or "ready" not in facts:
-        told = f"port {port}, where the worker's figures are to be served, is another program's"
-        yield warning("ports", told, "End that program, or give another metrics_port")
+        text = f"port {port}, where the worker's figures are to be served, is another program's"
+        yield warning("ports", text, "End that program, or give another metrics_port")
     elif facts["ready"] is True:
         yield fine("ports", f"a worker shows its figures at port {port}, and is ready")
     else:
@@ -102,11 +102,11 @@ def _check_port(config: Config) -> Iterator[Finding]:
 
 def _worker_readiness(port: int) -> object:
     """Return the readiness of the worker at a local port; None if no worker answers there."""
-    asked = http.client.HTTPConnection("127.0.0.1", port, timeout=_ANSWERS_S)
+    request = http.client.HTTPConnection("127.0.0.1", port, timeout=_ANSWERS_S)
     try:
-        asked.request("GET", "/ready")
-        return orjson.loads(asked.getresponse().read(_MOST_BYTES))
+        request.request("GET", "/ready")
+        return orjson.loads(request.getresponse().read(_MOST_BYTES))
     except (OSError, ValueError, http.client.HTTPException):
         return None
     finally:
-        asked.close()
+        request.close()

@@ -79,17 +79,17 @@ class _EntityRequest:
             return
         figures = self.answer.result() if self._kind == "queue" else {}
         took_s = self._ended_s - self._began_s
-        told = f"answers after {took_s * 1000:.0f} ms" + (f", {_contents_text(figures)}" if figures else "")
+        text = f"answers after {took_s * 1000:.0f} ms" + (f", {_contents_text(figures)}" if figures else "")
         if took_s > _SLOW_S:
-            yield warning(self.what, told, "The worker lags behind, or is busy: see its log, and `lapse top`")
+            yield warning(self.what, text, "The worker lags behind, or is busy: see its log, and `lapse top`")
         else:
-            yield fine(self.what, told)
+            yield fine(self.what, text)
         yield from _stuck_messages(self._name, figures)
 
 
 def _check_entities(config: Config, connection: Connection) -> Iterator[Finding]:
     """Ask all entities at the same time, so that those without a worker are waited for together."""
-    topics, asked = connection.partitions(), list[_EntityRequest]()
+    topics, requests = connection.partitions(), list[_EntityRequest]()
     with ExitStack() as clients:
         for kind, names in (("queue", config.queue), ("SOW topic", config.sow)):
             existing = list[str]()
@@ -102,23 +102,23 @@ def _check_entities(config: Config, connection: Connection) -> Iterator[Finding]
             if existing:
                 client = Queues(existing, sow=kind != "queue", connection=connection, timeout_s=_PATIENCE_S)
                 clients.enter_context(client)
-                asked += [_EntityRequest(kind, name, client.depth(name)) for name in existing]
-        wait([one.answer for one in asked], _PATIENCE_S)
-        silent = [one.what for one in asked if one.is_silent()]
-    for one in asked:
+                requests += [_EntityRequest(kind, name, client.depth(name)) for name in existing]
+        wait([one.answer for one in requests], _PATIENCE_S)
+        silent = [one.what for one in requests if one.is_silent()]
+    for one in requests:
         if one.what not in silent:
             yield from one.findings()
-    yield from _silent(silent, len(asked))
+    yield from _silent(silent, len(requests))
 
 
 def _silent(silent: list[str], asked: int) -> Iterator[Finding]:
     """Yield the findings about entities that do not answer."""
-    told = f"no answer within {_PATIENCE_S:g} s"
+    text = f"no answer within {_PATIENCE_S:g} s"
     if len(silent) <= _NAMED:
         for what in silent:
-            yield wrong(what, told, _RUN_ONE)
+            yield wrong(what, text, _RUN_ONE)
         return
-    yield wrong("entities", f"{told} from {len(silent):,} of {asked:,}: {', '.join(silent[:_NAMED])} …", _RUN_ONE)
+    yield wrong("entities", f"{text} from {len(silent):,} of {asked:,}: {', '.join(silent[:_NAMED])} …", _RUN_ONE)
 
 
 def _refused(what: str, error: BaseException) -> Finding:
@@ -159,8 +159,8 @@ def _clock(config: Config, connection: Connection) -> Iterator[Finding]:
     if not connection.clock.is_measured:
         return
     skew_ms = time.time() * 1000 - connection.clock.now_ms()
-    told = f"{abs(skew_ms):.0f} ms {'ahead of' if skew_ms > 0 else 'behind'} the broker's"
+    text = f"{abs(skew_ms):.0f} ms {'ahead of' if skew_ms > 0 else 'behind'} the broker's"
     if abs(skew_ms) > config.lapse.max_clock_skew:
-        yield warning("clock", told, "lapse goes by the broker's clock, so nothing is wrong yet: set up NTP")
+        yield warning("clock", text, "lapse goes by the broker's clock, so nothing is wrong yet: set up NTP")
     else:
-        yield fine("clock", told)
+        yield fine("clock", text)

@@ -79,13 +79,13 @@ def ends_of(admin: AdminClient, tps: Iterable[TopicPartition], isolation: Isolat
         tps: the partitions.
         isolation: whether records of open transactions count.
     """
-    asked = admin.list_offsets(
+    pending = admin.list_offsets(
         {tp: OffsetSpec.latest() for tp in tps},  # type: ignore[no-untyped-call]
         isolation_level=isolation,
         request_timeout=_ANSWERS_S,
     )
     found = {}
-    for tp, answer in asked.items():
+    for tp, answer in pending.items():
         try:
             found[tp] = answer.result(_ANSWERS_S).offset
         except KafkaException:

@@ -144,10 +144,12 @@ def decode(data: bytes) -> Answer:
 
 def _with_beginnings(answer: Answer) -> Answer:
     """Return an answer with the starts of leases moved into its messages."""
-    told = answer.since_ms
-    if len(told) != len(answer.messages) or not all(isinstance(one, int) for one in told):
+    starts_ms = answer.since_ms
+    if len(starts_ms) != len(answer.messages) or not all(isinstance(one, int) for one in starts_ms):
         raise codec.CodecError("an answer: field since_ms has to be a whole number for each of messages")
-    messages = tuple(replace(one, since_ms=at_ms or None) for one, at_ms in zip(answer.messages, told, strict=True))
+    messages = tuple(
+        replace(one, since_ms=at_ms or None) for one, at_ms in zip(answer.messages, starts_ms, strict=True)
+    )
     return replace(answer, messages=messages, since_ms=())
 
 

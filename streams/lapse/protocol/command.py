@@ -152,8 +152,8 @@ def decode(data: bytes | None) -> tuple[Command, Encoding]:
     if not data:
         raise CommandError("an empty record is no command; send Avro or a JSON object", "json")
     if len(data) > MOST_BYTES:
-        told = _ID.search(data)
-        record = {"id": told[1].decode("utf-8", "replace")} if told else None
+        found = _ID.search(data)
+        record = {"id": found[1].decode("utf-8", "replace")} if found else None
         raise CommandError(f"the record has {len(data):,} bytes; a command has {MOST_BYTES:,} at most", "json", record)
     if codec.is_avro(data):
         encoding: Encoding = "avro"

@@ -50,13 +50,13 @@ _NAMES: Final = tuple(one.name for one in fields(Event))
 
 def encode(event: Event) -> bytes:
     """Encode an event in Avro single-object encoding. A very long detail is cut."""
-    told = {name: getattr(event, name) for name in _NAMES}
+    fields = {name: getattr(event, name) for name in _NAMES}
     # Without `asdict`, which would take most of the time for an event with a thousand ranges.
-    told["messages"] = [
+    fields["messages"] = [
         {"topic": one.topic, "partition": one.partition, "first": one.first, "last": one.last} for one in event.messages
     ]
-    told["detail"] = event.detail[:_MAX_DETAIL_CHARACTERS]
-    return codec.encode("event", told)
+    fields["detail"] = event.detail[:_MAX_DETAIL_CHARACTERS]
+    return codec.encode("event", fields)
 
 
 def decode(data: bytes) -> Event:

@@ -100,8 +100,8 @@ class Progress:
                 if message is None:
                     if end is not None and time.monotonic() < give_up:
                         continue
-                    told = "no answer" if end is None else f"a transaction is open, which begins at offset {reached}"
-                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{TOPIC}: {told}"))
+                    why = "no answer" if end is None else f"a transaction is open, which begins at offset {reached}"
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{TOPIC}: {why}"))
                 error = message.error()
                 if error is None:
                     self.take(message.key() or b"", message.value())

@@ -133,12 +133,12 @@ def with_health_paths(app: Wsgi, look: Callable[[], Readiness], loop: asyncio.Ab
             return app(environ, start_response)
         if loop.is_closed():
             raise RuntimeError("the event loop has ended")
-        asked = asyncio.run_coroutine_threadsafe(ask(), loop)
+        future = asyncio.run_coroutine_threadsafe(ask(), loop)
         facts: dict[str, Any]
         try:
-            found = asked.result(PATIENCE_S)
+            found = future.result(PATIENCE_S)
         except Late:
-            asked.cancel()
+            future.cancel()
             good, facts = False, {"healthy": False, "why": f"the event loop did not answer within {PATIENCE_S:.0f} s"}
         else:
             good, facts = (True, {"healthy": True}) if path == "/health" else (found.ready, found.as_dict())

@@ -91,11 +91,11 @@ class Figures(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Ask the event loop, and wait a few seconds at most."""
-        asked = asyncio.run_coroutine_threadsafe(self._gather(), self._loop)
+        future = asyncio.run_coroutine_threadsafe(self._gather(), self._loop)
         try:
-            return asked.result(_PATIENCE_S)
+            return future.result(_PATIENCE_S)
         except Late:
-            asked.cancel()
+            future.cancel()
             logger.warning("metrics: the event loop did not answer within %.0f s", _PATIENCE_S)
             return ()
 

@@ -20,9 +20,9 @@ def cuts(batches: Iterable[tuple[int, int]]) -> set[int]:
     Args:
         batches: first offset, and offset behind the last, of each batch.
     """
-    some = [*batches]
-    ends = {one for batch in some for one in batch}
-    return {one for one in ends if not any(first < one < last for first, last in some)}
+    queued = [*batches]
+    ends = {one for batch in queued for one in batch}
+    return {one for one in ends if not any(first < one < last for first, last in queued)}
 
 
 class ArrivingAsRecorded:
@@ -53,9 +53,9 @@ class ArrivingAsRecorded:
         inner = [at for at, record in enumerate(records) if at and record.offset in ends]
         taken = 0
         for begin, end in pairwise([0, *inner, len(records)]):
-            some = self._arrive(topic, partition, records[begin:end])
-            taken += some
-            if some < end - begin:
+            arrived = self._arrive(topic, partition, records[begin:end])
+            taken += arrived
+            if arrived < end - begin:
                 break
         return taken
 

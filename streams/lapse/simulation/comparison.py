@@ -134,9 +134,9 @@ def _emitted_by_epoch(journal: RecordedJournal) -> dict[int, _UnseenEvents]:
     """Return for each epoch with its take-over how many events its steps emitted, where the journal says so."""
     found: dict[int, _UnseenEvents] = {}
     for epoch in journal.epochs:
-        told = sum(step.instants.get(EMITTED, 0) for step in epoch.steps)
-        if epoch.taken_over and told:
-            found[epoch.number] = _UnseenEvents(epoch, told)
+        emitted = sum(step.instants.get(EMITTED, 0) for step in epoch.steps)
+        if epoch.taken_over and emitted:
+            found[epoch.number] = _UnseenEvents(epoch, emitted)
     return found
 
 

@@ -18,9 +18,9 @@ def began_ms(epoch: RecordedEpoch) -> int:
     A replay may begin within an epoch, which began when its shard was taken over. A later command may have an instant
     not long after that.
     """
-    told = next((step.instants["began"] for step in epoch.steps if "began" in step.instants), None)
-    if told is not None:
-        return told
+    began_ms = next((step.instants["began"] for step in epoch.steps if "began" in step.instants), None)
+    if began_ms is not None:
+        return began_ms
     if epoch.taken_over:
         return epoch.begin.at_ms
     return latest_known_ms(epoch) if epoch.taken_over_ms is None else epoch.taken_over_ms

@@ -139,14 +139,14 @@ class Outcome:
     @property
     def waits(self) -> Waits | None:
         """Times from arrival until a consumer first began to work."""
-        some = self.begun_ms >= 0
-        return Waits.of(self.begun_ms[some] - self.came_ms[some])
+        begun = self.begun_ms >= 0
+        return Waits.of(self.begun_ms[begun] - self.came_ms[begun])
 
     @property
     def stays(self) -> Waits | None:
         """Times from arrival to the end, of served messages."""
-        some = self._has_fate(SERVED)
-        return Waits.of(self.ended_ms[some] - self.came_ms[some])
+        served = self._has_fate(SERVED)
+        return Waits.of(self.ended_ms[served] - self.came_ms[served])
 
     def busy_share(self, subscribers: int) -> float:
         """Return the share of the time in which the consumers worked, from 0 to 1."""

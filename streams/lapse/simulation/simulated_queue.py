@@ -169,8 +169,8 @@ class SimulatedQueue:
         while outside:
             topic, partition, records = outside[0]
             room = shard.room_for(topic, partition)
-            some = records[:room] if room < len(records) else records
-            taken = shard.arrive(topic, partition, some, step, now_ms) if some else 0
+            part = records[:room] if room < len(records) else records
+            taken = shard.arrive(topic, partition, part, step, now_ms) if part else 0
             if taken < len(records):
                 del records[:taken]
                 return
@@ -192,10 +192,12 @@ class SimulatedQueue:
             claim = Claim(topic, partition, record.offset, record.offset, one.times)
             claims.setdefault((finish, action), []).append(claim)
         once = self._shards[0].settings.semantics is Semantics.AT_MOST_ONCE
-        for (finish, action), some in claims.items():
-            told = self._shards[finish.shard].settle(action, finish.consumer.name, some, now_ms, steps[finish.shard])
+        for (finish, action), claimed in claims.items():
+            outcomes = self._shards[finish.shard].settle(
+                action, finish.consumer.name, claimed, now_ms, steps[finish.shard]
+            )
             self._outcome.in_vain += (
-                0 if once else sum(one.last - one.first + 1 for one in told if one.result is not Result.SETTLED)
+                0 if once else sum(one.last - one.first + 1 for one in outcomes if one.result is not Result.SETTLED)
             )
         return finished
 

@@ -56,9 +56,9 @@ class MemoryDefiner:
                 command, encoding = commands.decode(record.value)
             except CommandError:  # the client does not write such records
                 continue
-            told = [(header.KIND, b"answer"), (header.COMMAND_ID, command.id.encode()), (header.EPOCH, b"1")]
+            headers = [(header.KIND, b"answer"), (header.COMMAND_ID, command.id.encode()), (header.EPOCH, b"1")]
             value = answers.encode(self._answer(command), encoding)
-            self._cluster.append(self._answers, 0, None, value, told)
+            self._cluster.append(self._answers, 0, None, value, headers)
 
     def _answer(self, command: Command) -> Answer:
         at_ms = self._cluster.now_ms

@@ -312,9 +312,9 @@ class MemoryConsumer(_InMemory):
                 got += self._gone(name)
                 continue
             log = self._cluster.log(*name)
-            some = log[at : at + most - len(got)] if at < len(log) else ()
-            got += map(MemoryMessage, some)
-            at += len(some)
+            records = log[at : at + most - len(got)] if at < len(log) else ()
+            got += map(MemoryMessage, records)
+            at += len(records)
             self._next[name] = at
             if self._tells_end and at >= len(log) and self._ends_told.get(name) != at and len(got) < most:
                 self._ends_told[name] = at

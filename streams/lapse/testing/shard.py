@@ -85,8 +85,8 @@ class MemoryShard:
 
     def _claim(self, changelog: Changelog) -> None:
         """Begin an epoch like a worker's store: first tell readers of deliveries, then write the journal."""
-        told = [(header.KIND, b"epoch"), (header.EPOCH, b"%d" % self._epoch)]
-        self._cluster.append(self._deliveries, self.partition, None, b"", told)
+        headers = [(header.KIND, b"epoch"), (header.EPOCH, b"%d" % self._epoch)]
+        self._cluster.append(self._deliveries, self.partition, None, b"", headers)
         self._write_journal([(claim_key(self._epoch), b"lapse.testing")])
         changelog.take(claim_key(self._epoch), b"lapse.testing", epoch_header(self._epoch))
 

@@ -154,8 +154,8 @@ class Follower(Mover):
 
         Messages that wait at one shard count against the room at another, since a consumer's backlog spans all of them.
         """
-        asked = Command(command="transfer", transfer=self._transfer, spare=True, top_n=0)
-        there = self._target_side.ask(asked).values()
+        command = Command(command="transfer", transfer=self._transfer, spare=True, top_n=0)
+        there = self._target_side.ask(command).values()
         wanted = Counter({"": sum(int(answer.counts["wanted"]) for answer in there)})
         for answer in there:
             wanted.update({one.filter: one.wanted for one in answer.demands})
@@ -173,8 +173,8 @@ class Follower(Mover):
         if time.monotonic() < self._formats_known_until:
             return not self._formats_differ
         self._formats_known_until = time.monotonic() + _FORMATS_S
-        asked = Command(command="transfer", transfer=self._transfer, spare=True, top_n=0)
-        here = {answer.value_format for answer in self._source_side.ask(asked).values()}
+        command = Command(command="transfer", transfer=self._transfer, spare=True, top_n=0)
+        here = {answer.value_format for answer in self._source_side.ask(command).values()}
         if here != there and not self._formats_differ:
             logger.warning(
                 "%s reads payloads as %s, and queue %s here as %s. So subscriptions with a filter get nothing "

@@ -105,8 +105,8 @@ class Orders:
         """Return the ids of the topics that an order names, without topics that do not exist."""
         names = {BookmarkRange.parse(text).topic for texts in order.named.values() for text in texts}
         admin, ids = self._connection.admin(), {}
-        asked = admin.describe_topics(TopicCollection(sorted(names)), request_timeout=_PATIENCE_S) if names else {}
-        for name, answer in asked.items():
+        answers = admin.describe_topics(TopicCollection(sorted(names)), request_timeout=_PATIENCE_S) if names else {}
+        for name, answer in answers.items():
             try:
                 ids[name] = str(answer.result().topic_id)
             except KafkaException as error:

@@ -127,8 +127,8 @@ class QueueCommands:
 
     def scheduled_to_judge(self, command: Command, text: str) -> Iterator[tuple[str, int, list[int]]]:
         """Yield topic, partition and offsets of messages without a place that a filter covers as well (C82, C83)."""
-        asked = command.command in _ABOUT_SCHEDULED and command.filter and not chooses_spare_messages(command)
-        return self._shard.scheduled_to_judge(text) if asked else iter(())
+        judged = command.command in _ABOUT_SCHEDULED and command.filter and not chooses_spare_messages(command)
+        return self._shard.scheduled_to_judge(text) if judged else iter(())
 
     def _places_not_held(self, command: Command) -> Iterator[Sequence[int]]:
         """Yield places of messages that a settlement names and that its subscription does not hold (X4)."""
@@ -162,7 +162,7 @@ class QueueCommands:
         self._row_filter = row_filter
         if command.subscription:
             shard.note_heartbeat(command.subscription, at_ms)
-        asked = command.id, command.command, command.subscription, at_ms
+        context = command.id, command.command, command.subscription, at_ms
         handler = self._handlers.get(command.command)
         try:
             if handler is None:
@@ -184,12 +184,12 @@ class QueueCommands:
             facts = handler(command, at_ms, step)
         except CommandRefused as error:
             if command.answer != "none":
-                step.answers.append(CommandAnswer(*asked, error.refusal))
+                step.answers.append(CommandAnswer(*context, error.refusal))
             return
         if command.answer == "none" or (command.answer == "errors" and not facts.get("settlements")):
             return
         counts: Counts = facts.pop("counts", {})
-        step.answers.append(CommandAnswer(*asked, counts=tuple(counts.items()), facts=tuple(facts.items())))
+        step.answers.append(CommandAnswer(*context, counts=tuple(counts.items()), facts=tuple(facts.items())))
 
     def _named(self, command: Command) -> str:
         if not command.subscription:

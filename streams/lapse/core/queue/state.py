@@ -260,34 +260,34 @@ class QueueState:
         source = self.sources[change.source]
         while done < count:
             index, slot = divmod(place + done, SIZE)
-            some = min(SIZE - slot, count - done)
+            fitting = min(SIZE - slot, count - done)
             if self.as_of and self._contains(index):
-                done += some
+                done += fitting
                 continue
             segment = self.segments.get(index)
             if segment is None:
                 segment = self.segments[index] = Segment(index)
-            segment.state[slot : slot + some] = AVAILABLE
-            segment.used = slot + some
-            segment.held += some
-            segment.available += some
+            segment.state[slot : slot + fitting] = AVAILABLE
+            segment.used = slot + fitting
+            segment.held += fitting
+            segment.available += fitting
             if change.deadlines_ms is not None:
-                deadlines_ms = change.deadlines_ms[done : done + some]
-                segment.deadlines()[slot : slot + some] = deadlines_ms
+                deadlines_ms = change.deadlines_ms[done : done + fitting]
+                segment.deadlines()[slot : slot + fitting] = deadlines_ms
                 self.index.note_deadlines(segment, deadlines_ms)
             if change.facts:
                 counts = transferred_counts(change)
-                segment.delivery_counts()[slot : slot + some] = counts.deliveries
+                segment.delivery_counts()[slot : slot + fitting] = counts.deliveries
                 if counts.cancels:
-                    segment.cancel_counts()[slot : slot + some] = counts.cancels
+                    segment.cancel_counts()[slot : slot + fitting] = counts.cancels
             if change.traits is not NONE:
-                segment.set_traits(slot, slot + some, change.traits.slice(done, done + some))
-                self.index.note_traits(segment, slot, slot + some)
-            self.index.note_available(segment, slice(slot, slot + some))
-            segment.append_run(Run(slot, change.source, offset + done, some))
-            source.add(offset + done, place + done, some)
+                segment.set_traits(slot, slot + fitting, change.traits.slice(done, done + fitting))
+                self.index.note_traits(segment, slot, slot + fitting)
+            self.index.note_available(segment, slice(slot, slot + fitting))
+            segment.append_run(Run(slot, change.source, offset + done, fitting))
+            source.add(offset + done, place + done, fitting)
             self._touch(segment)
-            done += some
+            done += fitting
         self.next_place = place + count
         if offset < FIRST_REWOUND:
             source.next_offset = max(source.next_offset, offset + count)

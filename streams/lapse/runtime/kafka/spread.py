@@ -144,9 +144,9 @@ def _topic_groups(entities: Iterable[set[str]], subscribed: set[str]) -> list[To
     for number, topics in enumerate(entities):
         mine, count = topics & subscribed, 1
         for other in {at[topic] for topic in mine if topic in at}:
-            more, some = groups.pop(other)
+            more, others = groups.pop(other)
             mine |= more
-            count += some
+            count += others
         if mine:
             groups[number] = mine, count
             at.update(dict.fromkeys(mine, number))

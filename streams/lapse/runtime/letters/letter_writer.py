@@ -75,15 +75,15 @@ class LetterWriter:
         for letter in letters:
             which, parts = by_partition.setdefault((letter.topic, letter.partition), ([], []))
             if isinstance(letter, Packed):
-                some: Sequence[bytes] = letter.records
+                batch: Sequence[bytes] = letter.records
             else:
-                some = [packed(letter.key, letter.value, len(letter.headers), packed_headers(letter.headers))]
+                batch = [packed(letter.key, letter.value, len(letter.headers), packed_headers(letter.headers))]
                 single += 1
                 if single % _AT_ONCE == 0:
                     await asyncio.sleep(0)  # other tasks have a turn (C60)
-            which += range(count, count + len(some))
-            parts.append(some)
-            count += len(some)
+            which += range(count, count + len(batch))
+            parts.append(batch)
+            count += len(batch)
         lots = [_Lot(topic, partition, joined(parts)) for (topic, partition), (_, parts) in by_partition.items()]
         refused: dict[int, Refusal] = {}
         found = await asyncio.gather(*(self._write_in_order(lot, 0, len(lot.rows)) for lot in lots))

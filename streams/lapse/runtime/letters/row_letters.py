@@ -51,9 +51,9 @@ class RowLetters:
         if not left:
             return run
         letters = list(run)
-        some = np.array(left, np.intp)
+        rows = np.array(left, np.intp)
         objects = list(records)
-        dead = with_records(messages.select(some), [objects[at] for at in left])
+        dead = with_records(messages.select(rows), [objects[at] for at in left])
         for at, letter in zip(left, self._by_object.pack(dead), strict=True):
             letters[at] = letter
         return letters

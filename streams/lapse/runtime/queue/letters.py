@@ -136,6 +136,6 @@ def _portions(records: Sequence[Any | None]) -> Iterator[tuple[int, Sequence[Any
         at_once = _ROWS_AT_ONCE if isinstance(part, Rows) else _AT_ONCE
         at_once = -(-len(part) // -(-len(part) // at_once)) if part else at_once  # equal portions
         for first in range(0, len(part), at_once):
-            some = part[first : first + at_once]
-            yield done, some
-            done += len(some)
+            batch = part[first : first + at_once]
+            yield done, batch
+            done += len(batch)

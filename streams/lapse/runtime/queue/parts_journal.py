@@ -61,11 +61,11 @@ class PartsJournal:
         if not self._left:
             return
         for before in [one for one in self._left if one <= offset]:
-            some = self._left.pop(before)
+            items = self._left.pop(before)
             if before < offset:  # the command was refused this time
-                self._items += [(key, None) for key, _ in some]
+                self._items += [(key, None) for key, _ in items]
                 continue
-            for key, value in some:
+            for key, value in items:
                 self._keys.append(key)
                 self._take(orjson.loads(value))
             self._noted = len(self._parts.settled)

@@ -58,11 +58,11 @@ class Intake:
         while taken < most and spent_s < STEP_S and not self._topics.replaced and not (is_over and is_over()):
             at_once = min(self._machine.most_at_once, self._pace.at_once, most - taken)
             began_s = time.thread_time()
-            some = self._inbox.take_messages(at_once)
+            messages = self._inbox.take_messages(at_once)
             cpu_s = time.thread_time() - began_s
-            self._pace.note_time(some, cpu_s)
-            taken, spent_s = taken + some, spent_s + cpu_s
-            if some < at_once:
+            self._pace.note_time(messages, cpu_s)
+            taken, spent_s = taken + messages, spent_s + cpu_s
+            if messages < at_once:
                 break
             if taken < most or is_over is not None:
                 await asyncio.sleep(0)  # other tasks have a turn

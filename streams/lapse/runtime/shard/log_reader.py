@@ -180,9 +180,9 @@ class LogReader:
         Raises:
             KafkaTimeoutError: no answer, or a topic is missing.
         """
-        asked = list(tps)
-        ends = _all_of(asked, await self.existing_ends(asked))
-        return ends if instant_ms is None else ends | await self._written_since(asked, instant_ms)
+        wanted = list(tps)
+        ends = _all_of(wanted, await self.existing_ends(wanted))
+        return ends if instant_ms is None else ends | await self._written_since(wanted, instant_ms)
 
     async def _written_since(self, tps: Iterable[TP], instant_ms: int) -> dict[TP, int]:
         """Return the first offset at or after an instant, ms since the epoch, of partitions that have one."""
@@ -215,8 +215,8 @@ class LogReader:
         Raises:
             KafkaTimeoutError: no answer, or a topic is missing.
         """
-        asked = list(tps)
-        return _all_of(asked, await self._offsets_of_existing(self._begins, asked))
+        wanted = list(tps)
+        return _all_of(wanted, await self._offsets_of_existing(self._begins, wanted))
 
     async def _offsets_of_existing(
         self, offsets: SharedQuestion[TopicPartition, int], tps: Iterable[TP]

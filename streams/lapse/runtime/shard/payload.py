@@ -64,8 +64,8 @@ class Chunk:
             return [], 0
         if len(self.records) == behind - self.first:
             return list(self.records[first - self.first : stop - self.first]), stop - first
-        some = [self.find(offset) for offset in range(first, stop)]
-        return some, sum(record is not None for record in some)
+        records = [self.find(offset) for offset in range(first, stop)]
+        return records, sum(record is not None for record in records)
 
 
 class SourceWindow:
@@ -163,11 +163,11 @@ class SourceWindow:
             if at < 0 or not isinstance(records := self._chunks[at].records, FetchedRows):
                 break
             stop = int(np.searchsorted(offsets, records[-1].offset, "right"))
-            some = records.at(offsets[done:stop])
-            if some is None:
+            rows = records.at(offsets[done:stop])
+            if rows is None:
                 break
-            found.append(some)
-            self._handed_out(at, len(some))
+            found.append(rows)
+            self._handed_out(at, len(rows))
             done = stop
         return found
 
@@ -290,21 +290,21 @@ class PayloadWindow:
         parts: list[FetchedRows] = []
         done = 0
         while True:
-            parts += (some := window.rows(offsets[done:]))
-            done += sum(map(len, some))
+            parts += (kept := window.rows(offsets[done:]))
+            done += sum(map(len, kept))
             if done == len(offsets) or window.get(int(offsets[done]), used=False) is not None:
                 return parts, ()
             last = _close_to(offsets, done)
             records = await self._reader.read(topic, partition, int(offsets[done]), int(offsets[last]))
             if not records:
                 return parts, ()
-            asked = offsets[done : int(np.searchsorted(offsets, records[-1].offset, "right"))]
-            found = records.at(asked) if isinstance(records, FetchedRows) else None
+            wanted = offsets[done : int(np.searchsorted(offsets, records[-1].offset, "right"))]
+            found = records.at(wanted) if isinstance(records, FetchedRows) else None
             if found is None:
                 return parts, records
             parts.append(found)
             done += len(found)
-            window.insert(records, taken=asked)
+            window.insert(records, taken=wanted)
 
     async def _rewound(self, topic: str, partition: int, positions: Sequence[int], used: bool) -> list[Record | None]:
         """Return records of messages some of which a rewind brought back; each has its message's position."""
@@ -425,8 +425,8 @@ def _size_of(records: Sequence[Record]) -> int:
     """Return about how many bytes records take in memory, estimated from the first of them."""
     if isinstance(records, FetchedRows):
         return records.size_bytes()
-    some = records[:16]
-    mean = sum(len(record.value or b"") + len(record.key or b"") for record in some) / len(some)
+    sample = records[:16]
+    mean = sum(len(record.value or b"") + len(record.key or b"") for record in sample) / len(sample)
     return int(len(records) * (mean + _RECORD_OVERHEAD_BYTES))
 
 

@@ -51,9 +51,9 @@ class SowLetters:
                 letters, about = [], []
             elif first:
                 await asyncio.sleep(0)
-            some = flight.core.letters[first : first + _AT_ONCE]
-            letters += self._output.letters(list(map(_with_key, some)))
-            about += some
+            part = flight.core.letters[first : first + _AT_ONCE]
+            letters += self._output.letters(list(map(_with_key, part)))
+            about += part
         if letters:
             yield letters, about
 

@@ -145,11 +145,11 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
             return len(records)
         taken, began = 0, time.thread_time()
         while taken < len(records) and time.thread_time() - began < _TURN_S:
-            some = records[taken : self._standing.arrivals.end(records, taken)]
-            with self._standing.at_work(len(some), self._standing.arrivals):
-                self._arrive(topic, partition, some)
+            part = records[taken : self._standing.arrivals.end(records, taken)]
+            with self._standing.at_work(len(part), self._standing.arrivals):
+                self._arrive(topic, partition, part)
             self._end_too_costly()
-            taken += len(some)
+            taken += len(part)
         return taken
 
     def _arrive(self, topic: str, partition: int, records: Sequence[Any]) -> None:

@@ -280,8 +280,8 @@ class Cluster:
         late: list[str] = []
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
         parts = _parts(resources, lambda _: 4)
-        asked = [self._admin.describe_configs(some, request_timeout=within_s) for some in parts]  # all at once
-        for resource, future in itertools.chain.from_iterable(one.items() for one in asked):
+        answers = [self._admin.describe_configs(part, request_timeout=within_s) for part in parts]  # all at once
+        for resource, future in itertools.chain.from_iterable(one.items() for one in answers):
             try:
                 found[resource.name] = future.result()
             except KafkaException as error:

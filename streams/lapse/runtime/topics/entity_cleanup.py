@@ -287,8 +287,8 @@ class EntityCleanup:
     async def _delete_topics(self, admin: AIOKafkaAdminClient, topics: list[str]) -> dict[str, str]:
         """Delete topics in several requests; return those that are refused, each with the reason."""
         refused: dict[str, str] = {}
-        for some in (topics[first : first + _AT_ONCE] for first in range(0, len(topics), _AT_ONCE)):
-            answer = await admin.delete_topics(some)
+        for batch in (topics[first : first + _AT_ONCE] for first in range(0, len(topics), _AT_ONCE)):
+            answer = await admin.delete_topics(batch)
             refused |= {
                 name: for_code(code).__name__
                 for name, code in answer.topic_error_codes

@@ -59,9 +59,9 @@ def lacking(admin: AdminClient, topics: Iterable[Wanted]) -> tuple[dict[str, tup
     needed = {topic.name: _NEEDED.get(topic.role, ()) for topic in topics}
     found: dict[str, tuple[str, ...]] = {}
     names = list(needed)
-    for some in (names[:_FIRST], names[_FIRST:]):
+    for part in (names[:_FIRST], names[_FIRST:]):
         restricted = False
-        for name, permitted in _asked(admin, some):
+        for name, permitted in _asked(admin, part):
             if permitted is None:
                 continue
             restricted |= AclOperation.ALTER not in permitted
@@ -93,9 +93,9 @@ def _asked(admin: AdminClient, topics: Iterable[str]) -> Iterable[tuple[str, fro
     """Yield what we may do with each existing topic; None if we may not even see it."""
     names = sorted(topics)
     for first in range(0, len(names), _MOST_AT_ONCE):
-        some = TopicCollection(names[first : first + _MOST_AT_ONCE])
-        asked = admin.describe_topics(some, include_authorized_operations=True, request_timeout=_PATIENCE_S)
-        for name, future in asked.items():
+        batch = TopicCollection(names[first : first + _MOST_AT_ONCE])
+        answers = admin.describe_topics(batch, include_authorized_operations=True, request_timeout=_PATIENCE_S)
+        for name, future in answers.items():
             try:
                 permitted = future.result().authorized_operations
             except KafkaException as error:

@@ -63,11 +63,11 @@ async def _of_many(
     await admin.start()
     try:
         for first in range(0, len(topics), _AT_ONCE):
-            some = [
+            resources = [
                 ConfigResource(ConfigResourceType.TOPIC, topic, configs=wanted)
                 for topic in topics[first : first + _AT_ONCE]
             ]
-            for answer in await admin.describe_configs(some):
+            for answer in await admin.describe_configs(resources):
                 found.update(_answered(answer))
     finally:
         await admin.close()

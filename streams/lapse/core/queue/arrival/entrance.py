@@ -80,11 +80,11 @@ class Entrance:
             if not room:
                 break
             stop = min(stop, room)
-            some = records if stop == len(records) else records[:stop]
-            arrivals: Arrivals | None = classify_records(some, self._settings.name, self._settings.expiration_of(topic))
-            if arrivals and arrivals.scheduled and (cut := _first_index_after_due(some, arrivals, now_ms)) < stop:
-                stop, some, arrivals = cut, records[:cut], None
-            self._take_in(number, topic, partition, some, arrivals, step, now_ms)
+            part = records if stop == len(records) else records[:stop]
+            arrivals: Arrivals | None = classify_records(part, self._settings.name, self._settings.expiration_of(topic))
+            if arrivals and arrivals.scheduled and (cut := _first_index_after_due(part, arrivals, now_ms)) < stop:
+                stop, part, arrivals = cut, records[:cut], None
+            self._take_in(number, topic, partition, part, arrivals, step, now_ms)
             records = records[stop:]
         return given - len(records)
 
@@ -193,11 +193,11 @@ class Entrance:
 
     def _record_scheduled_events(self, source: Source, arrivals: Arrivals, now_ms: int, step: Step) -> None:
         """Write one event for all scheduled messages of a batch (L5, D4)."""
-        some = [one for one in arrivals.scheduled if not one.transfer]
-        if some:
-            offsets = np.array([one.offset for one in some], np.int64)
-            deadlines_ms = np.array([one.deadline_ms for one in some], np.int64)
-            none_yet = np.zeros(len(some), np.uint32)
+        scheduled = [one for one in arrivals.scheduled if not one.transfer]
+        if scheduled:
+            offsets = np.array([one.offset for one in scheduled], np.int64)
+            deadlines_ms = np.array([one.deadline_ms for one in scheduled], np.int64)
+            none_yet = np.zeros(len(scheduled), np.uint32)
             messages = Messages(source.topic, source.partition, offsets, deadlines_ms, none_yet, None)
             row = route(Trigger.ARRIVE, Guard.LATER).row(State.UNREAD)
             step.events.append(ShardEvent(row.event, now_ms, messages))

@@ -68,17 +68,17 @@ class Sources:
             run = segment.run_at(int(slots[at]))
             behind = run.slot + run.count
             stop = len(slots) if slots[-1] < behind else int(np.searchsorted(slots, behind))
-            some = slots[at:stop]
+            part = slots[at:stop]
             source = self._sources[run.source]
             yield (
                 run.source,
                 Messages(
                     source.topic,
                     source.partition,
-                    (some + (run.offset - run.slot)).astype(np.int64, copy=False),
-                    None if segment.deadline_ms is None else segment.deadline_ms[some],
-                    segment.deliveries[some],
-                    None if segment.cancels is None else segment.cancels[some],
+                    (part + (run.offset - run.slot)).astype(np.int64, copy=False),
+                    None if segment.deadline_ms is None else segment.deadline_ms[part],
+                    segment.deliveries[part],
+                    None if segment.cancels is None else segment.cancels[part],
                 ),
             )
             at = stop

@@ -113,9 +113,9 @@ class WaitingGroups:
         if len(slots) == 1:
             return {(0, int(column[0])): slots.tolist()}
         order = np.argsort(column, kind="stable")
-        column, some = column[order], slots[order].tolist()
-        edges = [0, *(np.flatnonzero(np.diff(column)) + 1).tolist(), len(some)]
-        return {(0, int(column[first])): some[first:stop] for first, stop in pairwise(edges) if stop > first}
+        column, ordered = column[order], slots[order].tolist()
+        edges = [0, *(np.flatnonzero(np.diff(column)) + 1).tolist(), len(ordered)]
+        return {(0, int(column[first])): ordered[first:stop] for first, stop in pairwise(edges) if stop > first}
 
     # The heap
 

@@ -245,15 +245,15 @@ class Transitions:
         if reason is not Reason.TIME_LIMIT and self._settings.expiration.enabled and segment.deadline_ms is not None:
             holds |= segment.deadline_ms[slots] <= now_ms
         for bits, which in _distinct_values(holds):
-            some = slots[which]
+            alike = slots[which]
             if reason is not None:
                 reasons = in_order((reason, Reason.TIME_LIMIT) if bits else (reason,))
             else:
-                state = State(int(segment.state[some[0]]))
+                state = State(int(segment.state[alike[0]]))
                 found = (along.row(state).reason for bit, along in _REVIEW if bits & bit)
                 reasons = in_order(one for one in found if one is not None)
             if reasons:
-                self._remove(segment, some, reasons, now_ms, step, subscription, detail)
+                self._remove(segment, alike, reasons, now_ms, step, subscription, detail)
 
     def _remove(
         self,

@@ -127,10 +127,10 @@ class Truncation:
 
     def _undeliver(self, segment: Segment, slots: NDArray[np.intp], step: Step) -> None:
         for of_state in (State.LEASED, State.SENT):
-            some = slots[segment.state[slots] == of_state]
-            if len(some):
+            matching = slots[segment.state[slots] == of_state]
+            if len(matching):
                 kind = route(Trigger.UNDELIVER).row(of_state).changes[0]
-                self._decisions.apply_change(Change(kind, places_of([(segment, some)])), step)
+                self._decisions.apply_change(Change(kind, places_of([(segment, matching)])), step)
 
     def _remove_below_offset(self, number: int, begin_offset: int, trigger: Trigger, now_ms: int, step: Step) -> bool:
         """Remove a source's messages below an offset to which a trigger applies. Return False if some are left."""

@@ -91,11 +91,11 @@ class NamedSettlement:
     def _read(self, most: int) -> None:
         command, begin = self._command, len(self._named)
         try:
-            some = [BookmarkRange.parse(text) for text in command.bookmarks[begin : begin + most]]
+            ranges = [BookmarkRange.parse(text) for text in command.bookmarks[begin : begin + most]]
         except ValueError as error:
             self._fault = CommandRefused(f"{command.command}: {error}")
             return
-        claims = [Claim(one.topic, one.partition, one.first, one.last, one.delivery_count, one.epoch) for one in some]
+        claims = [Claim(one.topic, one.partition, one.first, one.last, one.delivery_count, one.epoch) for one in ranges]
         self._named += claims
         self._looks += sum(min(claim.last - claim.first + 1, self._there) for claim in claims)
         if len(self._named) > 1 and self._looks > 2 * self._there + MOST_REPEATED:
@@ -199,7 +199,7 @@ def _numbers_of(outcomes: list[Outcome], claims: list[Claim], order: NDArray[np.
     sources, firsts = sources[: len(claims)], firsts[: len(claims)]
     numbers = np.zeros(len(outcomes), np.intp)
     for source in np.unique(of).tolist():
-        some = np.flatnonzero(of == source)
+        members = np.flatnonzero(of == source)
         begin, end = np.searchsorted(sources, (source, source + 1)).tolist()
-        numbers[some] = order[begin + np.searchsorted(firsts[begin:end], at[some], "right") - 1]
+        numbers[members] = order[begin + np.searchsorted(firsts[begin:end], at[members], "right") - 1]
     return numbers

@@ -126,30 +126,30 @@ class Settling:
         """
         until_ms = min(now_ms + delay_ms, NEVER) if delay_ms else 0
         retries = action is SettleAction.CANCEL and delay_ms is None
-        asked = Settlement(action, subscription, now_ms, step, until_ms, row_filter, retries, fault)
+        settling = Settlement(action, subscription, now_ms, step, until_ms, row_filter, retries, fault)
         if self._settings.traits.barrier is not None:  # the remainder of a range must not count as a bookmark
             claims = [claim if claim.names_one else claim._replace(found=True) for claim in claims]
         # With a row filter each claim is judged separately, since a part of it may be held or visible.
         one_by_one = (
-            settlement.without_repeats(claims, asked.outcomes) if row_filter else self._settle_runs(asked, claims)
+            settlement.without_repeats(claims, settling.outcomes) if row_filter else self._settle_runs(settling, claims)
         )
         for claim in one_by_one:
-            since = len(asked.outcomes)
+            since = len(settling.outcomes)
             if self._is_of_another_topic(claim):
-                asked.add_result(claim, Result.STALE)
-            elif action is SettleAction.CANCEL and self._withdraw(asked, claim):
+                settling.add_result(claim, Result.STALE)
+            elif action is SettleAction.CANCEL and self._withdraw(settling, claim):
                 continue
             elif action is SettleAction.ACKNOWLEDGE and self._state.scheduled.ready:
-                for part in self._without_held(asked, claim):
-                    self._settle_part(asked, part)
+                for part in self._without_held(settling, claim):
+                    self._settle_part(settling, part)
             else:
-                self._settle_part(asked, claim)
+                self._settle_part(settling, claim)
             if row_filter:
-                settlement.join_outcomes(asked.outcomes, since)
+                settlement.join_outcomes(settling.outcomes, since)
         known = self._state.subscriptions.get(subscription)
-        if known is not None and known.idle_until_ms and any(one.result is Result.SETTLED for one in asked.outcomes):
+        if known is not None and known.idle_until_ms and any(one.result is Result.SETTLED for one in settling.outcomes):
             known.idle_until_ms = now_ms
-        return self._state.rewinds.with_stale_results(asked.outcomes)
+        return self._state.rewinds.with_stale_results(settling.outcomes)
 
     def renew(
         self,
@@ -166,22 +166,22 @@ class Settling:
             The outcomes in the order of the claims, and the end of the renewed leases, ms since the epoch.
         """
         asked_ms = self._settings.lease_ms if lease_ms is None else min(lease_ms, self._settings.max_lease_ms)
-        asked = Settlement(SettleAction.RENEW, subscription, now_ms, step, now_ms + asked_ms, row_filter)
+        settling = Settlement(SettleAction.RENEW, subscription, now_ms, step, now_ms + asked_ms, row_filter)
         one_by_one = (
-            settlement.without_repeats(claims, asked.outcomes) if row_filter else self._settle_runs(asked, claims)
+            settlement.without_repeats(claims, settling.outcomes) if row_filter else self._settle_runs(settling, claims)
         )
         for claim in one_by_one:
-            since = len(asked.outcomes)
+            since = len(settling.outcomes)
             if self._is_of_another_topic(claim):
-                asked.add_result(claim, Result.STALE)
+                settling.add_result(claim, Result.STALE)
             else:
-                self._settle_active(asked, claim)
+                self._settle_active(settling, claim)
             if row_filter:
-                settlement.join_outcomes(asked.outcomes, since)
+                settlement.join_outcomes(settling.outcomes, since)
         known = self._state.subscriptions.get(subscription)
         if known is not None:
-            known.settled += sum(one.result is Result.SETTLED for one in asked.outcomes)
-        return self._state.rewinds.with_stale_results(asked.outcomes), asked.until_ms
+            known.settled += sum(one.result is Result.SETTLED for one in settling.outcomes)
+        return self._state.rewinds.with_stale_results(settling.outcomes), settling.until_ms
 
     def _settle_part(self, asked: Settlement, claim: Claim) -> None:
         """Settle the messages of a claim, active or not."""
