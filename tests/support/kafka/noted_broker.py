@@ -54,7 +54,7 @@ class Broker:
         self.done = self.ticks = 0
         self.runner: Runner | None = None
 
-    async def send(self, outputs: list[Any]) -> list[asyncio.Future[RecordMetadata]]:
+    async def send(self, outputs: list[Any], *_: Any) -> list[asyncio.Future[RecordMetadata]]:
         self.happened.append("send")
         return [asyncio.ensure_future(self._sent())]
 

@@ -61,10 +61,12 @@ def main() -> None:
         died.touch()
         os._exit(9)
 
-    async def send_or_end(self: BatchProducer, outputs: Iterable[Output | Packed]) -> list[asyncio.Future[Any]]:
+    async def send_or_end(
+        self: BatchProducer, outputs: Iterable[Output | Packed], *leases: Any
+    ) -> list[asyncio.Future[Any]]:
         outputs = list(outputs)
         if died.exists():
-            return await send(self, outputs)
+            return await send(self, outputs, *leases)
         if any(answers(output, command) for output in outputs for command in commands):
             end()
         if any(holds(output, b"before") for output in outputs):
@@ -72,9 +74,9 @@ def main() -> None:
         for word in (b"half", b"after"):
             if any(holds(output, word) for output in outputs):
                 kept = [without(output, word) for output in outputs] if word == b"half" else outputs
-                await asyncio.gather(*await send(self, kept))
+                await asyncio.gather(*await send(self, kept, *leases))
                 end()
-        return await send(self, outputs)
+        return await send(self, outputs, *leases)
 
     write = LetterWriter.write
 

@@ -36,7 +36,7 @@ class QueueBroker(Broker):
         self.delivered: list[int] = []
         self.leased: list[tuple[int, int]] = []
 
-    async def send(self, outputs: list[Any]) -> list[asyncio.Future[RecordMetadata]]:
+    async def send(self, outputs: list[Any], *leases: Any) -> list[asyncio.Future[RecordMetadata]]:
         topic = names.deliveries("prices")
         found = [orjson.loads(one.value or b"-1") for one in outputs_of(outputs) if one.topic == topic and one.key]
         self.delivered += found
@@ -44,7 +44,7 @@ class QueueBroker(Broker):
             whole = [(key, value) for key, value in self.journal.items() if value is not None]
             journaled = QueueShard(self.settings, restore(whole).state)
             self.leased.append((len(self.delivered), journaled.depth()["leased"]))
-        return await super().send(outputs)
+        return await super().send(outputs, *leases)
 
 
 @pytest.mark.feature("Q16", "D4", "C55", "X10")

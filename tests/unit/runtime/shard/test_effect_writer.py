@@ -39,7 +39,7 @@ class Log:
     def __init__(self) -> None:
         self.values: list[bytes | None] = []
 
-    async def send(self, outputs: Iterable[Output | Packed]) -> list[asyncio.Future[Any]]:
+    async def send(self, outputs: Iterable[Output | Packed], *_: object) -> list[asyncio.Future[Any]]:
         self.values += [one.value for one in outputs if isinstance(one, Output)]
         return []
 

@@ -121,7 +121,7 @@ def test_a_deletion_by_filter_leaves_others_their_turn_and_is_not_counted_as_don
     answers: list[bytes] = []
     send = broker.send
 
-    async def sent(outputs: list[Any]) -> list[asyncio.Future[None]]:
+    async def sent(outputs: list[Any], *_: Any) -> list[asyncio.Future[None]]:
         answers.extend(one.value for one in outputs if dict(getattr(one, "headers", ())).get("lapse-kind") == b"answer")
         return await send(outputs)
 
@@ -177,7 +177,7 @@ def listen(broker: Broker) -> tuple[list[bytes], list[bytes]]:
     answers: list[bytes] = []
     send = broker.send
 
-    async def sent(outputs: list[Any]) -> list[asyncio.Future[None]]:
+    async def sent(outputs: list[Any], *_: Any) -> list[asyncio.Future[None]]:
         for one in outputs:
             if isinstance(one, Packed) and one.topic == "lapse.prices.deliveries":
                 told.extend(record[1 : 1 + record[0] // 2] for record in one.records)
@@ -264,7 +264,7 @@ def test_a_delivery_that_kafka_does_not_take_ends_the_process(
         delivery: asyncio.Future[Any] = loop.create_future()
 
         class Silent:
-            async def send(self, outputs: Sequence[Any]) -> list[asyncio.Future[Any]]:
+            async def send(self, outputs: Sequence[Any], *_: object) -> list[asyncio.Future[Any]]:
                 return [delivery]
 
         silent: Any = Silent()
