@@ -20,8 +20,34 @@ MOST_EMPTY_ITEMS: Final = 1 << 16
 _LONG_BYTES: Final = 10
 _SIZES: Final = {"boolean": 1, "float": 4, "double": 8}
 _RECORDS: Final = frozenset({"record", "error"})
-_CONTAINERS: Final = _RECORDS | {"array", "map"}
-_ONE_NUMBER: Final = frozenset({"int", "long", "enum"})
+_BLOCKS: Final = frozenset({"array", "map"})
+_CONTAINERS: Final = _BLOCKS | {"record"}
+_KINDS: Final = {
+    **dict.fromkeys(_RECORDS, "record"),
+    **dict.fromkeys(("int", "long", "enum"), "number"),
+    **dict.fromkeys(("string", "bytes"), "text"),
+    **dict.fromkeys(("null", "boolean", "float", "double", "fixed"), "sized"),
+}
+_LEAVES: Final = frozenset({"number", "text", "sized"})
+
+
+class _Part:
+    """A part of a schema, as payloads are walked by it.
+
+    Attributes:
+        kind: `record`, `union`, `array`, `map`, `number`, `text` or `sized`.
+        inner: the fields of a record, last first; the branches of a union; the items of an array; the values of a map.
+        size_bytes: the size of a value, if it is `sized`.
+        is_empty: whether its values take no bytes.
+    """
+
+    __slots__ = ("inner", "is_empty", "kind", "size_bytes")
+
+    def __init__(self) -> None:
+        self.kind = ""
+        self.inner: list[_Part] = []
+        self.size_bytes = 0
+        self.is_empty = False
 
 
 class AvroBounds:
@@ -38,8 +64,12 @@ class AvroBounds:
         self._schema = schema
         self._records = sum(kind_of(one) in _RECORDS for one in schema.names.values())
         self._refuse_endless()
-        self._has_empty_items = self._look_for_empty_items()
-        self._walked = self._is_recursive() or self._has_empty_items
+        recursive = self._is_recursive()
+        parts = self._parts()
+        _note_empty(parts)
+        self._root = parts[0]
+        self._has_empty_items = any(part.kind == "array" and part.inner[0].is_empty for part in parts)
+        self._walked = recursive or self._has_empty_items
 
     def check(self, data: bytes, at: int) -> None:
         """Check a payload.
@@ -71,40 +101,71 @@ class AvroBounds:
         """
         empty_items = 0
         # Parts still to read: a part of the schema, its level, and the number of items left in its block.
-        ahead: list[tuple[Any, int, int]] = [(self._schema.tree, 1, 0)]
+        ahead: list[tuple[_Part, int, int]] = [(self._root, 1, 0)]
         while ahead:
             part, level, left = ahead.pop()
-            part = self._type(part)
-            kind = kind_of(part)
+            kind = part.kind
             if level > MOST_LEVELS and kind in _CONTAINERS:
                 raise ValueError(f"nested more than {MOST_LEVELS} deep")
-            if kind in _RECORDS:
-                ahead.extend((field["type"], level + 1, 0) for field in reversed(part["fields"]))
+            if kind == "record":
+                ahead += [(field, level + 1, 0) for field in part.inner]
             elif kind == "union":
                 branch, at = _number(data, at)
-                if not 0 <= branch < len(part):
+                if not 0 <= branch < len(part.inner):
                     raise ValueError(f"the union at byte {at} has no branch {branch}")
-                ahead.append((part[branch], level, 0))
-            elif kind in ("array", "map"):
+                ahead.append((part.inner[branch], level, 0))
+            elif kind in _BLOCKS:
+                inner = part.inner[0]
                 if not left:
-                    left, at = _number(data, at)
-                    if left < 0:
-                        left = -left
-                        _, at = _number(data, at)
+                    left, at = _begin_block(data, at)
                     if not left:
+                        continue
+                    if kind == "array" and inner.is_empty:
+                        empty_items += left
+                        if empty_items > MOST_EMPTY_ITEMS:
+                            raise ValueError(f"more than {MOST_EMPTY_ITEMS:,} items that take no bytes")
+                        left = 1
+                    elif left > len(data) - at:
+                        raise ValueError("it ends too early")  # otherwise as many items of no end would be walked
+                    if inner.kind in _LEAVES:
+                        at = _end_of_leaves(data, at, left, inner, keyed=kind == "map")
+                        ahead.append((part, level, 0))
                         continue
                 if kind == "map":
                     at = _end_of_text(data, at)
-                elif self._has_empty_items and self._is_empty_item(part["items"]):
-                    empty_items += left
-                    if empty_items > MOST_EMPTY_ITEMS:
-                        raise ValueError(f"more than {MOST_EMPTY_ITEMS:,} items that take no bytes")
-                    left = 1
                 ahead.append((part, level, left - 1))
-                ahead.append((part["items" if kind == "array" else "values"], level + 1, 0))
+                ahead.append((inner, level + 1, 0))
             else:
-                at = _end_of_leaf(data, at, kind, part)
+                at = _end_of_leaf(data, at, part)
         return at
+
+    def _parts(self) -> list[_Part]:
+        """Return the parts of the schema in the form in which payloads are walked, the whole schema first."""
+        root = _Part()
+        parts, known, ahead = [root], dict[str, _Part](), [(root, self._schema.tree)]
+        while ahead:
+            part, tree = ahead.pop()
+            tree = self._type(tree)
+            kind = kind_of(tree)
+            inner: list[Any] = []
+            if kind in _RECORDS:
+                inner = [field["type"] for field in reversed(tree["fields"])]
+            elif kind == "union":
+                inner = tree
+            elif kind in _BLOCKS:
+                inner = [tree["items" if kind == "array" else "values"]]
+            part.kind = _KINDS.get(kind, kind)
+            part.size_bytes = tree["size"] if kind == "fixed" else _SIZES.get(kind, 0)
+            for one in inner:
+                tree = self._type(one)
+                name = tree["name"] if kind_of(tree) in _RECORDS else ""
+                if name not in known:
+                    ahead.append((new := _Part(), tree))
+                    parts.append(new)
+                    if name:
+                        known[name] = new
+                part.inner.append(known[name] if name else new)
+        return parts
 
     def _type(self, part: Any) -> Any:
         """Return a part of the schema with names and nested types resolved."""
@@ -168,31 +229,16 @@ class AvroBounds:
             raise ValueError(f"{self._schema.label} is nested more than {MOST_LEVELS} deep")
         return recursive
 
-    def _look_for_empty_items(self) -> bool:
-        """Return whether the schema has an array of items of no bytes."""
-        ahead, seen = [self._schema.tree], set()
-        while ahead:
-            part = self._type(ahead.pop())
-            kind = kind_of(part)
-            if kind == "union":
-                ahead += part
-            elif kind in _RECORDS and part["name"] not in seen:
-                seen.add(part["name"])
-                ahead += [field["type"] for field in part["fields"]]
-            elif kind == "map":
-                ahead.append(part["values"])
-            elif kind == "array":
-                if self._is_empty_item(part["items"]):
-                    return True
-                ahead.append(part["items"])
-        return False
 
-    def _is_empty_item(self, part: Any) -> bool:
-        part = self._type(part)
-        kind = kind_of(part)
-        if kind in _RECORDS:
-            return all(self._is_empty_item(field["type"]) for field in part["fields"])
-        return kind == "null" or (kind == "fixed" and not part["size"])
+def _note_empty(parts: list[_Part]) -> None:
+    """Note which parts take no bytes: nulls, fixed ones of no size, and records of nothing else."""
+    changed = True
+    while changed:
+        changed = False
+        for part in parts:
+            empty = part.kind == "sized" and not part.size_bytes
+            if not part.is_empty and (empty or (part.kind == "record" and all(one.is_empty for one in part.inner))):
+                part.is_empty = changed = True
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
@@ -215,13 +261,47 @@ def _number(data: bytes, at: int) -> tuple[int, int]:
     raise ValueError(f"the number before byte {at} has more than 64 bits")
 
 
-def _end_of_leaf(data: bytes, at: int, kind: str, part: Any) -> int:
+def _begin_block(data: bytes, at: int) -> tuple[int, int]:
+    """Return how many items the next block of an array or map has, and the index of the first one.
+
+    Raises:
+        IndexError: the data ends too early.
+        ValueError: a number has more than 64 bits.
+    """
+    count, at = _number(data, at)
+    if count < 0:  # then the size of the block follows
+        return -count, _number(data, at)[1]
+    return count, at
+
+
+def _end_of_leaf(data: bytes, at: int, part: _Part) -> int:
     """Return the index of the end of a value that contains no others."""
-    if kind in _ONE_NUMBER:
+    if part.kind == "number":
         return _number(data, at)[1]
-    if kind in ("string", "bytes"):
-        return _end_of_text(data, at)
-    return at + (part["size"] if kind == "fixed" else _SIZES.get(kind, 0))
+    return _end_of_text(data, at) if part.kind == "text" else at + part.size_bytes
+
+
+def _end_of_leaves(data: bytes, at: int, count: int, part: _Part, *, keyed: bool) -> int:
+    """Return the index of the end of a block of values that contain no others, with or without keys.
+
+    Most lengths and many numbers are single bytes, which are read here.
+    """
+    kind, size_bytes = part.kind, part.size_bytes
+    if not keyed and kind == "sized":
+        return at + count * size_bytes
+    for _ in range(count):
+        if keyed:
+            first = data[at]
+            at = _end_of_text(data, at) if first & 0x81 else at + 1 + (first >> 1)
+        if kind == "sized":
+            at += size_bytes
+        else:
+            first = data[at]
+            if kind == "number":
+                at = _number(data, at)[1] if first & 0x80 else at + 1
+            else:
+                at = _end_of_text(data, at) if first & 0x81 else at + 1 + (first >> 1)
+    return at
 
 
 def _end_of_text(data: bytes, at: int) -> int:

@@ -199,32 +199,70 @@ def test_records_of_older_and_newer_writers_are_one_topic(
         assert len(keys()) == 4
 
 
+LINK = schema(
+    field("symbol", "string"),
+    field("next", ["null", "Quote"], default=None),
+    field("bids", {"type": "array", "items": "double"}),
+    field("none", {"type": "array", "items": "null"}),
+    field("sizes", {"type": "map", "values": "long"}),
+    field("raw", "bytes"),
+)
+LAST = b"\x00\x00\x00\x00\x00"
+"""The fields of a record behind its symbol, all of them empty."""
+
+MOST, LEAST = b"\x80" * 8 + b"\x20", b"\xff" * 8 + b"\x1f"
+"""2 to the power of 60, and its negative, as the count of a block."""
+
+HOSTILE = {
+    "10 KB overflow the decoder's stack": (b"\x02a\x02" * 5_000 + b"\x02a" + LAST, "nested more than 256 deep"),
+    "a branch that counts from the end": (b"\x02a\x01" * 5_000 + b"\x02a" + LAST, "has no branch -1"),
+    "doubles without end": (b"\x02a\x00" + MOST + LAST, "it ends too early"),
+    "doubles without end, with a size": (b"\x02a\x00" + LEAST + b"\x08" + LAST, "it ends too early"),
+    "nulls without end": (b"\x02a\x00\x00" + MOST + LAST, "more than 65,536 items that take no bytes"),
+    "a map without end": (b"\x02a\x00\x00\x00" + MOST + LAST, "it ends too early"),
+    "a text without end": (MOST + b"a" + LAST, "Expected 1152921504606846976 bytes"),
+    "bytes of a negative length": (b"\x02a\x00\x00\x00\x00\x01", "negative length"),
+    "a number without end": (b"\xff" * 30, "more than 64 bits"),
+    "keys of no bytes": (b"\x02a\x00\x00\x00" + b"\x80\xea\x30" + bytes(800_000), "it ends too early"),
+}
+
+
 @pytest.mark.feature("X7", "S1", "D1")
-def test_a_payload_that_would_end_the_process_in_its_decoder_is_a_letter(
+def test_a_payload_that_would_end_or_hold_up_the_process_in_its_decoder_is_a_letter(
     kafka: str, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """10 KB of a recursive schema overflow the decoder's stack; so does a branch that counts from the end."""
-    link = schema(field("symbol", "string"), field("next", ["null", "Quote"], default=None))
-    (tmp_path / "link.avsc").write_text(json.dumps(link), encoding="utf-8")
-    name, queue = unique("links"), unique("link-queue")
+    (tmp_path / "link.avsc").write_text(json.dumps(LINK), encoding="utf-8")
+    name, queue, framed = unique("links"), unique("link-queue"), unique("framed")
     avro_payloads = 'value_format = "avro"\nvalue_schema = "link.avsc"\n'
     entities = (
         f'[sow."{name}"]\nkey = "/symbol"\n{avro_payloads}\n[queue."{queue}"]\ntopics = ["{name}"]\n{avro_payloads}'
+        f'\n[sow."{framed}"]\nkey = "/symbol"\nvalue_format = "avro-confluent"\nvalue_schema = "link.avsc"\n'
+        'value_writer_schemas = { 1 = "link.avsc" }\n'
     )
     connection = Connection(kafka)
-    good = b"\x02a\x02\x02b\x00"
-    with Worker(tmp_path, kafka, unique("app"), entities), Publisher(connection) as publisher:
-        publisher.publish(name, b"\x02a\x02" * 5_000 + b"\x02a\x00")
-        publisher.publish(name, b"\x02a\x01" * 5_000 + b"\x02a\x00")
+    good = b"\x02a\x02\x02b" + LAST + LAST[1:]
+    head = b"\x00\x00\x00\x00\x01"
+    alien = {b"\x00": "not in Confluent's wire format", b"\x00" + b"\xff" * 4: "schema of id 4294967295; known are 1"}
+    with Worker(tmp_path, kafka, unique("app"), entities) as worker, Publisher(connection) as publisher:
+        for payload, _ in HOSTILE.values():
+            publisher.publish(name, payload)
+            publisher.publish(framed, head + payload)
+        for payload in alien:
+            publisher.publish(framed, payload)
         publisher.publish(name, good)
+        publisher.publish(framed, head + good)
         publisher.flush()
-        with SowClient(name, connection=connection) as client:
-            until(lambda: [record.value for record in client.query("/symbol = 'a'")] == [good], "the good one")
+        for topic, value in ((name, good), (framed, head + good)):
+            with SowClient(topic, connection=connection) as client:
+                until(lambda c=client, v=value: [one.value for one in c.query("/symbol = 'a'")] == [v], "the good one")
         with QueueSubscriber(queue, connection=connection, filter="/next/symbol = 'b'") as subscriber:
             delivery = next(iter(subscriber.messages(timeout=20)))
             assert delivery.value == good
             delivery.acknowledge()
-        letters = Tail(kafka, f"dlq.{name}").wait(2, 20)
-    told = [str(dict(letter.headers())["__dlq.errors.message"]) for letter in letters]
-    assert "nested more than 256 deep" in told[0]
-    assert "has no branch -1" in told[1]
+        expected = [text for _, text in HOSTILE.values()]
+        for topic, texts_told in ((name, expected), (framed, [*expected, *alien.values()])):
+            letters = Tail(kafka, f"dlq.{topic}").wait(len(texts_told), 20)
+            for letter, text in zip(letters, texts_told, strict=True):
+                assert text in str(dict(letter.headers())["__dlq.errors.message"])
+        assert worker.process is not None
+        assert worker.process.poll() is None

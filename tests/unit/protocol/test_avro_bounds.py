@@ -95,6 +95,24 @@ def test_a_billion_items_that_take_no_bytes_are_refused(items: object) -> None:
 
 
 @pytest.mark.feature("X7")
+@pytest.mark.parametrize(
+    "items",
+    [
+        *("boolean", "float", "double", "long", "string", "Link"),
+        {"type": "fixed", "name": "Four", "size": 4},
+        {"type": "record", "name": "Point", "fields": [{"name": "x", "type": "double"}]},
+    ],
+)
+@pytest.mark.parametrize("count", [b"\x80" * 8 + b"\x20", b"\xff" * 8 + b"\x1f\x08"])
+def test_more_items_than_bytes_are_refused_at_once(items: object, count: bytes) -> None:
+    """To walk 2 to the power of 60 items, none of which is there, would never end."""
+    many = {"name": "many", "type": {"type": "array", "items": items}}
+    schema = AvroSchema({**CHAIN, "fields": [*CHAIN["fields"], many]})  # type: ignore[misc]  # a list of fields
+    with pytest.raises(ValueError, match="it ends too early"):
+        AvroPayload(schema).parse(b"\x02a\x00" + count + bytes(300))
+
+
+@pytest.mark.feature("X7")
 def test_a_schema_that_is_too_deep_or_endless_is_refused() -> None:
     with pytest.raises(ValueError, match="record Self contains itself without end"):
         AvroBounds(AvroSchema({"type": "record", "name": "Self", "fields": [{"name": "me", "type": "Self"}]}))
