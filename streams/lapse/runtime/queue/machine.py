@@ -86,10 +86,8 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self._clock_ms = clock_ms
         self.merged_by_time = merged_by_time
         self.step_turns = self.delivery_turns = 1
-        self.delivery_patience_s, self.delivery_sendable_s = (
-            patience_s(settings.lease_ms),
-            sendable_s(settings.lease_ms),
-        )
+        self.delivery_patience_s = patience_s(settings.lease_ms)
+        self.delivery_sendable_s = sendable_s(settings.lease_ms)
         self._journal = QueueJournal(restored.state, epoch, restored)
         self._epoch = epoch
         self._replaced = False

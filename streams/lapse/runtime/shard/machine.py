@@ -246,8 +246,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
         if self.kept_answers is not None:
             self.kept_answers.expect(command)
         agreement = self.shard.agreement
-        retirement = agreement.retirement
-        if retirement is not None and retirement.phase is Phase.RETIRED:
+        if (retirement := agreement.retirement) is not None and retirement.phase is Phase.RETIRED:
             self._refuse(admitted, shard_message.deleted(self.shard.settings.name, retirement))
         elif command.command == "delete":
             asker = shard_message.asker(command, admitted.encoding)
@@ -269,10 +268,9 @@ class ShardMachine(ABC, Generic[C, S, F]):
             encoding: encoding of the command.
             offset: offset of the command on the commands topic.
         """
-        answers = self._step.answers
-        for answer in answers:
+        for answer in self._step.answers:
             self._answer(answer, encoding)
-        answers.clear()
+        self._step.answers.clear()
 
     def _refuse_unread(self, error: CommandError, at_ms: int) -> None:
         """Answer a record that is no command, or whose sender may not give it."""
