@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 from confluent_kafka import KafkaError, KafkaException
@@ -18,6 +18,7 @@ from lapse_client.letters.dead_letter import DeadLetter
 from lapse_client.letters.letter_queues import LetterQueues
 from lapse_client.letters.letter_sender import LetterSender
 from lapse_client.letters.redrive_line import Line as Line
+from lapse_client.letters.redrive_target import Target as Target
 from lapse_client.letters.redriven import Redriven
 from lapse_client.sow.newer_records import NewerRecords
 
@@ -69,22 +70,6 @@ class Choice:
                 and (matches is None or matches(Original(letter)))
             ):
                 yield letter
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """The target of a redrive, and the lifetime of the messages.
-
-    Attributes:
-        topic: the topic to send to; empty = each letter's origin.
-        lifetime: `default`: no lifetime, so that the queue's default applies; `original`: the old deadline; `new`:
-            `ttl_ms`.
-        ttl_ms: the new lifetime, in ms.
-    """
-
-    topic: str = ""
-    lifetime: Literal["default", "original", "new"] = "default"
-    ttl_ms: int = 0
 
 
 class Original:

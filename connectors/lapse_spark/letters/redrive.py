@@ -20,6 +20,7 @@ from lapse.core.lifetime import EXPIRES_AT_MS, TTL_MS
 from lapse.protocol import header as names
 from lapse.protocol.letter_family import LAPSE
 from lapse.protocol.redrive import MAX_REDRIVES, OF_FIRST, OF_OTHERS, OWN, message_id
+from lapse_client.letters.redrive_target import Target as Target
 from lapse_spark.connection import Connection
 from lapse_spark.letters import newer_records, origins, redriven, untaken
 from lapse_spark.records import dead_letter, header
@@ -114,22 +115,6 @@ def mark_refused(chosen: DataFrame, choice: Choice) -> DataFrame:
     if untaken.UNTAKEN in chosen.columns:
         refused = refused.when(F.col(untaken.UNTAKEN).isNotNull(), F.col(untaken.UNTAKEN))
     return chosen.withColumn("refused", refused)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """The target of a redrive, and the lifetime of the messages.
-
-    Attributes:
-        topic: the topic to send to; empty = each letter's origin.
-        lifetime: `default`: no lifetime, so that the queue's default applies; `original`: the old deadline; `new`:
-            `ttl_ms`.
-        ttl_ms: the new lifetime, in ms.
-    """
-
-    topic: str = ""
-    lifetime: Literal["default", "original", "new"] = "default"
-    ttl_ms: int = 0
 
 
 def records(chosen: DataFrame, target: Target) -> DataFrame:

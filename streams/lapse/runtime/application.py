@@ -43,7 +43,7 @@ from lapse.runtime.topics.late_entity import LateEntities
 from lapse.runtime.topics.log_watch import LogWatch
 from lapse.runtime.topics.topology import Topology, TopologyError
 from lapse.runtime.topics.worker_messages import WorkerMessages
-from lapse.runtime.watch import end_process, end_process_if_failed
+from lapse.runtime.watch import end_process, start_task
 
 logger = logging.getLogger(__name__)
 
@@ -258,13 +258,7 @@ class LapseApp(faust.App):
 
     def run_beside(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a task beside the shards. If it fails, the process ends."""
-        task = asyncio.create_task(work)
-        self._beside.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._beside.discard(task)
-        end_process_if_failed(task, "beside the shards")
+        start_task(work, "beside the shards", self._beside)
 
     async def release_shards(self, *_: Any, **__: Any) -> None:
         """Finish the steps under way, give up every shard, and disconnect."""

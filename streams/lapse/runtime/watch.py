@@ -7,7 +7,8 @@ import logging
 import os
 import threading
 import time
-from typing import Final
+from collections.abc import Coroutine
+from typing import Any, Final
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +60,25 @@ class Watch:
             )
         self.pauses += silent_s > _PAUSE_S
         self._alive_at = now
+
+
+def start_task(work: Coroutine[Any, Any, None], what: str, among: set[asyncio.Task[None]]) -> asyncio.Task[None]:
+    """Start work whose failure ends the process, because nothing else would do that work again.
+
+    Args:
+        work: the work.
+        what: what it does: the name of the task, and the reason if it fails.
+        among: holds the task until it has ended. The event loop alone would not keep it.
+    """
+
+    def ended(task: asyncio.Task[None]) -> None:
+        among.discard(task)
+        end_process_if_failed(task, what)
+
+    task = asyncio.create_task(work, name=what)
+    among.add(task)
+    task.add_done_callback(ended)
+    return task
 
 
 def end_process_if_failed(task: asyncio.Task[None], what: str) -> None:

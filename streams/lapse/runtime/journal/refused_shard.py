@@ -13,7 +13,7 @@ from typing import Any
 
 from lapse.runtime.journal.store import Fenced, JournalStore
 from lapse.runtime.kafka.producer import REFUSALS
-from lapse.runtime.watch import end_process, end_process_if_failed
+from lapse.runtime.watch import end_process, start_task
 
 logger = logging.getLogger(__name__)
 
@@ -48,14 +48,7 @@ def begin(store: JournalStore, partition: int, why: Exception) -> None:
         partition,
         str(why) or type(why).__name__,
     )
-    task = asyncio.create_task(_give_up(store, partition, why), name=f"give up {store.table_name}-{partition}")
-    _tasks.add(task)
-    task.add_done_callback(_ended)
-
-
-def _ended(task: asyncio.Task[None]) -> None:
-    _tasks.discard(task)
-    end_process_if_failed(task, task.get_name())  # nothing else would take the shard over again
+    start_task(_give_up(store, partition, why), f"give up {store.table_name}-{partition}", _tasks)
 
 
 async def _give_up(store: JournalStore, partition: int, why: Exception) -> None:

@@ -12,7 +12,7 @@ from aiokafka.errors import KafkaError
 from confluent_kafka import KafkaException
 
 from lapse.runtime.repeated_error import RepeatedError
-from lapse.runtime.watch import end_process_if_failed
+from lapse.runtime.watch import start_task
 
 logger = logging.getLogger(__name__)
 
@@ -72,9 +72,7 @@ class TroubledShards:
 
     def _reach_first(self, partition: int) -> None:
         """Begin another attempt once the leaders answer."""
-        task = asyncio.create_task(self._reached(partition), name=f"leaders for {self._table}-{partition}")
-        self._reaching.add(task)
-        task.add_done_callback(self._ended)
+        start_task(self._reached(partition), f"leaders for {self._table}-{partition}", self._reaching)
 
     async def _reached(self, partition: int) -> None:
         within_s = self._answers_within_s.get(partition, _ANSWER_WITHIN_S)
@@ -87,10 +85,6 @@ class TroubledShards:
                 self.note(partition, error if str(error) else TimeoutError("the leaders of its logs do not all answer"))
         else:
             self._again(partition)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._reaching.discard(task)
-        end_process_if_failed(task, task.get_name())  # nothing else would take the shard over again
 
     def begins(self, partition: int) -> bool:
         """Note that another attempt begins; return whether one was planned."""
