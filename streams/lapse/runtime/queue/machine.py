@@ -30,7 +30,7 @@ from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.queue.parts_journal import PartsJournal
 from lapse.runtime.queue.preparation import Preparation
 from lapse.runtime.queue.rewind import Rewinder
-from lapse.runtime.queue.sweep_horizon import SweepHorizon
+from lapse.runtime.queue.sweep_horizon import UNKNOWN, SweepHorizon
 from lapse.runtime.queue.unwritten import JournaledDeliveries, Noted, Read
 from lapse.runtime.queue.view import QueueView
 from lapse.runtime.shard.command_authorizer import Admitted
@@ -239,15 +239,12 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
     def _execute(self, admitted: Admitted) -> None:
         command, at_ms = admitted.command, admitted.at_ms
         self._parts.resume(admitted.offset)
-        carry_out_part = self._commands.carry_out_part
-        if self.crowd.is_before(at_ms, command.command) or carry_out_part(
-            command, at_ms, self._step, admitted.row_filter
-        ):
+        step, carry_out_part = self._step, self._commands.carry_out_part
+        if self.crowd.is_before(at_ms, command.command) or carry_out_part(command, at_ms, step, admitted.row_filter):
             self._parts.note(admitted.offset)
             self._put_off(admitted.offset, lambda: self._do_next_part(admitted))
             return
-        request = self._commands.rewind(command, at_ms, admitted.offset) if command.command == "rewind" else None
-        if request is not None:
+        if command.command == "rewind" and (request := self._commands.rewind(command, at_ms, admitted.offset)):
             self.rewinder.begin(admitted, request)
             self.unfinished = admitted.offset  # until its end, nothing else happens in the shard
             return
@@ -259,7 +256,9 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         if await self.rewinder.continue_rewind(self._step):
             admitted, self._commands.counted = self.rewinder.end()
             self.unfinished = None
-            if admitted is not None:
+            if admitted is not None and self._commands.counted is None:
+                self._refuse(admitted, UNKNOWN)
+            elif admitted is not None:
                 self._commands.handle(admitted.command, admitted.at_ms, self._step, admitted.row_filter)
                 self._collect(admitted.encoding, admitted.offset)
 

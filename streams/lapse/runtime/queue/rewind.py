@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final
+
+from aiokafka.errors import KafkaTimeoutError
 
 from lapse.core.expression import compile_filter
 from lapse.core.portions import PORTION_BYTES
@@ -23,10 +24,11 @@ from lapse.runtime.shard.payload import PayloadWindow
 from lapse.runtime.shard.under_way import UnderWay
 from lapse.runtime.tp import TP
 
-logger = logging.getLogger(__name__)
-
 PART: Final = 1_000
 """The greatest number of records in a part. A filter that sees long ones gets fewer."""
+
+_REFUSED: Final = -1
+"""Stands for the size of a part, in the recording of a step that refused the rewind."""
 
 _STEP_S: Final = 0.02
 """About the longest time that a part may take, s, also with a slow filter (C60)."""
@@ -82,7 +84,11 @@ class RunningRewind:
         return self._request is not None and self._request.dry_run
 
     async def continue_rewind(self, step: Step) -> None:
-        """Do a part of the rewind."""
+        """Do a part of the rewind.
+
+        Raises:
+            TimeoutError, KafkaTimeoutError: the leader of a partition does not answer.
+        """
         if self.rewind is None:
             self.rewind = await self._begin(step)
             for number, span in self.rewind.spans.items():
@@ -115,18 +121,8 @@ class RunningRewind:
         found = await begin_offsets(name, self._point, [*there], log)
         begins = await log.begins(there)
         firsts = {numbers[tp]: max(begins[tp], found.get(tp, 0)) for tp in there}
-        ends = await self._find_younger(self._request.at_ms)
+        ends = await self._horizon.ends(self._request.at_ms)
         return self._shard.rewinding.begin(self._request._replace(firsts=firsts, ends=ends), step)
-
-    async def _find_younger(self, at_ms: int) -> dict[int, int]:
-        """Return where messages begin that are younger than an instant, once the brokers of all partitions answer."""
-        while True:
-            try:
-                return await self._horizon.ends(at_ms)
-            except TimeoutError:
-                logger.warning(
-                    "%s: a rewind waits for the leader of a partition, which does not answer", self._shard.settings.name
-                )
 
     async def _read_earlier_ids(self, number: int, span: Span) -> None:
         """Read the records before the rewind, as far back as ids count, since later records may repeat them (X6)."""
@@ -221,14 +217,22 @@ class Rewinder:
         self._running = self._work(admitted, request, parse_rewind_point(admitted.command.to))
 
     async def continue_rewind(self, step: Step) -> bool:
-        """Do a part of the rewind; return whether it has reached its end."""
+        """Do a part of the rewind; return whether it has reached its end, or cannot begin."""
         self._part = PART
         if self._running is None:
             return False
+        if self._given == _REFUSED:
+            return True
         if self._given:
             self._running.most = self._given
         self._part = self._running.most
-        await self._running.continue_rewind(step)
+        try:
+            await self._running.continue_rewind(step)
+        except (TimeoutError, KafkaTimeoutError):
+            if self._running.rewind is not None:
+                raise
+            self._part = _REFUSED
+            return True
         return self._running.done
 
     def step_ends(self) -> dict[str, int]:
@@ -240,7 +244,7 @@ class Rewinder:
         self._given = part
 
     def end(self) -> tuple[Admitted | None, Rewind | None]:
-        """Return the finished rewind with its command, if this process read that, and forget both."""
+        """Return the rewind with its command, if this process read that, and forget both; None if it did not begin."""
         running, self._running = self._running, None
         return (None, None) if running is None else (running.admitted, running.rewind)
 

@@ -23,6 +23,14 @@ _MOST_NOTED: Final = 64
 two of them, ms."""
 
 
+UNKNOWN: Final = Refusal(
+    ErrorCode.SHARD_UNAVAILABLE,
+    "it is not known which messages are younger than this command, for a partition has no leader that answers; send it "
+    "again",
+)
+"""The refusal of a sweep while Kafka does not answer."""
+
+
 class SweepHorizon:
     """Finds the offset of each partition from which on its messages are younger than an instant.
 
@@ -97,11 +105,7 @@ class SweepHorizon:
         try:
             self._shard.horizon.ends = await self.ends(at_ms)
         except TimeoutError:
-            return Refusal(
-                ErrorCode.SHARD_UNAVAILABLE,
-                "it is not known which messages are younger than this command, for a partition has no leader that "
-                "answers; send it again",
-            )
+            return UNKNOWN
         return None
 
     async def ends(self, at_ms: int) -> dict[int, int]:

@@ -605,4 +605,12 @@ def test_a_sweep_is_refused_while_nobody_can_say_what_is_younger() -> None:
     one = at_instants(1_001, 1_006)
     one._payloads.has_leader = False
     assert answered(one, 1_005, "purge")["code"] == "shard_unavailable"
+    assert answered(one, 1_005, "rewind", id="r", to="beginning")["code"] == "shard_unavailable"
+    assert one.rewinder.step_ends() == {"part": -1}, "a replay refuses it, too"
     assert live(one) == [0, 1]
+    one._payloads.has_leader = True
+    assert answered(one, 1_005, "purge")["counts"]["removed"] == 1, "the shard goes on"
+    one.rewinder.give(-1)
+    assert answered(one, 1_006, "rewind", id="r", to="beginning")["code"] == "shard_unavailable"
+    one.rewinder.give(0)
+    assert answered(one, 1_006, "rewind", id="r", to="beginning")["counts"]["rewound"] == 1
