@@ -328,6 +328,17 @@ def test_a_deletion_that_two_workers_finish_at_once_leaves_no_entity_that_lacks_
     assert all(changelog in existing for existing in between)
 
 
+@pytest.mark.feature("C4", "C65")
+def test_an_entity_that_is_created_while_a_broker_still_lists_its_changelog_gets_a_new_one(deploy: Deploy) -> None:
+    """Without it no worker would ever serve the entity, and `create_queue` had said that all is well."""
+    one = deploy({"orders": {"partitions": 2}})
+    cluster, changelog = Cluster(load(one.config)), topic.changelog(one.app_id, one.name("orders"))
+    listed = [each for each in cluster.topology().wanted() if each.name != changelog]
+    cluster.create(listed)
+    assert changelog in own(one, "orders")
+    assert one.lapse("check").returncode == 0, "with as many partitions as the others"
+
+
 @pytest.mark.feature("C77", "C4")
 def test_a_forced_deletion_takes_along_what_the_log_held_when_it_was_decided(deploy: Deploy) -> None:
     """The worker is frozen while messages and command are written, so it has read none of them when it decides."""

@@ -29,6 +29,7 @@ from lapse.runtime.topics import access, permission
 from lapse.runtime.topics.access import Access
 from lapse.runtime.topics.advice import heeded
 from lapse.runtime.topics.difference import Difference
+from lapse.runtime.topics.new_entity import with_all_own
 from lapse.runtime.topics.patience import Patience
 from lapse.runtime.topics.replication import LEAST_IN_SYNC, Copies
 from lapse.runtime.topics.retention import Retention
@@ -390,12 +391,16 @@ class Cluster:
     def create(self, topics: Iterable[Wanted]) -> None:
         """Create topics, and wait for some time until the brokers list them.
 
+        Of a new entity all own topics are created that do not exist, whether a broker lists them or not: it lists a
+        deleted one for a moment longer, and an entity that was created just then had no changelog (C4).
+
         Raises:
             TopologyError: the cluster refused one.
         """
         copies = self._config.lapse.replication_factor
         safe = {LEAST_IN_SYNC: "2" if copies > 2 else "1"}  # one replica of three may be down
-        new = [NewTopic(topic.name, topic.partitions, copies, config={**safe, **topic.config}) for topic in topics]
+        wanted = with_all_own(self._config, topics)
+        new = [NewTopic(topic.name, topic.partitions, copies, config={**safe, **topic.config}) for topic in wanted]
         for some in _parts(new, lambda one: 1 + one.num_partitions + len(one.config or ())):
             self._create(some)
         self._see({one.topic for one in new})
