@@ -5,6 +5,7 @@ The limit is needed because anybody who can write to a commands topic can cause 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ logger = logging.getLogger(__name__)
 
 _LINES: Final = 10
 _PERIOD_S: Final = 60.0
+_SLACK_S: Final = 0.01
 _MOST_CHARACTERS: Final = 500
 _MOST_USERS: Final = 1_000
 """Further users are counted together as one. Names come from outside, so their number must be bounded."""
@@ -52,11 +54,25 @@ class RefusalLog:
         period = self._periods.setdefault(user, _Period(time.monotonic()))
         if period.logged >= _LINES:
             period.untold += 1
+            if period.untold == 1:
+                self._sum_up_later(period)
             return
         period.logged += 1
         cut = why if len(why) <= _MOST_CHARACTERS else f"{why[:_MOST_CHARACTERS]}…"
         more = "; further ones are only counted for a minute" if period.logged == _LINES else ""
         logger.warning("%s, offset %d: command%s refused: %s%s", self._shard, offset, _of(user), cut, more)
+
+    def _sum_up_later(self, period: _Period) -> None:
+        """Log the number once the minute is over, also if nothing happens in the shard until then."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return  # without an event loop, as in a replay, the next refusal tells it
+        loop.call_later(max(0.0, period.began_s + _PERIOD_S - time.monotonic()) + _SLACK_S, self._sum_up_now)
+
+    def _sum_up_now(self) -> None:
+        self._next_s = 0.0
+        self.sum_up()
 
     def sum_up(self) -> None:
         """Log how many refusals were only counted, for each user whose minute is over."""

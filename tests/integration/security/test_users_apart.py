@@ -1,0 +1,252 @@
+"""What a user sees, and what is told of them, does not depend on what others have and do (X4, X7)."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+import support.workers.stern
+from lapse.protocol import signature, topic
+from lapse.protocol.command import QUEUE_COMMANDS, SOW_COMMANDS
+from lapse_client import Delivery
+from support.kafka.log import Headers, header, until, write
+from support.processes.deployment import broker_now_ms
+from support.processes.entitled import Entitled
+
+pytestmark = pytest.mark.feature("X4")
+
+QUEUE = {"expiration": "enabled", "lease_period": "10m", "leasing": "strict"}
+SOW = {"expiration": "enabled"}
+USERS = {
+    "alice": {"entitlements": {".*": {"read": True, "publish": True, "filter": "/desk = 'A'"}}},
+    "bob": {"entitlements": {".*": {"read": True, "publish": True, "filter": "/desk = 'B'"}}},
+    "ops": {"entitlements": {".*": {"read": True, "admin": True}}},
+}
+OWN, OTHER = b'{"desk":"A"}', b'{"desk":"B"}'
+FLOOD = 300
+FILTERS = [{"filter": text} for text in ("TRUE", "/desk = 'A'", "/desk = 'B'")]
+
+
+@pytest.fixture(scope="module")
+def desks(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Entitled]:
+    """A worker, and each entity twice: on one of the two there is what alice may not see."""
+    deployment = Entitled(kafka, tmp_path_factory.mktemp("desks"), {})
+    deployment.users = USERS
+    deployment.configure(
+        {"shared": QUEUE, "lonely": QUEUE, "flooded": {}}, {"shared-quotes": SOW, "lonely-quotes": SOW}
+    )
+    program = str(Path(support.workers.stern.__file__))
+    deployment.apply().run([program, str(deployment.config), str(deployment.directory / "data")]).wait_for_shards(5)
+    flood(deployment)
+    yield deployment
+    deployment.close()
+
+
+def flood(desks: Entitled) -> None:
+    """Send commands that are refused: hundreds of alice's, and then one of bob's."""
+    commands, at_ms = topic.commands(desks.name("flooded")), broker_now_ms()
+    producer = Producer({"bootstrap.servers": desks.servers, "linger.ms": 5})
+    for number in range(FLOOD + 1):
+        user = "bob" if number == FLOOD else "alice"
+        value = b'{"command": "depth", "nonsense": %d}' % number
+        stamp = signature.headers(desks.secret(user).encode(), user, commands, 0, at_ms, value)
+        producer.produce(commands, value, partition=0, headers=list(stamp))
+    assert producer.flush(30) == 0
+
+
+class Log:
+    """Writes each record in a transaction, and leaves gaps of the same size for those of others where it is lonely."""
+
+    def __init__(self, desks: Entitled, stem: str) -> None:
+        self.name = desks.name(stem)
+        self.is_lonely = stem.startswith("lonely")
+        self._producer = Producer({"bootstrap.servers": desks.servers, "transactional.id": self.name})
+        self._producer.init_transactions(30)
+        self._next = 0
+
+    def put(self, value: bytes | None, headers: Headers = (), key: bytes | None = None, others: bool = True) -> int:
+        """Write a record, or leave a gap. Return its offset."""
+        self._producer.begin_transaction()
+        self._producer.produce(self.name, value, key, 0, headers=list(headers))
+        if others and self.is_lonely:
+            self._producer.flush(30)
+            self._producer.abort_transaction(30)
+        else:
+            self._producer.commit_transaction(30)
+        self._next += 2  # a marker follows each of them
+        return self._next - 2
+
+
+def told(desks: Entitled, stem: str, asked: Sequence[tuple[str, dict[str, object]]]) -> list[list[tuple[bytes, ...]]]:
+    """All that alice gets for each command: kind, key and value, without instants and the name of the entity."""
+    name, at_ms = desks.name(stem), broker_now_ms()
+    tail = desks.tail(topic.deliveries(name, "alice"), from_end=True)
+    commands, secret = topic.commands(name), desks.secret("alice").encode()
+    for number, (command, fields) in enumerate(asked):
+        text = json.dumps({"command": command, "id": f"{command}-{number}", **fields}).replace("{}", name)
+        stamp = signature.headers(secret, "alice", commands, 0, at_ms, text.encode())
+        write(desks.servers, commands, [text.encode()], headers=stamp)
+
+    def found(number: int, command: str) -> list[tuple[bytes, ...]]:
+        ident = f"{command}-{number}".encode()
+        mine = [one for one in tail.records if header(one, "lapse-command-id") == ident]
+        return [
+            (header(one, "lapse-kind") or b"", one.key() or b"", re.sub(rb"\d{13}", b"T", one.value() or b""))
+            for one in mine
+        ]
+
+    def answered(_: object) -> bool:
+        kinds = [header(one, "lapse-kind") for one in tail.records]
+        return kinds.count(b"answer") >= len(asked)
+
+    tail.wait_for(answered, "an answer to each", 60)
+    return [
+        [tuple(part.replace(name.encode(), b"it") for part in one) for one in found(number, command)]
+        for number, (command, _) in enumerate(asked)
+    ]
+
+
+def compare(desks: Entitled, stem: str, asked: Sequence[tuple[str, dict[str, object]]]) -> None:
+    """Ask the same where something is hidden, and where it never was."""
+    hidden, never = (told(desks, f"{where}{stem}", asked) for where in ("shared", "lonely"))
+    for (command, fields), one, other in zip(asked, hidden, never, strict=True):
+        assert one == other, (command, fields)
+        assert one, (command, fields)
+
+
+def fill(desks: Entitled, stem: str, open_until_end: ExitStack) -> dict[str, int]:
+    """Bring a message of others into each state. Return the offset of each, and of alice's own message."""
+    later = [("lapse-enqueue-at-ms", b"%d" % (broker_now_ms() + 600_000))]
+    places: dict[str, int] = {}
+    log = Log(desks, stem)
+    bob = open_until_end.enter_context(desks.subscriber_of("bob", stem, 1, name="holder"))
+
+    def taken() -> list[Delivery]:
+        delivery = None if log.is_lonely else bob.receive(30)
+        assert log.is_lonely or delivery is not None
+        return [delivery] if delivery is not None else []
+
+    places["delayed"] = log.put(OTHER)
+    for one in taken():
+        one.cancel(delay_ms=600_000)
+    places["settled"] = log.put(OTHER)
+    for one in taken():
+        one.acknowledge()
+    bob.flush()
+    places["leased"] = log.put(OTHER)
+    taken()
+    places["available"] = log.put(OTHER)
+    places["scheduled"] = log.put(OTHER, later)
+    places["expired"] = log.put(OTHER, [("lapse-ttl-ms", b"1")])
+    places["invalid"] = log.put(OTHER, [("lapse-ttl-ms", b"soon")])
+    places["own"] = log.put(OWN, others=False)
+    wanted = {"available": 1} if log.is_lonely else {"available": 2, "leased": 1, "delayed": 1, "scheduled": 1}
+    with desks.queue_of("ops", stem) as ops:
+        until(lambda: wanted.items() <= ops.depth().items(), "all arrived, and the expired one is gone")
+    return places
+
+
+@pytest.mark.feature("Q8", "Q15", "Q17", "C82", "L5")
+def test_a_hidden_message_answers_every_command_as_one_that_never_was(desks: Entitled) -> None:
+    with ExitStack() as open_until_end:
+        places, same = (fill(desks, stem, open_until_end) for stem in ("shared", "lonely"))
+        assert places == same
+        desks.letters("shared", 2)
+        ask_all_of_a_queue(desks, places)
+
+
+def ask_all_of_a_queue(desks: Entitled, places: dict[str, int]) -> None:
+    one_by_one = [[f"{{}}:0:{offset}"] for state, offset in places.items() if state != "own"]
+    lists = [*one_by_one, [f"{{}}:0:{places['leased']}#1"], [f"{{}}:0:0-{places['invalid']}"]]
+    named = [{"bookmarks": one} for one in lists]
+    whole = {"bookmarks": [f"{{}}:0:0-{places['own']}"]}
+    states = [{"state": one} for one in "available leased delayed transferring scheduled held dying".split()]
+    settled = [{"subscription": "s", **one} for one in (*named, *FILTERS[2:], whole, *FILTERS[:1])]
+    forms: dict[str, list[dict[str, object]]] = {
+        "sow": [{}, *named, whole, *FILTERS, *states],
+        "depth": [{}, *FILTERS],
+        "subscriptions": [{}],
+        **{
+            command: [{"transfer": "t", "to": "elsewhere", "subscription": "s", **named[0]}, {}]
+            for command in sorted(QUEUE_COMMANDS - {"tick"})
+            if command.startswith("transfer") or command in ("pause", "resume", "purge", "rewind", "delete")
+        },
+        **dict.fromkeys(("renew", "cancel", "expire", "acknowledge"), settled),
+        "subscribe": [{"subscription": "s", "max_backlog": 5}, *({"subscription": "s", **one} for one in FILTERS)],
+        "heartbeat": [{"subscription": "s"}],
+        "unsubscribe": [{"subscription": "s"}],
+    }
+    assert set(forms) == QUEUE_COMMANDS - {"tick"}
+    compare(desks, "", [(command, form) for command, some in forms.items() for form in some])
+
+
+@pytest.mark.feature("S3", "S5", "S6", "C82", "L5")
+def test_a_hidden_record_answers_every_command_as_one_that_never_was(desks: Entitled) -> None:
+    later = [("lapse-enqueue-at-ms", b"%d" % (broker_now_ms() + 600_000))]
+    places: dict[str, int] = {}
+    for stem in ("shared-quotes", "lonely-quotes"):
+        log = Log(desks, stem)
+        places["there"] = log.put(OTHER, key=b"there")
+        places["scheduled"] = log.put(OTHER, later, key=b"scheduled")
+        log.put(OTHER, key=b"both")
+        places["both"] = log.put(OTHER, later, key=b"both")
+        log.put(OTHER, key=b"deleted")
+        places["deleted"] = log.put(None, key=b"deleted")
+        places["expired"] = log.put(OTHER, [("lapse-ttl-ms", b"1")], key=b"expired")
+        places["invalid"] = log.put(OTHER, [("lapse-ttl-ms", b"soon")], key=b"invalid")
+        places["own"] = log.put(OWN, key=b"own", others=False)
+        with desks.sow_of("ops", stem) as ops:
+            keys = {b"own"} if log.is_lonely else {b"own", b"there", b"both"}
+            until(lambda q=ops, k=keys: {one.key for one in q.query()} == k, "all arrived, and the expired one is gone")
+            assert len(ops.scheduled()) == (0 if log.is_lonely else 2)
+    keys = [[state] for state in places if state != "own"]
+    bookmarks = [[f"{{}}:0:{offset}"] for state, offset in places.items() if state != "own"]
+    bookmarks.append([f"{{}}:0:0-{places['invalid']}"])
+    named = [*({"bookmarks": one} for one in bookmarks), *FILTERS[2:]]
+    subscribed = [{"subscription": "s"}, *({"subscription": "s", **one} for one in FILTERS)]
+    forms: dict[str, list[dict[str, object]]] = {
+        "sow": [
+            *({}, {"order_by": "/desk", "top_n": 5}, {"state": "scheduled"}, *FILTERS),
+            *({"keys": one} for one in (*keys, ["own", "there", "never"])),
+            *({"state": "scheduled", **one} for one in FILTERS),
+        ],
+        "depth": [{}],
+        "subscriptions": [{}],
+        "delete": [{}],
+        "sow_delete": [
+            *({"state": "scheduled", **one} for one in named),
+            *named,
+            *({"keys": one} for one in keys),
+            *({"state": "scheduled", **one} for one in FILTERS[:1]),
+        ],
+        **dict.fromkeys(
+            sorted(one for one in SOW_COMMANDS if one.endswith("subscribe") and "un" not in one), subscribed
+        ),
+        "heartbeat": [{"subscription": "s"}],
+        "unsubscribe": [{"subscription": "s"}],
+    }
+    forms["sow_delete"] += [{"keys": ["own", "there", "never"]}, *FILTERS[:1]]
+    assert set(forms) == SOW_COMMANDS - {"tick"}
+    compare(desks, "-quotes", [(command, form) for command, some in forms.items() for form in some])
+
+
+@pytest.mark.feature("X7")
+def test_of_refusals_each_user_has_some_lines_and_then_a_count(desks: Entitled) -> None:
+    """Alice sent hundreds when the worker had started, and bob one."""
+    name, worker = desks.name("flooded"), desks.workers[0]
+
+    def lines(user: str) -> list[str]:
+        return [one for one in worker.text.splitlines() if f"{name}," in one and f"of '{user}' refused" in one]
+
+    until(lambda: lines("bob"), "bob's refusal is logged, though alice had so many")
+    assert len(lines("alice")) == 10
+    assert "further ones are only counted for a minute" in lines("alice")[-1]
+    assert "further ones" not in lines("bob")[0]
+    assert "field nonsense: unknown" in lines("bob")[0]
+    count = f"{FLOOD - 10} more commands of 'alice' were refused within "
+    until(lambda: any(name in one and count in one for one in worker.text.splitlines()), "the others are counted")
+    assert "more commands of 'bob'" not in worker.text
