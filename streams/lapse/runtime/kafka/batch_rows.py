@@ -16,7 +16,7 @@ _FEW: Final = 16
 _TELLING: Final = columns.names(TELLING)
 
 
-def rows_of(data: bytes, at: int, stop: int, batch: Any) -> FetchedRows | None:
+def rows_of(data: bytes, at: int, stop: int, batch: Any, *, few: bool = False) -> FetchedRows | None:
     """Return the records of a RecordBatch in columns; None if they are few, or cannot be read like that.
 
     Args:
@@ -24,10 +24,11 @@ def rows_of(data: bytes, at: int, stop: int, batch: Any) -> FetchedRows | None:
         at: where the batch begins.
         stop: where it ends.
         batch: aiokafka's batch, which makes objects of the records.
+        few: whether few records are wanted in columns, too.
     """
     if columns.LIBRARY is None:
         return None
-    body = body_of(data, at, stop, least=_FEW)
+    body = body_of(data, at, stop, least=1 if few else _FEW)
     found = None if body is None else columns.columns_of(body, _TELLING)
     if body is None or found is None:
         return None

@@ -26,6 +26,10 @@ _BLOCK_RECORDS: Final = 1_000
 """The most records in a block. A RecordBatch may have a hundred thousand, and other tasks would wait while all of
 their objects are made (C60)."""
 
+_ROWS_PER_FEW: Final = 32
+"""For so many records in columns, one RecordBatch with few records is read into columns as well. As objects these few
+would make objects of all that are taken together with them."""
+
 
 class _Block:
     """Some records of a RecordBatch. In aiokafka's loop it stands for its last record."""
@@ -74,11 +78,13 @@ class _Batches:
         in_columns: whether their records are wanted in columns.
     """
 
-    __slots__ = ("_in_columns", "_records")
+    __slots__ = ("_in_columns", "_records", "_rows_apart")
 
     def __init__(self, records: CheckedRecords, in_columns: bool) -> None:
         self._records = records
         self._in_columns = in_columns
+        self._rows_apart = 0
+        """How many records are in columns for which no batch with few records is."""
 
     def has_next(self) -> bool:
         """Return whether there is a further batch."""
@@ -87,7 +93,18 @@ class _Batches:
     def next_batch(self) -> _Batch:
         """Return the next batch."""
         batch, where = self._records.next_batch(), (self._records.data, *self._records.last)
-        return _Batch(batch, partial(readable, batch, *where), partial(rows_of, *where) if self._in_columns else None)
+        return _Batch(
+            batch, partial(readable, batch, *where), partial(self._rows, *where) if self._in_columns else None
+        )
+
+    def _rows(self, data: bytes, at: int, stop: int, batch: Any) -> FetchedRows | None:
+        rows = rows_of(data, at, stop, batch)
+        if rows is not None:
+            self._rows_apart += len(rows)
+        elif self._rows_apart >= _ROWS_PER_FEW:
+            self._rows_apart -= _ROWS_PER_FEW
+            rows = rows_of(data, at, stop, batch, few=True)
+        return rows
 
 
 class FetchedRecords(fetcher.PartitionRecords):
@@ -122,6 +139,9 @@ class FetchedRecords(fetcher.PartitionRecords):
             block = next(self, None)
             if block is None:
                 are_last = True
+                break
+            if blocks and len(block) > _BLOCK_RECORDS and not isinstance(blocks[-1], FetchedRows):
+                self._ahead = block  # so many stay in columns, and are taken next
                 break
             blocks.append(block)
             count += len(block)

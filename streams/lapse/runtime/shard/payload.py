@@ -18,6 +18,7 @@ from lapse.core.portions import Portions
 from lapse.core.record import RewoundRecord
 from lapse.runtime.kafka.fetched_rows import FetchedRows
 from lapse.runtime.shard.log import READ_AHEAD_RECORDS, Log, Record
+from lapse.runtime.shard.payload_chunk import Chunk, record_offset
 from lapse.runtime.tp import TP
 
 _RECORD_OVERHEAD_BYTES: Final = 300
@@ -29,43 +30,6 @@ _SPREAD: Final = 16
 
 _LONG_RUN: Final = 8
 """The least number of consecutive offsets that are looked up together. Shorter runs are looked up offset by offset."""
-
-
-class Chunk:
-    """Records of one source in the order of their offsets, as they were read together."""
-
-    __slots__ = ("first", "left", "records", "size", "used_at")
-
-    def __init__(self, records: Sequence[Record], size: int, used_at: int) -> None:
-        self.first: int = records[0].offset
-        self.records = records
-        self.left = len(records)
-        self.size = size
-        self.used_at = used_at
-
-    def find(self, offset: int) -> Record | None:
-        """Return the record at an offset; None if the chunk does not have it."""
-        at = offset - self.first
-        if 0 <= at < len(self.records) and self.records[at].offset == offset:
-            return self.records[at]
-        at = bisect_right(self.records, offset, key=_offset_of) - 1
-        if at >= 0 and self.records[at].offset == offset:
-            return self.records[at]
-        return None
-
-    def run(self, first: int, stop: int) -> tuple[list[Record | None], int]:
-        """Return records from an offset on, up to `stop` or the chunk's end, and their number.
-
-        None stands for each offset that the chunk does not have.
-        """
-        behind = self.records[-1].offset + 1
-        stop = min(stop, behind)
-        if first >= stop:
-            return [], 0
-        if len(self.records) == behind - self.first:
-            return list(self.records[first - self.first : stop - self.first]), stop - first
-        records = [self.find(offset) for offset in range(first, stop)]
-        return records, sum(record is not None for record in records)
 
 
 class SourceWindow:
@@ -82,7 +46,7 @@ class SourceWindow:
     def keep(self, records: Sequence[Record]) -> None:
         """Keep newly consumed records if there is room, without those that the last chunk has already."""
         if self._chunks and records and self._chunks[-1].records[-1].offset >= records[0].offset:
-            records = records[bisect_right(records, self._chunks[-1].records[-1].offset, key=_offset_of) :]
+            records = records[bisect_right(records, self._chunks[-1].records[-1].offset, key=record_offset) :]
         if self._size >= self._limit_bytes and self.handed >= self._looks_at:
             self._forget_unused()
         if not records or self._size >= self._limit_bytes:
@@ -107,10 +71,10 @@ class SourceWindow:
         while records:
             at = bisect_right(self._chunks, records[0].offset, key=_first_of)
             if at:
-                records = records[bisect_right(records, self._chunks[at - 1].records[-1].offset, key=_offset_of) :]
+                records = records[bisect_right(records, self._chunks[at - 1].records[-1].offset, key=record_offset) :]
             stop = len(records)
             if at < len(self._chunks):
-                stop = bisect_left(records, self._chunks[at].first, key=_offset_of)
+                stop = bisect_left(records, self._chunks[at].first, key=record_offset)
             some, records = records[:stop], records[stop:]
             if some:
                 size = _size_of(some)
@@ -200,6 +164,16 @@ class SourceWindow:
         found += [None] * (stop - first)
         return found
 
+    def pass_over(self, offsets: NDArray[np.int64]) -> None:
+        """Count the records at ascending offsets as handed out, those that are here, without making objects of them."""
+        chunks = self._chunks
+        while len(offsets):
+            at = bisect_right(chunks, int(offsets[0]), key=_first_of) - 1
+            stop = int(np.searchsorted(offsets, chunks[at + 1].first)) if at + 1 < len(chunks) else len(offsets)
+            if at >= 0:
+                self._handed_out(at, chunks[at].count(offsets[:stop]))
+            offsets = offsets[stop:]
+
     def runs(self, offsets: Sequence[int]) -> list[Record | None]:
         """Return records of ascending offsets, like `run` for consecutive ones."""
         if _are_consecutive(offsets):
@@ -249,11 +223,8 @@ class PayloadWindow:
     def note_unread_payloads(self, topic: str, partition: int, offsets: NDArray[np.int64]) -> None:
         """Note that messages were handed out without their payloads; the offsets are ascending."""
         window = self._windows.get((topic, partition))
-        if window is None or offsets[-1] >= FIRST_REWOUND:
-            return
-        done = sum(map(len, window.rows(offsets)))
-        if done < len(offsets):
-            window.runs(offsets[done:].tolist())
+        if window is not None and offsets[-1] < FIRST_REWOUND:
+            window.pass_over(offsets)
 
     async def one(self, topic: str, partition: int, offset: int) -> Record | None:
         """Read one record without moving the readers of payloads; return None if Kafka no longer has it."""
@@ -428,10 +399,6 @@ def _size_of(records: Sequence[Record]) -> int:
     sample = records[:16]
     mean = sum(len(record.value or b"") + len(record.key or b"") for record in sample) / len(sample)
     return int(len(records) * (mean + _RECORD_OVERHEAD_BYTES))
-
-
-def _offset_of(record: Record) -> int:
-    return int(record.offset)
 
 
 def _first_of(chunk: Chunk) -> int:

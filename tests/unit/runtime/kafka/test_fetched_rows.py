@@ -34,7 +34,7 @@ from lapse.runtime.kafka.record_batch import PackedBatch
 from lapse.runtime.letters.packed_letter import PackedLetters, with_records
 from lapse.runtime.letters.row_letters import RowLetters
 from lapse.runtime.queue.packed_delivery import packed_records
-from lapse.runtime.shard.payload import PayloadWindow, RowParts
+from lapse.runtime.shard.payload import PayloadWindow, RowParts, SourceWindow
 from support.kafka.record_batches import BASE, batches, both, encoded
 from support.suite.compiled import NEEDS_COLUMNS
 
@@ -183,6 +183,54 @@ def test_a_fetch_in_columns_brings_the_same(records: list[Any], codec: int, firs
         assert all(isinstance(some, Rows) == (topic == "columns") for some, _ in taken if some)
         found.append([([fields(one) for one in some], last) for some, last in taken])
     assert found[0] == found[1]
+
+
+@pytest.mark.feature("C41")
+def test_a_batch_with_few_records_does_not_make_objects_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_rows, "_FEW", 16)
+    monkeypatch.setattr(FetchedRows, "wanted", {"t"})
+    record = (0, 1_000, b"k", b"v", [("trace", b"1")], False)
+
+    def shapes(*sizes: int) -> list[tuple[bool, int]]:
+        """Take all of a fetch with batches of these sizes; return each part's shape: whether rows, and how many."""
+        data, base = b"", BASE
+        for size in sizes:
+            data += encoded([record] * size, base=base)
+            base += size
+        tp = SimpleNamespace(topic="t", partition=0)
+        fetched = FetchedRecords(tp, CheckedRecords(data), [], BASE, None, None, False, READ_COMMITTED)
+        parts, is_last, offsets = [], False, list[int]()
+        while not is_last:
+            some, is_last = fetched.take(None)
+            parts.append((isinstance(some, FetchedRows), len(some)))
+            offsets += [fields(one)[0] for one in some]
+            assert fetched.next_fetch_offset == BASE + len(offsets)
+        assert offsets == list(range(BASE, base))
+        return parts
+
+    assert shapes(64, 3) == [(True, 67)]
+    assert shapes(200, 1, 15, 100, 2) == [(True, 318)]
+    assert shapes(3, 1) == [(False, 4)], "few records alone are quicker as objects"
+    assert shapes(64, 3, 3, 3) == [(False, 73)], "so are many batches with few"
+    assert shapes(3, 1_200, 3) == [(False, 3), (True, 1_203)]
+    assert shapes(3, 100) == [(False, 103)], "not worth another turn"
+
+
+@pytest.mark.feature("Q16", "D4")
+@given(_RECORDS, st.sets(st.integers(BASE, BASE + 130), min_size=1), st.integers(0, 12), st.integers(1, 12))
+def test_rows_that_are_handed_out_by_reference_are_counted_and_stay_rows(
+    records: list[Any], asked: set[int], gap: int, size: int
+) -> None:
+    objects, rows = both(encoded(records))
+    read, passed = SourceWindow(1 << 20), SourceWindow(1 << 20)
+    for first in range(gap, len(rows), size + gap):  # with gaps, as when there was no room
+        read.keep(objects[first : first + size])
+        passed.keep(rows[first : first + size])
+    for offset in sorted(asked):
+        read.get(offset)
+    passed.pass_over(np.array(sorted(asked), np.int64))
+    assert [(one.first, one.left) for one in passed._chunks] == [(one.first, one.left) for one in read._chunks]
+    assert not rows.of._made
 
 
 @given(_RECORDS, st.lists(st.booleans(), min_size=30, max_size=30), st.integers(0, 10))

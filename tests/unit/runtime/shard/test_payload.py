@@ -2,8 +2,10 @@
 
 import asyncio
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -95,6 +97,24 @@ def test_consecutive_offsets_of_several_chunks_are_handed_out_at_once() -> None:
     window.insert(records[0:6])
     assert [one and one.offset for one in window.run(0, 6)] == [0, 1, 2, 3, 4, 5]
     assert window._size == 0
+
+
+@pytest.mark.feature("Q16", "D4")
+@settings(deadline=None)
+@given(st.sets(st.integers(0, 60)), st.sets(st.integers(0, 70), min_size=1), st.sets(st.integers(0, 60), max_size=5))
+def test_what_is_handed_out_by_reference_is_counted_as_if_its_payload_had_been_read(
+    there: set[int], asked: set[int], cuts: set[int]
+) -> None:
+    read, passed = SourceWindow(1 << 20), SourceWindow(1 << 20)
+    begins = [0, *sorted(cuts), 61]
+    for first, stop in pairwise(begins):
+        for window in (read, passed):
+            window.keep([Stored(offset) for offset in sorted(there) if first <= offset < stop])
+    for offset in sorted(asked):
+        read.get(offset)
+    passed.pass_over(np.array(sorted(asked), np.int64))
+    assert [(one.first, one.left) for one in passed._chunks] == [(one.first, one.left) for one in read._chunks]
+    assert passed._size == read._size
 
 
 def test_what_nobody_asks_for_makes_room_once_enough_else_was_handed_out() -> None:
