@@ -1,16 +1,22 @@
 """`lapse check` and `lapse apply` beyond missing topics: what a worker would refuse, and what is perhaps not meant."""
 
+import json
+import os
+import tomllib
 from pathlib import Path
 
 import pytest
+import tomlkit
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from lapse.protocol.bookmark import BookmarkRange
 from support.kafka import created_topic
 from support.kafka.log import until, write
+from support.processes import fork_server
 from support.processes.deployment import Deploy, Deployment
 from support.processes.entitled import Entitled
+from unit.runtime.topics.test_advice import IDLE, WARNED_OF
 
 REFUSED = 1
 
@@ -111,3 +117,49 @@ def test_a_pattern_over_topics_with_other_partition_counts_is_served_and_told(de
 
     until(lambda: len(settled()) == len(sent), "all are acknowledged")
     assert settled() == {place: place[1] % 2 for place in sent}
+
+
+@pytest.mark.feature("X7", "Q4", "Q9", "Q24", "L7", "L10", "C10", "C32", "C87", "Q13")
+def test_all_that_cannot_act_is_told_at_once_by_the_command_as_a_process(kafka: str, tmp_path: Path) -> None:
+    """Filters, groups and lifetimes beside what the unit test has, in one file, as text and as JSON."""
+    here = Entitled(kafka, tmp_path, {})
+    idle = tomllib.loads(IDLE)
+    here.users = {"alice": {"entitlements": {"grouped{}": {"read": True, "filter": "/desk = 'A'"}}}}
+    more = {
+        "grouped": {"group_by": "/g"},
+        "spread": {"group_by": "/g", "partitions": 2},
+        "deep": {"target_queue_depth": 10},
+        "short": {"expiration": "99ms"},
+    }
+    idle["queue"]["of_topics"]["topic_expirations"] = {"of_topics{}": "1m"}
+    here.configure({**idle["queue"], **more}, idle["sow"])
+    text = here.config.read_text("utf-8") + tomlkit.dumps({"topic": {here.name("read"): idle["topic"]["read"]}})
+    here.config.write_text(text, "utf-8")
+    here.apply()
+
+    def check(*options: str, code: int = 0) -> tuple[str, str]:
+        words = ["-m", "lapse", "check", "--config", str(here.config), *options]
+        done = fork_server.run(words, {**os.environ, **here.environment()})
+        assert done.returncode == code, done.stderr
+        return done.stdout, done.stderr
+
+    told = json.loads(check("--json")[0])
+    assert (told["fits"], told["differences"]) == (True, [])
+    out, err = check()
+    assert out == "The configuration is right and the cluster fits it.\n"
+    lines = err.splitlines()
+    assert lines == [f"Warning: {one}" for one in told["warnings"]]
+    found = [one.replace(f"-{here.token}", "") for one in told["warnings"]]
+    expected = [
+        *WARNED_OF,
+        "short: expiration: 99 ms are about as long as a message takes",
+        "queue deep: target_queue_depth: each message beyond it that somebody acknowledges is remembered",
+        "queue grouped: group_by, and alice sees only what matches a filter: the first message of a group",
+        "queue spread: group_by keeps a group in order within each of 2 partitions only.",
+        "the cluster has no authorizer: ",
+    ]
+    for start in expected:
+        assert sum(one.startswith(start) for one in found) == 1, (start, found)
+    # At-least-once and more deliveries than a consumer holds ahead of its work are told of, too.
+    others = [one for one in found if not one.startswith(tuple(expected))]
+    assert all("max_deliveries" in one for one in others), others

@@ -96,25 +96,27 @@ expiration = "1h"
 dead_letter_reasons = ["time_limit", "max_deliveries"]
 """
 
+WARNED_OF = [
+    "queue once: max_deliveries, max_cancels, retry, leasing: without effect with semantics",
+    "queue first: retry: without effect with max_deliveries = 1",
+    "queue cancels: max_cancels: without effect: a message leaves after 3 deliveries",
+    "queue nobody: max_per_subscription_backlog = 0: nobody gets any message.",
+    "queue bells: max_per_subscription_backlog = 0: nobody gets any message but barriers.",
+    "queue of_topics: topic_expirations: without effect",
+    "once_only: dead_letter_reasons: nothing leaves for max_deliveries",
+    'ceiling: expiration_model: without effect with expiration = "enabled"',
+    "letters: dead_letter_reasons: nothing leaves for time_limit, max_cancels, auto_deleted with",
+    "prices: dead_letter_reasons: nothing leaves for max_deliveries",
+    "topic read: expiration: without effect: no queue that reads it acts on lifetimes. Set expiration of read to",
+]
+"""How the warnings begin."""
+
 
 @pytest.mark.feature("X7", "Q4", "Q9", "Q24", "L7", "C10")
 def test_settings_that_cannot_act_are_warned_of() -> None:
-    expected = [
-        "queue once: max_deliveries, max_cancels, retry, leasing: without effect with semantics",
-        "queue first: retry: without effect with max_deliveries = 1",
-        "queue cancels: max_cancels: without effect: a message leaves after 3 deliveries",
-        "queue nobody: max_per_subscription_backlog = 0: nobody gets any message.",
-        "queue bells: max_per_subscription_backlog = 0: nobody gets any message but barriers.",
-        "queue of_topics: topic_expirations: without effect",
-        "once_only: dead_letter_reasons: nothing leaves for max_deliveries",
-        'ceiling: expiration_model: without effect with expiration = "enabled"',
-        "letters: dead_letter_reasons: nothing leaves for time_limit, max_cancels, auto_deleted with",
-        "prices: dead_letter_reasons: nothing leaves for max_deliveries",
-        "topic read: expiration: without effect: no queue that reads it acts on lifetimes. Set expiration of read to",
-    ]
     found = told(IDLE)
-    assert len(found) == len(expected), found
-    assert all(one.startswith(start) for one, start in zip(found, expected, strict=True)), found
+    assert len(found) == len(WARNED_OF), found
+    assert all(one.startswith(start) for one, start in zip(found, WARNED_OF, strict=True)), found
 
 
 ACTS = """
