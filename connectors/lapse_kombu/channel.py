@@ -436,7 +436,7 @@ class Channel(virtual.Channel):
 
     def _leave(self, subscriber: QueueSubscriber) -> None:
         if self.qos.has(subscriber):
-            subscriber.stop()
+            self.qos.stop(subscriber)
             self._leaving.append(subscriber)
         else:
             subscriber.close()

@@ -9,7 +9,7 @@ from typing import Any
 
 from lapse_client import Delivery, QueueSubscriber
 from lapse_kombu.transient import Transient
-from lapse_kombu.unsettled import Unsettled
+from lapse_kombu.unsettled import INTAKE_S, Unsettled
 
 
 class Consumption:
@@ -67,6 +67,8 @@ class Consumption:
         """Return what was never handed out, and reserve no more."""
         with self._lock:
             self._ended = True
+        if self._waiting:
+            self.subscriber.subscription.end_intake(INTAKE_S)
         while self._waiting:
             self._unsettled.give_back(self._waiting.popleft())
 

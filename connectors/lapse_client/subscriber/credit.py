@@ -192,6 +192,17 @@ class Credits:
         self._unheard.discard(shard)
         self._deal_allowed()
 
+    @_locked
+    def end(self) -> None:
+        """Take all credit back: the shards deliver no more. What is delivered may still be settled."""
+        self._allowed = self.max_backlog = 0
+        self._deal_shares()
+
+    @property
+    def awaits_answers(self) -> bool:
+        """Whether a shard has not confirmed its credit yet."""
+        return any(self._waiting)
+
     def _deal_allowed(self) -> None:
         if not self._unheard and self.max_backlog != self._allowed:
             self.max_backlog = self._allowed

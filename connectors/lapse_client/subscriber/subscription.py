@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from lapse.protocol import topic
 from lapse_client.delivery.delivery import Delivery
@@ -31,6 +32,9 @@ from lapse_client.transaction.atomic_work import AtomicWork
 from lapse_client.transaction.in_doubt import InDoubt
 
 log = logging.getLogger("lapse_client")
+
+_PAUSE_S: Final = 0.005
+"""How often `end_intake` looks whether the shards have answered, in seconds."""
 
 
 class Subscription:
@@ -104,9 +108,18 @@ class Subscription:
         self._replier.close()
 
     def stop(self) -> None:
-        """Stop handing out messages. Messages that were handed out can still be settled."""
+        """Stop handing out messages, and receiving them. Messages that were handed out can still be settled."""
+        self._credits.end()
         self.arrivals.end()
         self.arrivals.drop(lambda _: True)
+
+    def end_intake(self, timeout_s: float) -> None:
+        """Receive no more from the shards. Wait until they confirm it, at most `timeout_s`; what came can be taken."""
+        self._credits.end()
+        give_up = time.monotonic() + timeout_s
+        while self._credits.awaits_answers and time.monotonic() < give_up:
+            self._transport.settle()
+            time.sleep(_PAUSE_S)
 
     def leave(self, timeout_s: float) -> None:
         """Send settlements, return all other messages, and wait for the shards' answers.

@@ -51,3 +51,23 @@ def test_a_consumer_that_was_cancelled_reserves_nothing(lapse: Lapse) -> None:
         one.reserve()
         assert not unsettled.has(subscriber), "its subscription would never be closed"
         assert closed == [subscriber], "what is given back may be the last that it waited for"
+
+
+def test_what_a_stopped_consumer_was_sent_and_what_comes_later_goes_to_others(lapse: Lapse) -> None:
+    """A consumer that is cancelled while a message is worked on, such as by `cancel_consumer` of Celery."""
+    lapse.queue("orders", lease_period="1h")
+    with lapse.publisher() as publisher, lapse.subscriber("orders", 3) as subscriber:
+        _, unsettled = consumption(subscriber, [])
+        for value in (b"1", b"2", b"3"):
+            publisher.publish("orders", value)
+        (held,) = subscriber.subscription.take(1, 1.0)
+        unsettled.stop(subscriber)
+        lapse.settle()
+        publisher.publish("orders", b"4")
+        with lapse.subscriber("orders", 5) as other:
+            lapse.settle()
+            assert [delivery.value for delivery in other.messages(timeout=0)] == [b"2", b"3", b"4"]
+        held.acknowledge()
+        subscriber.flush()
+        lapse.settle()
+        assert lapse.depth("orders") == 3
