@@ -7,8 +7,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from aiokafka.errors import KafkaTimeoutError
-
 from lapse.core.expression import compile_filter
 from lapse.core.portions import PORTION_BYTES
 from lapse.core.queue.rewind.rewind_command import Point, parse_rewind_point
@@ -87,7 +85,7 @@ class RunningRewind:
         """Do a part of the rewind.
 
         Raises:
-            TimeoutError, KafkaTimeoutError: the leader of a partition does not answer.
+            TimeoutError: the leader of a partition does not answer.
         """
         if self.rewind is None:
             self.rewind = await self._begin(step)
@@ -228,7 +226,7 @@ class Rewinder:
         self._part = self._running.most
         try:
             await self._running.continue_rewind(step)
-        except (TimeoutError, KafkaTimeoutError):
+        except TimeoutError:
             if self._running.rewind is not None:
                 raise
             self._part = _REFUSED
