@@ -26,6 +26,9 @@ from lapse_client.kafka.transport import Transport, default
 DEFAULT_SERVERS: Final = "localhost:9092"
 COMMANDS: Final = ".commands"
 
+_SILENT_POLLS: Final = 60
+"""How many polls of half a second may bring nothing, although the log has more."""
+
 _RETRY_S: Final = 0.1
 _PROPAGATION_S: Final = 2.0
 """How long to look for a topic that a broker does not list, in seconds: it may not have learnt of a new one yet."""
@@ -327,6 +330,28 @@ def arrived(consumer: Consumer, most: int, wait_s: float) -> list[Message]:
     """
     first = consumer.poll(wait_s)
     return [] if first is None else [first, *consumer.consume(most - 1, 0)]
+
+
+class Silence:
+    """Counts polls without a record, so that nobody waits without end for a broker that does not answer.
+
+    Args:
+        name: the topic, for the error's text.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._polls = 0
+
+    def note(self, heard: object) -> None:
+        """Note what a poll of half a second has brought: nothing if it is empty or None.
+
+        Raises:
+            LapseError: nothing has come for too long.
+        """
+        self._polls = 0 if heard else self._polls + 1
+        if self._polls >= _SILENT_POLLS:
+            raise LapseError(f"{self._name} cannot be read: no answer from its broker. Try again when it is back")
 
 
 def _entities_of_kind(what: str, topics: Mapping[str, int]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from lapse_client.error import ConnectionFailed, LapseError
-from lapse_client.kafka.connection import Connection, arrived, log_bounds
+from lapse_client.kafka.connection import Connection, Silence, arrived, log_bounds
 from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
 
 _POLL_S: Final = 0.5
@@ -67,8 +67,11 @@ def span(
         progress(done, total)
         if left:
             consumer.assign(list(left.values()))
+        silence = Silence(", ".join(topics))
         while left:
-            for message in arrived(consumer, _AT_ONCE, _POLL_S):
+            messages = arrived(consumer, _AT_ONCE, _POLL_S)
+            silence.note(messages)
+            for message in messages:
                 name = message.topic() or "", message.partition() or 0
                 if name not in left:
                     continue

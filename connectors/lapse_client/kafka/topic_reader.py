@@ -9,7 +9,7 @@ from typing import Final, Generic, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from lapse_client.error import ConnectionFailed, LapseError
-from lapse_client.kafka.connection import Connection, log_bounds
+from lapse_client.kafka.connection import Connection, Silence, log_bounds
 from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
 
 _POLL_S: Final = 0.5
@@ -93,8 +93,10 @@ class TopicReader(PacedReader[Message]):
                 if place.offset < 0:
                     ends.pop(place.partition, None)
         consumer.assign(places)
+        silence = Silence(self.topic)
         while ends or self._follow:
             message = consumer.poll(_POLL_S)
+            silence.note(message is not None or self._follow)
             if message is None:
                 yield None
                 continue

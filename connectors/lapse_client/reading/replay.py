@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from lapse.protocol.bookmark import Bookmark
 from lapse_client.error import ConnectionFailed, LapseError, NoRecord
-from lapse_client.kafka.connection import Connection, log_bounds
+from lapse_client.kafka.connection import Connection, Silence, log_bounds
 from lapse_client.kafka.headers import headers_of
 
 _POLL_S = 0.5
@@ -68,9 +68,10 @@ def paced(
         if not low <= first.log_offset <= end:
             raise NoRecord(f"{first} is not in the log, which has offsets {low} to {end - 1}: start at one of them")
         consumer.assign([place])
-        reached = first.log_offset
+        reached, silence = first.log_offset, Silence(first.topic)
         while follow or reached < end:
             message = consumer.poll(_POLL_S)
+            silence.note(message is not None or follow)
             if message is None:
                 yield None
                 continue

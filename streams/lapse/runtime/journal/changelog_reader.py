@@ -14,7 +14,7 @@ from aiokafka.errors import KafkaTimeoutError, LeaderNotAvailableError
 from lapse.runtime.journal.changelog import Changelog
 from lapse.runtime.kafka.bounded_close import bounded_close
 from lapse.runtime.kafka.metadata import NeededTopics, client_of, ensure_metadata, forget
-from lapse.runtime.kafka.offsets_asked import ask
+from lapse.runtime.kafka.offsets_asked import ask, next_read
 from lapse.runtime.kafka.shared_question import SharedQuestion
 
 _AT_ONCE: Final = 8
@@ -102,10 +102,10 @@ class ChangelogReader:
                     taken: list[tuple[bytes, bytes | None]] = []
                     for records in (await consumer.getmany(timeout_ms=200, max_records=_RECORDS)).values():
                         taken += into.take_all(records)
-                    before, position = position, await consumer.position(tp)
-                    if position > before:
+                    if (at := next_read(consumer, tp)) > position:
                         heard = time.monotonic()
-                    into.next_offset = position
+                    if at >= 0:
+                        into.next_offset = position = at
                     await asyncio.sleep(0)
                     if keep is not None:
                         keep(taken)

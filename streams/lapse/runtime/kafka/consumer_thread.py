@@ -17,6 +17,7 @@ from lapse.runtime.kafka import (
     connection,  # noqa: F401  # every client of the process connects as it says
     fetcher,  # noqa: F401  # every consumer of the process fetches as it says
 )
+from lapse.runtime.kafka.offsets_asked import next_read
 from lapse.runtime.kafka.steady_subscription import SteadySubscriptions
 
 FETCH_MAX_WAIT_MS: Final = 500
@@ -134,14 +135,14 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return 0 if fetching is None else int(fetching.taken)
 
     async def stands_at(self, tp: TP) -> tuple[int, int]:
-        """Return the next offset to read of a partition, and how often records were taken by then.
+        """Return the next offset to read of a partition, -1 while unknown, and how often records were taken by then.
 
         Raises:
             IllegalStateError: the partition is not assigned.
         """
 
         async def asked() -> tuple[int, int]:
-            where = int(await self._ensure_consumer().position(tp))
+            where = next_read(self._ensure_consumer(), driver.ensure_aiokafka_TP(tp))
             return where, self.taken  # in this order: records taken meanwhile void the answer
 
         found: tuple[int, int] = await self.call_thread(asked)

@@ -20,6 +20,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from confluent_kafka import KafkaException
 
 from lapse.runtime.kafka.bounded_close import bounded_close
+from lapse.runtime.kafka.offsets_asked import next_read
 from lapse.runtime.shard.inbox import Reader
 from lapse.runtime.shard.runner import Runner
 from lapse.runtime.topics.topic_id import TopicIds
@@ -128,7 +129,7 @@ class Feeder:
                     runner.receive(TP(tp.topic, tp.partition), records)
                 for part in runner.merging:
                     if part in self._present and part not in self._saturated:
-                        runner.reached(part, await self._consumer.position(TopicPartition(*part)))
+                        runner.reached(part, next_read(self._consumer, TopicPartition(*part)))
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001  # crash-only
@@ -245,4 +246,4 @@ class Feeder:
         if tp in self._absent:
             return -1
         assert self._consumer is not None
-        return int(await self._consumer.position(TopicPartition(*tp)))
+        return next_read(self._consumer, TopicPartition(*tp))

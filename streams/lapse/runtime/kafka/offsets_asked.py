@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka.errors import IllegalStateError, KafkaError
 
 from lapse.runtime.kafka.metadata import client_of
 
@@ -51,6 +51,21 @@ async def ask(
         by_leader[leader].append(tp)
     found = await asyncio.gather(*(_ask_one(consumer, question, some) for some in by_leader.values()))
     return {tp: offset for some in found for tp, offset in some.items()}
+
+
+def next_read(consumer: AIOKafkaConsumer, tp: TopicPartition) -> int:
+    """Return the offset that a consumer reads next; -1 while it must first ask where the partition begins.
+
+    Then `AIOKafkaConsumer.position` would wait for the leader without end.
+
+    Raises:
+        IllegalStateError: the partition is not assigned.
+    """
+    subscription = consumer._subscription
+    if not subscription.is_assigned(tp):
+        raise IllegalStateError(f"{tp} is not assigned")
+    state = subscription.subscription.assignment.state_value(tp)
+    return int(state.position) if state.has_valid_position else -1
 
 
 def _leaders(consumer: AIOKafkaConsumer, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
