@@ -6,12 +6,15 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer
+from benchmarks.entity import entities
+from confluent_kafka import Consumer, TopicPartition
 
 import support.workers.slow_restore
+from lapse.protocol import header, topic
 from lapse.runtime.watch import CRASHED
-from support.kafka.log import until
-from support.processes.deployment import Deploy, WorkerProcess
+from support.kafka.log import until, write
+from support.processes.deployment import Deploy, Deployment, WorkerProcess
+from support.suite.at_length import AT_LENGTH, cases
 
 
 def seconds_to_restore(worker: WorkerProcess) -> float:
@@ -78,16 +81,40 @@ def test_a_worker_that_lives_is_not_taken_out_by_another_with_its_data_directory
     assert first.running
 
 
+def answered_at(here: Deployment, stems: list[str]) -> dict[str, int]:
+    """When each queue has answered its first command, by the broker's clock, ms since the epoch."""
+    topics = {topic.deliveries(here.name(stem)): stem for stem in stems}
+    found: dict[str, int] = {}
+    consumer = Consumer(
+        {"bootstrap.servers": here.servers, "group.id": here.name("asker"), "enable.auto.commit": False}
+    )
+    consumer.assign([TopicPartition(name, 0, 0) for name in topics])
+
+    def all_have() -> bool:
+        for record in consumer.consume(500, 0.1):
+            if dict(record.headers() or ()).get(header.KIND) == b"answer":
+                found.setdefault(topics[record.topic() or ""], record.timestamp()[1])
+        return len(found) == len(topics)
+
+    until(all_have, "all answer", 60)
+    consumer.close()
+    return found
+
+
 @pytest.mark.feature("Q16", "C5")
 def test_a_shard_serves_before_the_others_are_restored(deploy: Deploy) -> None:
     """Nobody answered before the last shard was ready. A topic that two queues read is read once both are."""
     late_s = 12
-    here = deploy({"quick": {}, "slow": {"topics": ["both{}"]}, "third": {"topics": ["both{}"]}}).apply()
+    many = [f"many{number}" for number in range(200 if AT_LENGTH else 20)]
+    queues = {"quick": {}, "slow": {"topics": ["both{}"]}, "third": {"topics": ["both{}"]}}
+    here = deploy({**queues, **{stem: {"partitions": 1} for stem in many}}).apply()
     here.write("quick", "early")
     here.write("both", "early")
+    for stem in (*many, "slow"):
+        write(here.servers, topic.commands(here.name(stem)), [b'{"command": "depth", "id": "first"}'])
     slow = str(Path(support.workers.slow_restore.__file__))
     worker = here.run([slow, str(here.config), str(here.directory / "data"), here.name("slow"), str(late_s)])
-    worker.wait_for_shards(2)
+    worker.wait_for_shards(2 + len(many))
     began = time.monotonic()
     assert here.depth("third")["depth"] == 0
     with here.subscriber("quick", 10) as subscriber:
@@ -95,12 +122,24 @@ def test_a_shard_serves_before_the_others_are_restored(deploy: Deploy) -> None:
         assert first is not None
         subscriber.settle("acknowledge", [first], wait=True)
     assert time.monotonic() - began < late_s
-    assert worker.shards == 2  # the other is not restored yet
-    worker.wait_for_shards(3)
+    assert worker.shards == 2 + len(many)  # the other is not restored yet
+    worker.wait_for_shards(3 + len(many))
+    answered = answered_at(here, [*many, "slow"])
+    assert max(answered[stem] for stem in many) < answered["slow"], "each serves as soon as it is restored"
     here.write("both", "late")
     for stem in ("slow", "third"):
         until(lambda stem=stem: here.depth(stem)["depth"] == 2, "both messages")
     assert worker.running
+
+
+@pytest.mark.feature("Q16", "C5")
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("count", cases([], [1_000]))
+def test_a_thousand_entities_serve_within_ten_seconds_of_their_assignment(kafka: str, count: int) -> None:
+    """The first within one. One after the other, 300 took 81 s. Figures of a busy machine say nothing."""
+    figures = entities.run(kafka, count)
+    assert figures["start_first_after_s"] <= 1, figures
+    assert figures["start_last_after_s"] <= 10, figures
 
 
 @pytest.mark.feature("C5", "Q16")
