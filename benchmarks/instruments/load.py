@@ -76,13 +76,13 @@ def publish(
         producer.commit_transaction(30)
 
 
-def order(number: int) -> bytes:
-    """Return a JSON payload for expressions: prices from 0 to 999, 26 symbols, 50,000 accounts."""
+def order(number: int, accounts: int = 50_000) -> bytes:
+    """Return a JSON payload for expressions: prices from 0 to 999, 26 symbols, and accounts in no order."""
     head = b'{"id":%d,"price":%d,"qty":%d,"symbol":"%cBC","account":"a%d","note":"' % (
         number,
         number * 7919 % 1000,
         number % 90 + 1,
         65 + number % 26,
-        number % 50_000,
+        (number * 2_654_435_761 >> 8) % accounts,
     )
     return head + b"x" * max(0, PAYLOAD_BYTES - len(head) - 2) + b'"}'

@@ -23,6 +23,7 @@ def run(
     filter: str = "",  # noqa: A002  # the name in the command
     store: str = "memory",
     json: bool = False,
+    groups: int = 50_000,
 ) -> Figures:
     """Publish, start a worker, and drain through one subscriber.
 
@@ -36,13 +37,14 @@ def run(
         filter: the subscriber's filter; empty = none.
         store: `memory` or `rocksdb`.
         json: whether payloads are JSON, for expressions.
+        groups: the number of accounts in these payloads.
     """
     name = f"bench-{time.time_ns()}"
     entity = f'[queue.{name}]\nexpiration = "enabled"\nlease_period = "60s"\n{options}\n'
     with Worker(bootstrap_servers, name, entity, store) as worker:
         create(bootstrap_servers, name)
         worker.apply()
-        publish(bootstrap_servers, name, messages, payload=order if json else None)
+        publish(bootstrap_servers, name, messages, payload=(lambda number: order(number, groups)) if json else None)
         worker.start()
         return _drain(Connection(bootstrap_servers), name, messages, worker, payload, filter)
 

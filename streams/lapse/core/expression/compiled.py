@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Final, TypeAlias
 
@@ -92,6 +92,13 @@ class Value(Expression):
     def __call__(self, message: Message) -> Scalar:
         """Return the value for a message: a number, string, boolean or None. Objects and arrays become None."""
         return self.evaluate(message.payload if self.uses_payload else None, message)
+
+    def values(self, messages: Iterable[Message]) -> list[Scalar]:
+        """Return the value for each message."""
+        evaluate = self.evaluate
+        if not self.uses_payload:
+            return [evaluate(None, message) for message in messages]
+        return [evaluate(message.payload, message) for message in messages]
 
 
 @lru_cache(maxsize=_CACHE)

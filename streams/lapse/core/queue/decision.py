@@ -189,14 +189,18 @@ class Decisions:
         for segment, some in slots:
             yield from self.state.sources.messages(segment, some)
 
-    def messages_at(self, places: list[int]) -> list[Messages]:
-        """Return messages in runs of one source, in the order of the given places."""
-        ascending = sorted(places)
-        found = list(self.messages(self.slots(join_places(ascending))))
-        if ascending == places:
+    def messages_at(self, places: list[int] | NDArray[np.int64], in_order: Places | None = None) -> list[Messages]:
+        """Return messages in runs of one source, in the order of the given places; `in_order` is the same as ranges."""
+        in_order = join_places(np.sort(places)) if in_order is None else in_order
+        found = list(self.messages(self.slots(in_order)))
+        if len(in_order) == 1 and places[0] == in_order[0][0] and isinstance(places, list) and sorted(places) == places:
+            return found  # true for most deliveries
+        wanted = np.asarray(places, np.int64)
+        if bool((wanted[1:] > wanted[:-1]).all()):
             return found
         # Each message's number in `found`, in the order that is wanted.
-        order = np.argsort(np.argsort(np.array(places)))
+        order = np.empty(len(wanted), np.intp)
+        order[np.argsort(wanted)] = np.arange(len(wanted))
         numbers: dict[tuple[str, int], int] = {}
         sources = [numbers.setdefault((one.topic, one.partition), len(numbers)) for one in found]
         of = np.repeat(sources, [len(one) for one in found])[order]

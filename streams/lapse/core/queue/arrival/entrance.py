@@ -249,8 +249,9 @@ class Entrance:
         """Return the messages at some offsets as expressions see them; nothing if no expression needs them."""
         if not self._settings.traits.is_needed and not self._matching.active:
             return []
-        wanted = set(offsets)
-        parse = self._settings.parse
+        wanted, parse = set(offsets), self._settings.parse
+        if len(wanted) == len(records):
+            return [RecordView(topic, partition, record, parse) for record in records]
         return [RecordView(topic, partition, record, parse) for record in records if record.offset in wanted]
 
     def _drop_acknowledged(self, trigger: Trigger, number: int, records: Sequence[Record], step: Step) -> list[Record]:

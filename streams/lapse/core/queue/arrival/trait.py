@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from lapse.core.expression import priority_of
+from lapse.core.expression import Value, priority_of
 from lapse.core.queue.inquiry.view import RecordView
 
 OWN_GROUP: Final = 0
@@ -109,14 +109,21 @@ class TraitReader:
         flags = None if self.priority is None and self.barrier is None else np.zeros(count, np.uint8)
         if self.priority is not None and flags is not None:
             # Columns are built from lists, because setting elements one by one takes longer than the expression.
-            values = [priority_of(self.priority(message)) for message in messages]
+            values = [priority_of(value) for value in _values(self.priority, messages)]
             ranks = np.array([value or 0 for value in values], np.uint64)
             flags[[value is not None for value in values]] = Flag.RANKED
         if self.barrier is not None and flags is not None:
             flags[[self.barrier(message) for message in messages]] |= np.uint8(Flag.BARRIER)
         if self.group is not None:
-            groups = np.fromiter((group_hash(self.group(message)) for message in messages), np.int64, count)
+            groups = np.array([group_hash(value) for value in _values(self.group, messages)], np.int64)
         return Traits(ranks, flags, groups)
+
+
+def _values(expression: Callable[[RecordView], object], messages: Sequence[RecordView]) -> Sequence[object]:
+    """Return an expression's value for each message."""
+    if isinstance(expression, Value):
+        return expression.values(messages)
+    return [expression(message) for message in messages]
 
 
 NO_TRAITS: Final = TraitReader()

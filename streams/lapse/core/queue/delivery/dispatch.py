@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lapse.core.letter import FORWARDER
 from lapse.core.queue.change import Change, join_places
@@ -56,10 +57,10 @@ class Dispatch:
 
     def deliver(self, now_ms: int, step: Step) -> bool:
         """See `QueueShard.deliver`."""
-        if not self._allowance.is_bounded:
-            return self._deliver(now_ms, step) or self._waits_for_letters or self._hands_on
-        self._allowance.clear_waits()
         self._again = False
+        if not self._allowance.is_bounded:
+            return self._deliver(now_ms, step) or self._waits_for_letters or self._hands_on or self._again
+        self._allowance.clear_waits()
         more = self._deliver(now_ms, step) or self._waits_for_letters or self._hands_on or self._again
         self._allowance.journal_counts(now_ms, step)
         return more
@@ -121,10 +122,10 @@ class Dispatch:
         elif any(one.filter for one in subscriptions if one.space):
             dealt, unknown = chooser.assign(subscriptions, limit), chooser.unknown
         else:
-            places = chooser.first_places(limit)
-            for subscription, share in self._allot(places, subscriptions):
-                self._hand_out(subscription, [places[position] for position in share], now_ms, step)
-            return len(places)
+            first = chooser.first_places(limit)
+            for subscription, share in self._allot(first, subscriptions):
+                self._hand_out(subscription, [first[position] for position in share], now_ms, step)
+            return len(first)
         self.unjudged = unknown[:JUDGED_AT_ONCE]
         for subscription, places in dealt:
             self._hand_out(subscription, places, now_ms, step)
@@ -145,7 +146,9 @@ class Dispatch:
         last = last_holders(self._state, places) if len(subscriptions) > 1 else None
         return self._turns.allot(len(places), subscriptions, last)
 
-    def _hand_out(self, subscription: Subscription, places: list[int], now_ms: int, step: Step) -> None:
+    def _hand_out(
+        self, subscription: Subscription, places: list[int] | NDArray[np.int64], now_ms: int, step: Step
+    ) -> None:
         """Give messages to a subscription, under a lease or at most once (Q5, Q6).
 
         The forwarder settles its messages at the end of the step, which may free further messages of their groups.
@@ -156,14 +159,14 @@ class Dispatch:
             subscription.idle_until_ms = now_ms
         until_ms, since_ms = (0, 0) if once else (now_ms + self._settings.lease_ms, now_ms)
         row = route(Trigger.DELIVER, Guard.AT_MOST_ONCE if once else Guard.AT_LEAST_ONCE).row(State.AVAILABLE)
-        places_in_order = join_places(sorted(places))
+        places_in_order = join_places(sorted(places) if isinstance(places, list) else np.sort(places))
         self._decisions.apply_change(
             Change(row.changes[0], places_in_order, offset=since_ms, holder=subscription.number, until_ms=until_ms),
             step,
         )
         if self._allowance.is_bounded:
-            self._allowance.count_deliveries(places)
-        for messages in self._decisions.messages_at(places):
+            self._allowance.count_deliveries(places_in_order)
+        for messages in self._decisions.messages_at(places, places_in_order):
             step.deliveries.append(Delivery(subscription.id, messages, until_ms, subscription.payload))
             if row.emits:
                 step.events.append(ShardEvent(row.emits, now_ms, messages, subscription=subscription.id))

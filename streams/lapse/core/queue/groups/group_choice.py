@@ -11,10 +11,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lapse.core.queue.arrival.trait import OWN_GROUP
 from lapse.core.queue.decision import Decisions
+from lapse.core.queue.delivery.candidates import last_holders
 from lapse.core.queue.delivery.fairness import Turns
+from lapse.core.queue.groups.runs_in_turn import RunsInTurn
 from lapse.core.queue.groups.waiting_groups import Entry, Found, Line, WaitingGroups
 from lapse.core.queue.inquiry.matching import UNKNOWN, YES
 from lapse.core.queue.rates.allowance import Allowance
@@ -69,6 +72,7 @@ class GroupChooser:
         deadlines_count_ms: int,
     ) -> None:
         self._state = decisions.state
+        self._ranked = decisions.settings.traits.priority is not None
         self._matching = decisions.matching
         self._limit = decisions.settings.group_limit
         self._turns = turns
@@ -89,8 +93,34 @@ class GroupChooser:
 
     def assign(
         self, subscriptions: Sequence[Subscription], limit: int, now_ms: int
-    ) -> list[tuple[Subscription, list[int]]]:
+    ) -> Sequence[tuple[Subscription, list[int] | NDArray[np.int64]]]:
         """Assign at most `limit` messages; return each subscription's places in the order of assignment."""
+        if self._allowance.by_group:
+            waits_until_ms = self._lines.restore_due(self._allowance.reached_ms(now_ms))
+            if waits_until_ms is not None:
+                self._allowance.note_wait_until(waits_until_ms)
+        if self._goes_in_runs:
+            runs = RunsInTurn(self._state, self._lines, self._allowance, self._room, now_ms, self._now_ms)
+            places, late = runs.choose(limit)
+            self.again = runs.again
+            if len(places) or not late:
+                self.again |= late
+                last = last_holders(self._state, places.tolist()) if len(subscriptions) > 1 else None
+                shares = self._turns.allot(len(places), subscriptions, last)
+                return [(one, places[positions]) for one, positions in shares]
+        return self._assign_singly(subscriptions, limit, now_ms)
+
+    @property
+    def _goes_in_runs(self) -> bool:
+        """Whether every subscription takes every message, and only the turn, limits and rates decide."""
+        if self._matching.active or self._ranked or self._barrier is not None:
+            return False
+        return not (self._allowance.by_group and self._lines.has_line((0, OWN_GROUP)))
+
+    def _assign_singly(
+        self, subscriptions: Sequence[Subscription], limit: int, now_ms: int
+    ) -> list[tuple[Subscription, list[int]]]:
+        """Assign messages one by one."""
         ring = [one for one in subscriptions if one.space]
         outstanding = {one.number: one.outstanding for one in ring}
         shares: dict[int, list[int]] = {one.number: [] for one in ring}
@@ -98,10 +128,6 @@ class GroupChooser:
         open_ones, alone = ring, len(ring) == 1
         lines, dealt = self._lines, 0
         by_rate = self._allowance.by_group
-        if by_rate:
-            waits_until_ms = lines.restore_due(self._allowance.reached_ms(now_ms))
-            if waits_until_ms is not None:
-                self._allowance.note_wait_until(waits_until_ms)
         while dealt < limit and open_ones and (entry := lines.pop_first()) is not None:
             visit = self._candidate(entry, now_ms)
             if visit is None or visit.found is None:
@@ -169,11 +195,14 @@ class GroupChooser:
 
     def _is_full(self, group: int) -> bool:
         """Return whether a group has reached its limit of leased messages."""
+        return self._room(group) <= self._given[group]
+
+    def _room(self, group: int) -> int:
+        """Return how many more messages of a group its limit lets be leased, before this call's."""
         if group == OWN_GROUP:
-            return False
+            return 1 << 62
         index = self._state.index
-        leased = index.bound_count(group) if self._limit == 1 else index.held_count(group)
-        return leased + self._given[group] >= self._limit
+        return self._limit - (index.bound_count(group) if self._limit == 1 else index.held_count(group))
 
     def _waits_for_rate(self, entry: Entry, visit: _Visit, place: int, now_ms: int) -> bool:
         """Return whether a message waits for its group's rate. If so, its line comes up again when the rate permits."""

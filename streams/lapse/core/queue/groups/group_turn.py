@@ -27,29 +27,41 @@ class GroupTurn:
     Args:
         weights: weight by group value as text. The text also means the number or boolean that it is in JSON. All other
             groups have weight 1.
+
+    Attributes:
+        now: the shard's own tag.
     """
 
-    __slots__ = ("_costs", "_ends", "_now", "_prune_at")
+    __slots__ = ("_costs", "_ends", "_prune_at", "now")
 
     def __init__(self, weights: Mapping[str, int]) -> None:
         self._costs = {group: max(1, COST // weight) for text, weight in weights.items() for group in _groups(text)}
-        self._now = 0
+        self.now = 0
         self._ends: dict[int, int] = {}
         self._prune_at = _LEAST_PRUNED
 
     def start_tag(self, group: int) -> int:
         """Return the tag with which a group would be served now."""
         end = self._ends.get(group, 0)
-        return max(self._now, end)
+        return max(self.now, end)
 
     def serve(self, group: int, start: int) -> int:
         """Note that a message of a group is handed out at tag `start`. Return the group's next tag."""
-        self._now = start
-        self._ends[group] = end = start + self._costs.get(group, COST)
-        if len(self._ends) > self._prune_at:
-            self._ends = {one: end for one, end in self._ends.items() if end > self._now}
-            self._prune_at = max(_LEAST_PRUNED, 2 * len(self._ends))
+        self.now = start
+        end = start + self.cost(group)
+        self.note_end(group, end)
         return end
+
+    def cost(self, group: int) -> int:
+        """Return what a message adds to the tag of its group."""
+        return self._costs.get(group, COST)
+
+    def note_end(self, group: int, end: int) -> None:
+        """Note the next tag of a group whose messages are handed out."""
+        self._ends[group] = end
+        if len(self._ends) > self._prune_at:
+            self._ends = {one: end for one, end in self._ends.items() if end > self.now}
+            self._prune_at = max(_LEAST_PRUNED, 2 * len(self._ends))
 
 
 def _groups(text: str) -> Iterator[int]:

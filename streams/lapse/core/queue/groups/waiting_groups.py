@@ -5,23 +5,24 @@ and place of the line's first message. An entry may be too early, and is correct
 and so does the first place, unless a message returns, which makes a new entry. So nothing is scanned, and a tenant's
 large backlog costs the others nothing.
 
-Lines are derived from the segments when they are first needed. A line knows the segments that may hold its messages,
-and its slots in the first of them.
+Lines are derived from the segments when they are first needed. A line knows the places of its messages in its first
+segments, and the later segments that hold some.
 """
 
 from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
-from itertools import pairwise
+from collections.abc import Callable, Container, Iterable, Iterator
+from itertools import groupby, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.queue.arrival.trait import OWN_GROUP, Flag
 from lapse.core.queue.groups.group_turn import GroupTurn
-from lapse.core.queue.segments.segment import AVAILABLE, Segment
+from lapse.core.queue.groups.slots_by_group import SlotsByGroup
+from lapse.core.queue.segments.segment import AVAILABLE, SIZE, Segment
 
 Line = tuple[int, int]
 """Band and hash of the group. A band is a priority: the lowest number comes first, and 0 is the last."""
@@ -37,16 +38,18 @@ class _Waiting:
     """The waiting messages of a line.
 
     Attributes:
-        segments: indexes of the segments that may hold some, ascending.
-        head: slots in the first of these segments that may hold some, ascending; None = not computed yet.
+        head: places of messages that wait or have left meanwhile, ascending, in segments up to `loaded_to`.
+        loaded_to: index of the last segment whose places are in `head`.
+        segments: indexes of later segments that may hold some, ascending.
         entry: the line's valid entry in the heap.
     """
 
-    __slots__ = ("entry", "head", "segments")
+    __slots__ = ("entry", "head", "loaded_to", "segments")
 
     def __init__(self, segment: int, head: list[int]) -> None:
-        self.segments = [segment]
-        self.head: list[int] | None = head
+        self.head = head
+        self.loaded_to = segment
+        self.segments: list[int] = []
         self.entry: Entry | None = None
 
 
@@ -63,6 +66,7 @@ class WaitingGroups:
         self.turn = turn
         self._look = look
         self._ranked = ranked
+        self._by_group = SlotsByGroup()
         self._waiting: dict[Line, _Waiting] = {}
         self._heap: list[Entry] = []
         self._set_aside: dict[int, list[Entry]] = {}
@@ -71,26 +75,24 @@ class WaitingGroups:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def has_line(self, line: Line) -> bool:
+        """Return whether a line may have waiting messages."""
+        return line in self._waiting
+
     # Changes of messages
 
     def add_available(self, segment: Segment, slots: NDArray[np.intp]) -> None:
         """Add messages that have become available, given as ascending slots."""
-        for line, some in self._lines(segment, slots).items():
+        for line, places in self._lines(segment, slots).items():
             waiting = self._waiting.get(line)
             if waiting is None:
-                waiting = self._waiting[line] = _Waiting(segment.index, some)
-            elif waiting.segments[0] == segment.index:
-                if waiting.head is not None:
-                    _merge(waiting.head, some)
-            else:
-                at = bisect_left(waiting.segments, segment.index)
-                if at == len(waiting.segments) or waiting.segments[at] != segment.index:
-                    waiting.segments.insert(at, segment.index)
-                    if not at:
-                        waiting.head = None
-            place = segment.base + some[0]
-            if waiting.entry is None or place < waiting.entry[2]:
-                self._enter(line, waiting, place)
+                waiting = self._waiting[line] = _Waiting(segment.index, places)
+            elif segment.index <= waiting.loaded_to:
+                _merge(waiting.head, places)
+            elif segment.index not in waiting.segments[-1:]:
+                _add(waiting.segments, segment.index)
+            if waiting.entry is None or places[0] < waiting.entry[2]:
+                self._enter(line, waiting, places[0])
 
     def release_groups(self, groups: Iterable[int]) -> None:
         """Let groups compete again that may have fewer leased messages than before."""
@@ -99,23 +101,27 @@ class WaitingGroups:
                 heapq.heappush(self._heap, entry)
 
     def _lines(self, segment: Segment, slots: NDArray[np.intp]) -> dict[Line, list[int]]:
-        """Return slots by line."""
+        """Return the places of slots, by line."""
+        places = slots + segment.base
         if self._ranked:
             bands = [segment.key(slot)[0] for slot in slots.tolist()]
             groups = [OWN_GROUP] * len(slots) if segment.groups is None else segment.groups[slots].tolist()
             found: dict[Line, list[int]] = {}
-            for slot, band, group in zip(slots.tolist(), bands, groups, strict=True):
-                found.setdefault((band, group), []).append(slot)
+            for place, band, group in zip(places.tolist(), bands, groups, strict=True):
+                found.setdefault((band, group), []).append(place)
             return found
+        if not len(slots):
+            return {}
         if segment.groups is None:
-            return {(0, OWN_GROUP): slots.tolist()} if len(slots) else {}
+            return {(0, OWN_GROUP): places.tolist()}
         column = segment.groups[slots]
         if len(slots) == 1:
-            return {(0, int(column[0])): slots.tolist()}
+            return {(0, int(column[0])): places.tolist()}
         order = np.argsort(column, kind="stable")
-        column, ordered = column[order], slots[order].tolist()
+        column, ordered = column[order], places[order].tolist()
         edges = [0, *(np.flatnonzero(np.diff(column)) + 1).tolist(), len(ordered)]
-        return {(0, int(column[first])): ordered[first:stop] for first, stop in pairwise(edges) if stop > first}
+        groups = column[edges[:-1]].tolist()
+        return {(0, group): ordered[first:stop] for group, (first, stop) in zip(groups, pairwise(edges), strict=True)}
 
     # The heap
 
@@ -127,6 +133,48 @@ class WaitingGroups:
             if waiting is not None and waiting.entry is entry:
                 return entry
         return None
+
+    def pop_before(self, tag: int) -> Entry | None:
+        """Remove and return the first valid entry with a lower tag; None if there is none. For queues without ranks."""
+        heap = self._heap
+        while heap and heap[0][1] < tag:
+            entry = heapq.heappop(heap)
+            waiting = self._waiting.get((0, entry[3]))
+            if waiting is not None and waiting.entry is entry:
+                return entry
+        return None
+
+    def put_back(self, entries: Iterable[Entry]) -> None:
+        """Put removed entries back, unchanged."""
+        for entry in entries:
+            heapq.heappush(self._heap, entry)
+
+    @property
+    def competing(self) -> int:
+        """About how many lines compete for the next message."""
+        return len(self._heap)
+
+    def serve_first(self, entry: Entry, count: int, full: bool) -> None:
+        """Note that the first messages of an entry's line are handed out, whose tags are noted already.
+
+        Args:
+            entry: the entry, which was removed.
+            count: the number of messages.
+            full: whether the group has then reached its limit, so that it waits until it is released.
+        """
+        line = (entry[0], entry[3])
+        waiting = self._waiting[line]
+        del waiting.head[:count]
+        while not waiting.head and waiting.segments:
+            self._load_next(line, waiting)
+        if not waiting.head:
+            del self._waiting[line]
+            return
+        waiting.entry = after = (line[0], self.turn.start_tag(line[1]), waiting.head[0], line[1])
+        if full:
+            self.set_aside(after)
+        else:
+            heapq.heappush(self._heap, after)
 
     def serve(self, entry: Entry, place: int) -> None:
         """Note that the message of an entry is handed out. The line's next message is at or after `place`."""
@@ -169,46 +217,69 @@ class WaitingGroups:
             hopeless: returns whether to skip a segment, given its index and its number of used slots.
         """
         waiting = self._waiting[line]
-        while waiting.segments:
-            segment = self._look(waiting.segments[0])
+        for index, places in groupby(self._first_places(line, waiting), key=_segment_of):
+            segment = self._look(index)
             if segment is not None:
-                head = self._first_slots(waiting, line, segment)
-                if head:
-                    yield from _available(segment, head)
-                    break
-            del waiting.segments[0]
-            waiting.head = None
-        for index in waiting.segments[1:]:
+                yield from _available(segment, [place - segment.base for place in places])
+        for index in waiting.segments:
             segment = self._look(index)
             if segment is not None and segment.available and not hopeless(index, segment.used):
                 yield from _available(segment, self._slots(line, segment))
 
-    def _first_slots(self, waiting: _Waiting, line: Line, segment: Segment) -> list[int]:
-        """Return the line's slots in the first segment, beginning with the first available one."""
-        if waiting.head is None:
-            waiting.head = self._slots(line, segment)
-        gone = 0
-        for slot in waiting.head:
-            if segment.state[slot] == AVAILABLE:
-                break
-            gone += 1
-        del waiting.head[:gone]
-        return waiting.head
+    def first_places(self, line: Line, most: int) -> list[int]:
+        """Return the first places of a line, `most` if it has so many. Messages at some may have left."""
+        waiting = self._waiting[line]
+        while len(waiting.head) < most and waiting.segments:
+            self._load_next(line, waiting)
+        return waiting.head[:most]
+
+    def forget_places(self, line: Line, gone: Container[int]) -> None:
+        """Forget places of a line whose messages have left."""
+        waiting = self._waiting[line]
+        waiting.head = [place for place in waiting.head if place not in gone]
+
+    def _first_places(self, line: Line, waiting: _Waiting) -> list[int]:
+        """Return the places that the line knows, beginning with the first available message."""
+        while True:
+            gone = 0
+            for place in waiting.head:
+                segment = self._look(place // SIZE)
+                if segment is not None and segment.state[place % SIZE] == AVAILABLE:
+                    break
+                gone += 1
+            del waiting.head[:gone]
+            if waiting.head or not waiting.segments:
+                return waiting.head
+            self._load_next(line, waiting)
+
+    def _load_next(self, line: Line, waiting: _Waiting) -> None:
+        """Add the places of the line in its next segment."""
+        waiting.loaded_to = waiting.segments.pop(0)
+        segment = self._look(waiting.loaded_to)
+        if segment is not None:
+            waiting.head += [slot + segment.base for slot in self._slots(line, segment)]
 
     def _slots(self, line: Line, segment: Segment) -> list[int]:
         """Return the available slots of a line in a segment."""
         band, group = line
+        if not self._ranked:
+            slots = self._by_group.find(segment, group)
+            return [slot for slot in slots if segment.state[slot] == AVAILABLE]
         wanted = segment.state[: segment.used] == AVAILABLE
         if segment.groups is not None:
             wanted &= segment.groups[: segment.used] == group
         elif group != OWN_GROUP:
             return []
-        if self._ranked and segment.ranks is not None and segment.flags is not None:
+        if segment.ranks is not None and segment.flags is not None:
             ranked = (segment.flags[: segment.used] & Flag.RANKED) != 0
             wanted &= (segment.ranks[: segment.used] == np.uint64(-band - 1)) & ranked if band else ~ranked
         elif band:
             return []
         return np.flatnonzero(wanted).tolist()
+
+
+def _segment_of(place: int) -> int:
+    return place // SIZE
 
 
 def _available(segment: Segment, slots: list[int]) -> Iterator[Found]:
@@ -218,12 +289,19 @@ def _available(segment: Segment, slots: list[int]) -> Iterator[Found]:
             yield segment, slot
 
 
-def _merge(into: list[int], slots: list[int]) -> None:
-    """Merge ascending slots into an ascending list, without duplicates."""
-    if not into or into[-1] < slots[0]:
-        into.extend(slots)
+def _add(segments: list[int], index: int) -> None:
+    """Add an index to ascending ones, unless it is there."""
+    at = bisect_left(segments, index)
+    if at == len(segments) or segments[at] != index:
+        segments.insert(at, index)
+
+
+def _merge(into: list[int], places: list[int]) -> None:
+    """Merge ascending places into an ascending list, without duplicates."""
+    if not into or into[-1] < places[0]:
+        into.extend(places)
         return
-    for slot in slots:
-        at = bisect_left(into, slot)
-        if at == len(into) or into[at] != slot:
-            into.insert(at, slot)
+    for place in places:
+        at = bisect_left(into, place)
+        if at == len(into) or into[at] != place:
+            into.insert(at, place)

@@ -9,7 +9,7 @@ import numpy as np
 
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.arrival.trait import OWN_GROUP
-from lapse.core.queue.change import Change, ChangeKind, join_places
+from lapse.core.queue.change import Change, ChangeKind, Places, count_places
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.rates.counted import EVERYTHING, Batch, Of
 from lapse.core.queue.step import Step
@@ -112,15 +112,18 @@ class Allowance:
         self.frees_ms, self._waits_for_writing, self._looks_at_all = min(self.frees_ms, at_ms), False, True
         return True
 
-    def count_deliveries(self, places: list[int]) -> None:
+    def count_deliveries(self, places: Places) -> None:
         """Count messages as handed out."""
-        self._given[EVERYTHING] += len(places)
+        self._given[EVERYTHING] += count_places(places)
         if not self.by_group:
             return
-        for segment, slots in self._decisions.slots(join_places(sorted(places))):
+        for segment, slots in self._decisions.slots(places):
             groups = np.zeros(len(slots), np.int64) if segment.groups is None else segment.groups[slots]
-            for slot, group in zip(slots.tolist(), groups.tolist(), strict=True):
-                self._given[(OWN_GROUP, segment.base + slot) if group == OWN_GROUP else (group, -1)] += 1
+            distinct, counts = np.unique(groups[groups != OWN_GROUP], return_counts=True)
+            for group, count in zip(distinct.tolist(), counts.tolist(), strict=True):
+                self._given[group, -1] += count
+            for slot in slots[groups == OWN_GROUP].tolist():
+                self._given[OWN_GROUP, segment.base + slot] += 1
 
     def journal_counts(self, now_ms: int, step: Step) -> None:
         """Journal the deliveries counted since the last call, and forget batches outside all windows."""

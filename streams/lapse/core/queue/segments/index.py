@@ -105,12 +105,13 @@ class Index:
             return
         states, groups = segment.state[where], segment.groups[where]
         bound = BINDS[states]
-        _count(self._bound_groups, groups[bound], by)
+        counted = _count_by_group(groups[bound])
+        _add(self._bound_groups, counted, by)
         waiting = bound & ~FILLS[states]
         if waiting.any():
-            _count(self._waiting_groups, groups[waiting], by)
-        if self.lines is not None:
-            self.lines.release_groups(groups[bound].tolist())
+            _add(self._waiting_groups, _count_by_group(groups[waiting]), by)
+        if self.lines is not None and by < 0:
+            self.lines.release_groups(group for group, _ in counted)
 
     def note_available(self, segment: Segment, where: Where) -> None:
         """Add available messages to the waiting groups."""
@@ -131,10 +132,21 @@ class Index:
             self.deadlines.note(earliest_ms, segment.index)
 
 
-def _count(counts: Counter[int], groups: NDArray[np.int64], by: int) -> None:
-    """Add or subtract (`by`) messages by group. Messages without a group are not counted."""
-    for group in groups.tolist():
-        if group != OWN_GROUP:
-            counts[group] += by
-            if counts[group] <= 0:
-                del counts[group]
+def _count_by_group(groups: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Return how many messages each group has. Messages without a group are not counted."""
+    if len(groups) == 1:
+        found = [(int(groups[0]), 1)]
+    else:
+        distinct, counts = np.unique(groups, return_counts=True)
+        found = list(zip(distinct.tolist(), counts.tolist(), strict=True))
+    return [one for one in found if one[0] != OWN_GROUP]
+
+
+def _add(counts: Counter[int], counted: list[tuple[int, int]], by: int) -> None:
+    """Add or subtract (`by`) messages by group."""
+    for group, count in counted:
+        after = counts.get(group, 0) + by * count
+        if after > 0:
+            counts[group] = after
+        else:
+            counts.pop(group, None)

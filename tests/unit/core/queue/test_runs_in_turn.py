@@ -1,0 +1,75 @@
+"""Runs of messages chosen together are those that come one by one, in the same order (Q25, C71)."""
+
+from __future__ import annotations
+
+import random
+from unittest import mock
+
+import pytest
+from benchmarks.instruments.plain_record import PlainRecord
+
+from lapse.core.lifetime import Expiration
+from lapse.core.queue.arrival.trait import TraitReader
+from lapse.core.queue.groups.group_choice import GroupChooser
+from lapse.core.queue.rates.rate import Rate
+from lapse.core.queue.settings import QueueSettings
+from lapse.core.queue.settlement.settlement import Claim, SettleAction
+from lapse.core.queue.shard import QueueShard
+from lapse.core.queue.state import QueueState
+from lapse.core.queue.step import Step
+
+NOW_MS = 1_800_000_000_000
+
+
+@pytest.mark.feature("Q25", "C71")
+@pytest.mark.parametrize("seed", range(4))
+def test_runs_are_in_the_order_of_single_messages(seed: int) -> None:
+    together = _handed_out(seed)
+    with mock.patch.object(GroupChooser, "_goes_in_runs", False):
+        singly = _handed_out(seed)
+    assert together == singly
+    assert sum(map(len, together)) > 200
+
+
+def _handed_out(seed: int) -> list[list[int]]:
+    """Return the offsets that each step hands out, of messages over several segments, some of which leave early."""
+    chance = random.Random(seed)
+    groups, limit = chance.choice((1, 3, 40, 2_000)), chance.choice((1, 2, 30, 5_000))
+    settings = QueueSettings(
+        name="turn",
+        expiration=Expiration(True),
+        traits=TraitReader(group=lambda view: view.headers["group"].decode() or None),
+        group_limit=limit,
+        group_weights={"1": 3, "2": 7} if chance.random() < 0.5 else {},
+        group_rate=Rate(chance.choice((20, 400)), 50) if limit > 1 and chance.random() < 0.5 else None,
+    )
+    shard = QueueShard(settings, QueueState())
+    shard.subscribing.subscribe("s", "c", chance.choice((300, 4_000)), 1_000_000, "", NOW_MS, Step())
+    found: list[list[int]] = []
+    now_ms, offset, held = NOW_MS, 0, []
+    for _ in range(20):
+        some = []
+        for _ in range(chance.choice((0, 100, 1_500)) if offset < 5_000 else 0):
+            group = b"%d" % min(chance.randrange(groups), chance.randrange(groups))
+            headers = [("group", b"" if chance.random() < 0.05 and settings.group_rate is None else group)]
+            if chance.random() < 0.05:
+                headers.append(("lapse-expires-at-ms", b"%d" % (now_ms + chance.randrange(200))))
+            some.append(PlainRecord(offset, now_ms, b"k", b"{}", headers))
+            offset += 1
+        shard.arrive("turn", 0, some, Step(), now_ms)
+        for at in chance.sample(range(offset), min(offset, 3)):  # settled without a lease, from the midst of the rest
+            shard.settle(SettleAction.EXPIRE, "s", [Claim("turn", 0, at, min(at + 20, offset - 1))], now_ms, Step())
+        step = Step()
+        while shard.deliver(now_ms, step):
+            pass
+        handed = [one for delivery in step.deliveries for one in delivery.messages.offsets.tolist()]
+        found.append(handed)
+        held += handed
+        chance.shuffle(held)
+        for action in (SettleAction.ACKNOWLEDGE, SettleAction.CANCEL):
+            done, held = held[: len(held) // 3], held[len(held) // 3 :]
+            shard.settle(action, "s", [Claim("turn", 0, one, one) for one in done], now_ms, Step())
+        now_ms += 7
+        if chance.random() < 0.3:  # else the expired ones are still there
+            shard.advance(now_ms, Step())
+    return found
