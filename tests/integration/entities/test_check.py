@@ -69,6 +69,35 @@ def test_a_key_file_that_everybody_can_read_is_told(office: Entitled) -> None:
 
 
 @pytest.mark.feature("X7")
+def test_a_hostile_file_is_refused_in_a_line_by_every_command(deploy: Deploy) -> None:
+    """Each ends by itself, whatever the file makes of its memory or its stack, and creates nothing."""
+    here = deploy({"orders": {}})
+    good = here.config.read_text()
+    chain = "".join(f'[queue.q{at}]\nforward_to = "q{at + 1}"\n' for at in range(300)) + '[queue.q300]\nlease = "1s"\n'
+    bad = {
+        "nested too deep": good + "[queue.deep]\nx = " + "[" * 50_000,
+        "a number is too long": good + "[queue.long]\npartitions = " + "1" * 10_000,
+        "expected a duration": good + "[queue.big]\nlease_period = '" + "a" * 2_000_000 + "'",
+        "lease: unknown": good + chain,
+        "1ms": good.replace('session_timeout = "3s"', 'session_timeout = "1ms"'),
+        "10d": good.replace('session_timeout = "3s"', 'session_timeout = "10d"'),
+    }
+    for told, text in bad.items():
+        here.config.write_text(text)
+        done = [here.lapse("check"), here.lapse("apply", "--yes")]
+        if told in ("nested too deep", "1ms"):  # a process of its own
+            done.append(here.lapse("worker", "--no-supervise"))
+        for one in done:
+            assert one.returncode
+            assert "session_timeout: has to be from" in one.stderr if told in ("1ms", "10d") else told in one.stderr
+            assert "Traceback" not in one.stderr
+            assert len(one.stderr) < 3_000, one.stderr[:5_000]
+    assert here.name("orders") not in here.connection.partitions()
+    here.config.write_bytes(b"\xef\xbb\xbf" + good.encode())
+    here.apply().worker().wait_for_shards(1)
+
+
+@pytest.mark.feature("X7")
 def test_a_queue_name_that_another_deployment_uses_is_told_by_both(deploy: Deploy) -> None:
     one = deploy({"orders": {"partitions": 2}}).apply()
     assert "another deployment" not in one.lapse("check").stderr

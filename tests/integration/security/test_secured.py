@@ -1,21 +1,24 @@
 """Kafka over TLS and SASL for every part, and no secret where others can read it (X5)."""
 
+import asyncio
 import json
 import os
 import time
 from pathlib import Path
 
+import click
 import psutil
 import pytest
 from click.testing import CliRunner
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from lapse.cli import main
 from lapse.core.reason import Reason
 from lapse.protocol import topic
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.event import EventKind
-from lapse_client import DeadLetterReader, Publisher, QueueSubscriber
+from lapse_client import DeadLetterReader, Publisher, QueueSubscriber, aio
 from lapse_client.error import ConnectionFailed
 from lapse_client.kafka.connection import Connection as ClientConnection
 from support.kafka.created_topic import create
@@ -25,6 +28,8 @@ from support.kafka.wire import Wire
 from support.processes import fork_server
 from support.processes.deployment import Deployment
 from support.suite import command
+from support.suite.at_length import AT_LENGTH, cases
+from unit.cli.test_wrong_address import NOBODY, leaves
 
 pytestmark = pytest.mark.feature("X5")
 
@@ -182,3 +187,66 @@ def test_a_client_with_a_wrong_password_or_an_unknown_authority_says_so_at_once(
                 use()
             assert time.monotonic() - began < 5
             assert "s3cret-no" not in str(caught.value)
+
+
+FIRST = {"apply", "check", "publish", "queue depth", "queue create", "dlq ls"}
+"""Each asks Kafka by another part of lapse, and in `make test` they stand for all commands."""
+
+
+ELSEWHERE = {"dev", "replicate"}
+"""One starts a broker, the other has the security of its clusters in a file of its own."""
+
+EVERY = [leaf for leaf in leaves(main, click.Context(main)) if leaf.id not in ELSEWHERE]
+
+
+@pytest.mark.feature("X5", "X7")
+@pytest.mark.parametrize(
+    "words", cases([one for one in EVERY if one.id in FIRST], [one for one in EVERY if one.id not in FIRST])
+)
+def test_a_command_with_a_wrong_password_says_so(secured, tmp_path, words):
+    file = tmp_path / "lapse.toml"
+    security = f'[security]\nprotocol = "SASL_SSL"\nsasl_mechanism = "SCRAM-SHA-512"\nusername = "{USER}"\n'
+    security += f'ca_file = "{secured.ca_file}"\n'
+    entities = '[lapse]\ndefinitions = "topic"\n[queue.orders]\n[sow.prices]\n'
+    file.write_text(entities + security, "utf-8")
+    words = [secured.servers if one == NOBODY else one for one in words]
+    environment = {"KAFKA_BOOTSTRAP_SERVERS": secured.servers, "LAPSE_SASL_PASSWORD": "s3cret-no"}
+    began = time.monotonic()
+    done = command.run(*words, environment=environment, directory=tmp_path)
+    took_s = time.monotonic() - began
+    assert done.returncode == 1
+    told = done.stdout if words[0] == "doctor" else done.stderr
+    assert "s3cret-no" not in done.stdout + done.stderr
+    assert "Traceback" not in told
+    assert "credentials" in told or "Authentication" in told, told
+    assert took_s < 5 or not AT_LENGTH
+
+
+def test_a_worker_and_asynchronous_clients_with_a_wrong_password_say_so(deployment):
+    deployment.apply()
+    worker = deployment.run(
+        ["-m", "lapse", "worker", "--config", str(deployment.config), "--no-supervise"],
+        {"LAPSE_SASL_PASSWORD": "s3cret-no"},
+    )
+    until(lambda: "invalid credentials" in worker.text or not worker.running, "the worker says so", 20)
+    assert "invalid credentials" in worker.text
+    assert "s3cret-no" not in worker.text
+    assert "Traceback" not in worker.text
+    worker.kill()
+    connection = ClientConnection(deployment.servers, deployment.security.client_options("s3cret-no"))
+    name = deployment.name("orders")
+
+    async def use(made):
+        async with made as one:
+            if isinstance(one, aio.Publisher):
+                await one.publish(name, b"x")
+
+    for make in (
+        lambda: aio.Publisher(connection),
+        lambda: aio.QueueSubscriber(name, connection=connection),
+        lambda: aio.Queue(name, connection=connection),
+        lambda: aio.Admin(deployment.app_id, connection=connection),
+    ):
+        with pytest.raises(ConnectionFailed, match="credentials") as caught:
+            asyncio.run(use(make()))
+        assert "s3cret-no" not in str(caught.value)
