@@ -197,6 +197,10 @@ class Config(BaseModel):
                     f"{name!r} cannot name an entity: letters, digits, '.', '_' and '-' only, at most 200, "
                     f"not beginning with {topic_names.PREFIX!r}",
                 )
+            if name.startswith(topic_names.INTERNAL_PREFIX):
+                raise placed_error(
+                    (kind, name), f"{name!r} cannot name an entity: Kafka's internal topics begin with '__'"
+                )
             if name.startswith(topic_names.DEFINITIONS_PREFIX):
                 raise placed_error(
                     (kind, name), f"{name!r} cannot name an entity: topics of definitions have such names (Q23)"
@@ -239,6 +243,10 @@ class Config(BaseModel):
         for kind, name, key, topics in (*queues, *sows):
             own = {*topic_names.entity_topics(self.lapse.app_id, name), topic_names.events(name)}
             for topic in topics:
+                if topic in topic_names.INTERNAL:
+                    raise placed_error(
+                        (kind, name, key), f"{topic} is internal to Kafka: its records are for brokers only"
+                    )
                 if topic in own or topic.startswith(f"{topic_names.deliveries(name)}."):
                     raise placed_error(
                         (kind, name, key), f"{topic} is a topic of its own: what {name} writes would come back to it"
@@ -253,10 +261,11 @@ class Config(BaseModel):
             places = (("forward_to", onward), ("dead_letter", letters))
             ways[name] = [Way(key, topic) for key, topic in places if topic]
             for way in ways[name]:
-                if way.topic.startswith(topic_names.PREFIX):
+                writer = "Kafka" if way.topic in topic_names.INTERNAL else "lapse"
+                if writer == "Kafka" or way.topic.startswith(topic_names.PREFIX):
                     raise placed_error(
                         ("queue" if name in self.queue else "sow", name, way.key),
-                        f"{way.topic} is one of the topics that only lapse writes; name another",
+                        f"{way.topic} is one of the topics that only {writer} writes; name another",
                     )
         readers = self._all_readers({way.topic for some in ways.values() for way in some})
         for key, *passed in circles(ways, lambda topic: readers[topic]):

@@ -11,6 +11,20 @@ DEAD_LETTER_PREFIX: Final = "dlq."
 DEFINITIONS_PREFIX: Final = "definitions."
 """The prefix, reserved among entity names, of topics about definitions (Q23)."""
 
+INTERNAL_PREFIX: Final = "__"
+"""The prefix of Kafka's internal topics. Patterns match none of them, and nobody publishes to them by lapse."""
+
+INTERNAL: Final = frozenset(
+    {
+        "__cluster_metadata",
+        "__consumer_offsets",
+        "__remote_log_metadata",
+        "__share_group_state",
+        "__transaction_state",
+    }
+)
+"""Kafka's internal topics. Its brokers write some of them whenever a worker commits or writes."""
+
 _CHANGELOG: Final = "-changelog"
 _USUAL_DEPLOYMENT: Final = "lapse"
 

@@ -58,6 +58,15 @@ def test_durations(text: str, told: str) -> None:
         ("queue = 5", "1: queue: expected a table, not 5"),
         ("[queue.a]\nx =\n", "2: column 4: Invalid value"),
         ('\n[sow."a b"]', "2: sow.a b: 'a b' cannot name an entity: letters"),
+        ("[queue.__x]", "1: queue.__x: '__x' cannot name an entity: Kafka's internal topics begin with '__'"),
+        (
+            '[queue.q]\ntopics = ["__consumer_offsets"]',
+            "2: queue.q.topics: __consumer_offsets is internal to Kafka: its records are for brokers only",
+        ),
+        (
+            '[queue.q]\nforward_to = "__consumer_offsets"',
+            "2: queue.q.forward_to: __consumer_offsets is one of the topics that only Kafka writes; name another",
+        ),
         ('[sow."dlq.s"]', "1: sow.dlq.s: 'dlq.s' names a dead-letter topic: only a queue that reads dlq.s can bear it"),
         (
             '[queue."dlq.s"]\ntopics = ["t"]',
