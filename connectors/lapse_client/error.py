@@ -30,6 +30,13 @@ from lapse.protocol.answer import Answer
 
 _NAMES_SHOWN = 20
 
+_LACKS_RIGHT = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+)
+
 
 class LapseError(Exception):
     """The base of all errors of the client. They can be pickled, so process pools can pass them on."""
@@ -56,7 +63,13 @@ class ConnectionFailed(LapseError):
     def __init__(self, servers: str, cause: object, refused: bool = False) -> None:
         self.refused = refused
         reason = cause.args[0] if isinstance(cause, KafkaException) and cause.args else cause
-        why = reason.str() if isinstance(reason, KafkaError) else reason
+        why = reason.str().rstrip(".") if isinstance(reason, KafkaError) else reason
+        if isinstance(reason, KafkaError) and reason.code() in _LACKS_RIGHT:
+            super().__init__(
+                f"Kafka at {servers} refuses this user: {why}. Have the right granted that docs/operations.md, Rights, "
+                "names, or connect as another user"
+            )
+            return
         mend = (
             "Correct the TLS and SASL options: user, password, mechanism, certificates"
             if refused

@@ -195,6 +195,10 @@ class Connection:
         found = self._metadata.hidden([name])
         return UnknownEntity("topic", name, (), found) if found else None
 
+    def unseen(self, topics: Iterable[str]) -> list[str]:
+        """Return those of some topics that the brokers hide from this user."""
+        return [] if self.transport.settles else self._metadata.hidden(topics)
+
     def blind(self, what: str, prefix: str) -> LapseError | None:
         """Return an error if the brokers hide topics with a prefix from this user, so that a list of them is useless.
 

@@ -62,8 +62,22 @@ def unreadable(name: str, error: KafkaError) -> LapseError | None:
     """Return the error for a topic that cannot be read; None if librdkafka reconnects by itself."""
     if not error.fatal() and error.code() not in _UNREADABLE:
         return None
+    if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        return LapseError(f"{name} cannot be read: {error.str()}. Have Read on it granted (docs/operations.md, Rights)")
     return LapseError(
         f"{name} cannot be read: {error}. "
         "Check that the entity still exists (`lapse apply`), and that this user may read it "
         "(docs/operations.md, Rights)"
     )
+
+
+def raise_if_unreadable(name: str, error: KafkaError) -> None:
+    """Raise an error of reading a topic without a consumer group.
+
+    librdkafka asks for the coordinator of a group nevertheless, and reports that this user has no right to one.
+
+    Raises:
+        LapseError: it is about the topic.
+    """
+    if error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
+        raise unreadable(name, error) or LapseError(f"{name} cannot be read: {error.str()}. Read it again")

@@ -8,8 +8,9 @@ from typing import Final, Generic, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from lapse_client.error import ConnectionFailed, LapseError
+from lapse_client.error import ConnectionFailed
 from lapse_client.kafka.connection import Connection, Silence, log_bounds
+from lapse_client.kafka.fault import raise_if_unreadable
 from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
 
 _POLL_S: Final = 0.5
@@ -104,7 +105,7 @@ class TopicReader(PacedReader[Message]):
             if error is not None and error.code() == KafkaError._PARTITION_EOF:
                 ends.pop(partition, None)  # the last offset need not be a record
             elif error is not None:
-                raise LapseError(f"{self.topic} cannot be read: {error}. Check that it exists and is readable")
+                raise_if_unreadable(self.topic, error)
             elif self._follow or partition in ends:
                 yield message
                 if (message.offset() or 0) + 1 >= ends.get(partition, 0):

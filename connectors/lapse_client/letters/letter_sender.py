@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from lapse_client.error import PublishFailed
 from lapse_client.kafka.connection import Connection
+from lapse_client.kafka.fault import PURGED
 from lapse_client.kafka.produced import produce
 from lapse_client.letters.letter_queues import LetterQueues
 from lapse_client.letters.redrive_line import Line
@@ -19,6 +20,7 @@ from lapse_client.letters.redriven import TOPIC, Redriven
 _FLUSH_S: Final = 60.0
 _CONTROL_S: Final = 30.0
 _LOOK_S: Final = 0.5
+_NO_ANSWER: Final = "no answer in time"
 _OPTIONS: Final = {
     "transactional.id": TOPIC,
     "transaction.timeout.ms": int(_FLUSH_S * 1000),
@@ -124,10 +126,12 @@ class LetterSender:
         while (unsent := producer.flush(_LOOK_S)) and not failures and time.monotonic() < give_up:
             pass  # after a failure nothing more of the transaction is sent
         if failures or unsent:
-            producer.abort_transaction(_CONTROL_S)
+            first: Line = failures[0][0] if failures else lines[0]
+            cause: object = _cause(producer, failures[0][1]) if failures else _NO_ANSWER
+            with suppress(KafkaException):  # a broker that let nothing in refuses to abort it; the failure counts
+                producer.abort_transaction(_CONTROL_S)
             if untaken := [(line, error) for line, error in failures if error.code() in _OF_THE_LETTER]:
                 return untaken
-            first, cause = failures[0] if failures else (lines[0], "no answer in time")
             for line in lines:
                 self._sent(line, f"not sent, for another one was not taken: {cause}")
             raise PublishFailed(first.topic, first.letter.key, cause, len(lines))
@@ -135,6 +139,16 @@ class LetterSender:
         for line in lines:
             self._redriven.count(line.letter)
         return []
+
+
+def _cause(producer: Producer, failure: KafkaError) -> KafkaError:
+    """Return why a transaction failed. Reports of records that were purged then do not tell, and its commit does."""
+    if failure.code() in PURGED:
+        try:
+            producer.commit_transaction(_CONTROL_S)
+        except KafkaException as error:
+            return error.args[0]  # type: ignore[no-any-return]
+    return failure
 
 
 @contextmanager

@@ -14,12 +14,13 @@ from lapse.core.lifetime import EXPIRES_AT_MS, TTL_MS
 from lapse.protocol import redrive as rules
 from lapse_client.error import ConnectionFailed, LapseError, PublishFailed
 from lapse_client.kafka.connection import Connection, is_for_people
+from lapse_client.kafka.fault import LACKS_RIGHT
 from lapse_client.letters.dead_letter import DeadLetter
 from lapse_client.letters.letter_queues import LetterQueues
 from lapse_client.letters.letter_sender import LetterSender
 from lapse_client.letters.redrive_line import Line as Line
 from lapse_client.letters.redrive_target import Target as Target
-from lapse_client.letters.redriven import Redriven
+from lapse_client.letters.redriven import TOPIC, Redriven
 from lapse_client.sow.newer_records import NewerRecords
 
 _BATCH = 1_000
@@ -284,6 +285,12 @@ def send(
     except KafkaException as error:
         if error.args[0].code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
             raise LapseError("another `lapse dlq redrive` has begun and goes on; this one ends") from error
+        if error.args[0].code() in LACKS_RIGHT:
+            raise LapseError(
+                f"Kafka refuses this user: {error.args[0].str().rstrip('.')}. Have granted what a redrive takes: "
+                f"Create, Read and Write on the topic {TOPIC}, Write on the transactional id of that name, and Write "
+                "on the targets"
+            ) from error
         raise ConnectionFailed(connection.bootstrap_servers, error) from error
     if sender.untaken:
         line, why = sender.untaken[0]

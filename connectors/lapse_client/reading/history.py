@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from confluent_kafka import TIMESTAMP_CREATE_TIME, Message, TopicPartition
+from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, Message, TopicPartition
 
 from lapse.core import lifetime
 from lapse.core.letter import FORWARDER
@@ -54,6 +54,7 @@ class History:
         size: size of its value in bytes; None for a tombstone, or without a record.
         moments: the moments of its life, in order.
         silent: queues that did not answer when they were asked what the message waits for.
+        hidden: topics that tell of such messages, and that the brokers hide from this user.
     """
 
     bookmark: Bookmark
@@ -62,6 +63,7 @@ class History:
     size: int | None = None
     moments: list[Moment] = field(default_factory=list)
     silent: list[str] = field(default_factory=list)
+    hidden: list[str] = field(default_factory=list)
 
 
 def history(
@@ -111,7 +113,18 @@ def history(
             moments.insert(0, Moment(at_ms=at_ms, entity="", what=what, facts={}, told=name, message=name))
     value = None if record is None else record.value()
     size = None if value is None else len(value)
-    return History(bookmark=name, found=not missing, missing=missing, size=size, moments=moments, silent=silent)
+    hidden = _hidden(known if entity is None else [entity], topics, cluster)
+    return History(
+        bookmark=name, found=not missing, missing=missing, size=size, moments=moments, silent=silent, hidden=hidden
+    )
+
+
+def _hidden(of: Sequence[str], topics: Mapping[str, int], connection: Connection) -> list[str]:
+    """Return the topics of events and deliveries that this user may not see."""
+    told = [topic.events(one) for one in of]
+    if not connection.user:  # others have a topic of deliveries only where they have an entitlement
+        told += [topic.deliveries(one) for one in of]
+    return connection.unseen(name for name in told if name not in topics)
 
 
 def _entities_with_events(topics: Mapping[str, int]) -> Iterator[str]:
@@ -272,7 +285,10 @@ def _record(connection: Connection, name: Bookmark, **options: str) -> Message |
         consumer.assign([place])
         while True:
             message = consumer.poll(10)
-            if message is None or message.error() is not None:
+            error = None if message is None else message.error()
+            if error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                continue  # librdkafka; no group is needed
+            if message is None or error is not None:
                 return None
             return message if message.offset() == name.log_offset else None
     finally:

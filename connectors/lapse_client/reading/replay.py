@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from lapse.protocol.bookmark import Bookmark
-from lapse_client.error import ConnectionFailed, LapseError, NoRecord
+from lapse_client.error import ConnectionFailed, NoRecord
 from lapse_client.kafka.connection import Connection, Silence, log_bounds
+from lapse_client.kafka.fault import raise_if_unreadable
 from lapse_client.kafka.headers import headers_of
 
 _POLL_S = 0.5
@@ -80,7 +81,8 @@ def paced(
                 reached = max(reached, message.offset() or 0)
                 continue
             if error is not None:
-                raise LapseError(f"{first.topic} cannot be read: {error}. Check that it exists and is readable")
+                raise_if_unreadable(first.topic, error)
+                continue
             reached = (message.offset() or 0) + 1
             yield Replayed(
                 bookmark=Bookmark(first.topic, first.partition, message.offset() or 0),

@@ -55,6 +55,12 @@ def explain(bookmark: str, entity: str | None, bootstrap_servers: str | None, as
         _show(found)
     if found.silent:
         click.echo(f"Warning: {_unanswered(found.silent)}", err=True)
+    if found.hidden:
+        click.echo(
+            f"Warning: the brokers do not let this user see {', '.join(found.hidden)}, if they are there, so something "
+            "may be missing here. Have Read on them granted (docs/operations.md, Rights)",
+            err=True,
+        )
     if not found.moments:
         raise click.exceptions.Exit(1)
 

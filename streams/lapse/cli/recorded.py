@@ -52,7 +52,7 @@ def read(
 
     Args:
         connection: connection to the cluster.
-        names: names of the topics. Missing ones are ignored.
+        names: names of the topics. Missing ones are ignored, but not those that the brokers hide from this user.
         since_ms: read only records written at this instant or later, ms since the epoch; None = all.
         changelog: the topic, of these, that workers read with records of open transactions; empty = none.
 
@@ -60,6 +60,10 @@ def read(
         LapseError: a topic cannot be read.
     """
     there = connection.partitions()
+    names = list(names)
+    for one in names:
+        if one not in there and (hidden := connection.hidden(one)):
+            raise hidden
     topics = {one: there[one] for one in names if one in there}
     begins = _begins(connection, topics, since_ms)
     others = {one: count for one, count in topics.items() if one != changelog}

@@ -3,6 +3,7 @@
 import logging
 import re
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,9 @@ from confluent_kafka.admin import (
 )
 
 from lapse.protocol import topic as names
+from lapse.runtime.topics import deleted_entities
 from lapse_client import Admin, Connection, Publisher, SowClient
+from lapse_client.letters.redriven import TOPIC as REDRIVEN
 from support.kafka import created_topic
 from support.kafka.log import until
 from support.kafka.secure import SecureKafka, secure_kafka
@@ -88,7 +91,17 @@ class Office:
         done = command.run(*arguments, "--config", str(self.config), environment=self.environment)
         assert done.returncode == 1, done.stdout + done.stderr
         assert time.monotonic() - begin < LONGEST_S
+        if arguments[0] not in ("check", "doctor"):  # these list all that is wrong
+            assert len([line for line in done.stderr.splitlines() if not line.startswith("Warning: ")]) == 1, (
+                done.stderr
+            )
         return done.stdout + done.stderr
+
+    def done(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a command that is not refused."""
+        done = command.run(*arguments, "--config", str(self.config), environment=self.environment)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
 
     def worker(self, name: str) -> WorkerProcess:
         """A supervised worker that connects as the user, not started."""
@@ -334,3 +347,39 @@ def test_a_worker_that_may_do_all_but_join_its_group_says_so_and_ends(office: Of
     worker.start().wait(LONGEST_S)
     assert worker.code == 1, "the supervisor does not try on"
     assert f"the consumer group {office.served.app_id} may not be joined: have Read on it granted" in worker.text
+
+
+def test_each_right_is_named_that_one_command_alone_takes(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked for stands on the page of rights, and is enough."""
+    for kind in (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID):
+        office.revoke(kind)
+    dead, events = f"dlq.{office.orders}", names.events(office.orders)
+    with Publisher(connection=Connection(office.broker.plain)) as publisher:
+        publisher.publish(dead, b"x")
+        publisher.publish(office.orders, b"x")
+    office.permit(AclOperation.READ, dead, office.orders)
+    redrive = ("dlq", "redrive", dead, "--to", office.orders, "--yes")
+    told = f"Create, Read and Write on the topic {REDRIVEN}, Write on the transactional id of that name"
+    assert told in office.refused(*redrive)
+    for operation in (AclOperation.CREATE, AclOperation.READ, AclOperation.WRITE):
+        office.permit(operation, REDRIVEN)
+    assert told in office.refused(*redrive)
+    office.permit(AclOperation.WRITE, REDRIVEN, kind=ResourceType.TRANSACTIONAL_ID)
+    assert "Topic authorization failed" in office.refused(*redrive)
+    office.permit(AclOperation.WRITE, office.orders)
+    assert office.done(*redrive).stdout.endswith("1 letters sent.\n")
+
+    explain = ("explain", f"{office.orders}:0:0", "--entity", office.orders)
+    office.permit(AclOperation.DESCRIBE, names.commands(office.orders))
+    assert f"do not let this user see {events}, lapse.{office.orders}.deliveries" in office.done(*explain).stderr
+    office.permit(AclOperation.READ, events, names.deliveries(office.orders))
+    assert not office.done(*explain).stderr
+
+    definitions = names.definitions(office.served.app_id)
+    replay = ("simulate", office.orders, "--replay")
+    office.permit(AclOperation.READ, definitions, names.changelog(office.served.app_id, office.orders))
+    office.revoke(ResourceType.TOPIC, names.commands(office.orders))
+    assert f"do not let this user see {names.commands(office.orders)}" in office.refused(*replay)
+    monkeypatch.setattr(deleted_entities, "_LONGEST_S", LONGEST_S)
+    told = office.refused("queue", "alter", office.orders, "expiration=2m")
+    assert f"{names.commands(office.orders)}: we lack the right Describe on it" in told, "it is not deleted"

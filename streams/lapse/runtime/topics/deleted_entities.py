@@ -10,9 +10,13 @@ from lapse.config import Config
 from lapse.config.definition import Definition
 from lapse.protocol import topic as names
 from lapse.runtime.topics.cluster import Cluster
+from lapse.runtime.topics.topology import TopologyError
 
 _LONGEST_S: Final = 5.0
 """How long to wait for an end, s. It takes some tenths of a second, unless the worker is killed meanwhile."""
+
+_SOON_S: Final = 1.0
+"""How long to wait before we ask whether topics are only hidden from us, s."""
 
 T = TypeVar("T")
 
@@ -38,10 +42,10 @@ def settled(
             definitions in time.
 
     Raises:
-        TopologyError: the cluster does not answer.
+        TopologyError: the cluster does not answer, or does not let us see the topics of an entity.
     """
     cluster: Cluster | None = None
-    give_up = time.monotonic() + _LONGEST_S
+    give_up, looks_at = time.monotonic() + _LONGEST_S, time.monotonic() + _SOON_S
     while True:
         there = read()
         defined = there.keys() & entities
@@ -50,6 +54,8 @@ def settled(
         cluster = cluster or Cluster(config)
         topics = cluster.metadata(_PATIENCE_S).topics.keys()
         ending = {name for name in defined if names.commands(name) not in topics}
+        if ending and time.monotonic() >= looks_at and (unseen := cluster.hidden(map(names.commands, ending))):
+            raise TopologyError(f"{min(unseen)}: we lack the right Describe on it: have it granted")
         if not ending or time.monotonic() >= give_up:
             app_id = config.lapse.app_id
             return there, frozenset(name for name in ending if names.changelog(app_id, name) not in topics)
