@@ -137,7 +137,10 @@ class Report:
         links = "".join(f'<a href="#{_anchor(name)}">{escape(name)}</a>' for name in sections)
         at = self._made_at.strftime("%Y-%m-%d %H:%M UTC")
         subtitle = f"<p>{escape(self.subtitle)}</p>" if self.subtitle else ""
-        style = files("lapse_spark").joinpath("report.css").read_text("utf-8")
+        style = "".join(
+            files(package).joinpath(name).read_text("utf-8")
+            for package, name in (("lapse", "design.css"), ("lapse_spark", "report.css"))
+        )
         return (
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
