@@ -23,6 +23,7 @@ from lapse_client.error import (
     PublishFailed,
     TransactionFailed,
     UnknownEntity,
+    UnresolvedSchema,
 )
 from lapse_client.kafka.connection import Connection
 from lapse_client.letters.dead_letter import DeadLetter, DeadLetterReader
@@ -89,6 +90,7 @@ __all__ = [
     "Transaction",
     "TransactionFailed",
     "UnknownEntity",
+    "UnresolvedSchema",
     "history",
     "replay",
 ]

@@ -4,6 +4,7 @@ LapseError
 ├── ConnectionFailed       the cluster cannot be reached, or refuses this client
 ├── UnknownEntity          no queue, SOW topic or topic has this name; the text names those that exist
 ├── InvalidPayload         a payload does not fit the serde or its type (also a ValueError)
+│   └── UnresolvedSchema   the registry does not know its schema, or the reader's schema cannot read it
 ├── InvalidPublication     a publication was refused before anything was sent (also a ValueError)
 ├── PublishFailed          Kafka did not accept a record; carries topic, key and cause
 ├── CommandFailed          a shard refused a command; carries its answer
@@ -118,6 +119,10 @@ class UnknownEntity(LapseError):
 
 class InvalidPayload(LapseError, ValueError):
     """A payload does not fit the serde or its type; the text says where."""
+
+
+class UnresolvedSchema(InvalidPayload):
+    """A payload cannot be read with the schemas that there are: the fault may be the registry's, or the reader's."""
 
 
 class InvalidPublication(LapseError, ValueError):

@@ -38,6 +38,7 @@ from lapse_client.error import (
     PublishFailed,
     TransactionFailed,
     UnknownEntity,
+    UnresolvedSchema,
 )
 from lapse_client.kafka.connection import Connection
 from lapse_client.letters.dead_letter import DeadLetter
@@ -97,6 +98,7 @@ __all__ = [
     "Transaction",
     "TransactionFailed",
     "UnknownEntity",
+    "UnresolvedSchema",
     "history",
     "replay",
 ]

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from lapse_client.delivery.delivery import Delivery
 from lapse_client.delivery.lot import Lot
-from lapse_client.error import InvalidPayload
+from lapse_client.error import InvalidPayload, UnresolvedSchema
 from lapse_client.payload.serde import DeserializerLike, read
 
 log = logging.getLogger("lapse_client")
@@ -19,6 +19,10 @@ LATER_MS: Final = 1_000
 
 MOST_LATER_MS: Final = 64_000
 """Longest such delay, in ms. It doubles with each delivery, because a queue may limit the number of deliveries."""
+
+
+TRIES: Final = 5
+"""The delivery at which a message dies whose schema is still unknown, or still cannot be read as the consumer's."""
 
 
 class TypedDelivery(Delivery):
@@ -48,7 +52,8 @@ def typed(
     """Return deliveries with deserialized payloads, without those whose payloads do not fit. These are expired.
 
     A message that was delivered at most once is gone already, so its fault is only logged. If the deserializer fails
-    for another reason, the message is cancelled with a delay of `LATER_MS`, then of twice as long.
+    for another reason, the message is cancelled with a delay of `LATER_MS`, then of twice as long. So it is if only the
+    schemas do not fit, up to delivery `TRIES`: a registry may lag behind, or another consumer may have the right one.
     """
     fitting: list[Delivery] = []
     for delivery in deliveries:
@@ -71,7 +76,9 @@ def _hold_back(delivery: Delivery, error: Exception) -> None:
     if delivery.lease_until_ms is None:
         log.warning("%s of %s was delivered at most once and is lost: %s", *where, error)
         delivery.acknowledge()
-    elif isinstance(error, InvalidPayload):
+    elif isinstance(error, InvalidPayload) and not (
+        isinstance(error, UnresolvedSchema) and delivery.delivery_count < TRIES
+    ):
         log.warning("%s of %s goes to the dead letters: %s", *where, error)
         delivery.expire(str(error))
     else:

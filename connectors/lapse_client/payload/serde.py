@@ -18,7 +18,7 @@ from confluent_kafka.serialization import (
 )
 from fastavro.read import SchemaResolutionError
 
-from lapse_client.error import InvalidPayload, InvalidPublication
+from lapse_client.error import InvalidPayload, InvalidPublication, UnresolvedSchema
 
 
 class Serde(ABC):
@@ -55,7 +55,6 @@ _MISFITS: Final = (
     EOFError,
     struct.error,
     SerializationError,
-    SchemaResolutionError,
 )
 """Errors that deserializers raise for damaged bytes. Other errors say nothing about the payload."""
 
@@ -64,6 +63,12 @@ _UNKNOWN_SCHEMA: Final = 40_403
 
 Other codes say that the registry lacks a subject or a version that the consumer, or another schema, names. No message
 is at fault.
+"""
+
+_REGISTRY_S: Final = 10.0
+"""How long Confluent's registry client may wait for an answer if its owner has set no `timeout`, in seconds.
+
+It would wait for ever, and so would the consumer.
 """
 
 _REGISTRY_CLIENT: Final = ".schema_registry_client"
@@ -87,6 +92,7 @@ def write(serializer: SerializerLike, value: Any, topic: str) -> bytes | None:
         if isinstance(serializer, Serde):
             return serializer.serialize(value)
         if isinstance(serializer, Serializer):
+            _limit(serializer)
             return serializer(value, SerializationContext(topic, MessageField.VALUE))
         return serializer(value)
     except InvalidPayload as error:
@@ -106,6 +112,7 @@ def read(deserializer: DeserializerLike, data: bytes | None, topic: str) -> Any:
         topic: topic of the record, for Confluent's deserializers.
 
     Raises:
+        UnresolvedSchema: the registry does not know the schema, or the deserializer's schema cannot read the bytes.
         InvalidPayload: the bytes do not fit.
         Exception: any other error of the deserializer, for example if a registry does not answer.
     """
@@ -115,20 +122,36 @@ def read(deserializer: DeserializerLike, data: bytes | None, topic: str) -> Any:
         if isinstance(deserializer, Serde):
             return deserializer.deserialize(data)
         if isinstance(deserializer, Deserializer):
+            _limit(deserializer)
             return deserializer(data, SerializationContext(topic, MessageField.VALUE))
         return deserializer(data)
     except InvalidPayload:
         raise
     except Exception as error:
+        told = f"the payload cannot be deserialized: {_text(error)}"
+        if isinstance(error, SchemaResolutionError) or _is_unknown(error):
+            raise UnresolvedSchema(told) from error
         if _is_misfit(error):
-            raise InvalidPayload(f"the payload cannot be deserialized: {_text(error)}") from error
+            raise InvalidPayload(told) from error
         raise
+
+
+def _limit(confluents: Serializer | Deserializer) -> None:
+    """Give the registry client of one of Confluent's serdes a time limit, if it has none."""
+    rest: Any = getattr(getattr(confluents, "_registry", None), "_rest_client", None)
+    if rest is not None and getattr(rest, "timeout", _REGISTRY_S) is None:
+        rest.timeout = rest.session.timeout = _REGISTRY_S
+
+
+def _is_unknown(error: Exception) -> bool:
+    """Return whether the registry itself says that it does not know a schema. It may know it later."""
+    return hasattr(error, "http_status_code") and getattr(error, "error_code", None) == _UNKNOWN_SCHEMA
 
 
 def _is_misfit(error: Exception) -> bool:
     """Return whether an error is about the payload. Errors of reaching a registry must not kill messages."""
     if hasattr(error, "http_status_code"):
-        return getattr(error, "error_code", None) == _UNKNOWN_SCHEMA
+        return False
     if not isinstance(error, _MISFITS) or isinstance(error, OSError):  # errors of requests and ssl may be both
         return False
     names = (frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__))

@@ -20,6 +20,7 @@ def _all() -> list[LapseError]:
         errors.ConnectionFailed("127.0.0.1:9092", "timed out"),
         errors.UnknownEntity("queue", "ordres", ["orders", "jobs"]),
         errors.InvalidPayload("no number"),
+        errors.UnresolvedSchema("no default"),
         errors.InvalidPublication("a lifetime below zero"),
         errors.PublishFailed("orders", b"k", "too large", 3),
         errors.CommandFailed("orders", refused),

@@ -65,6 +65,7 @@ def test_the_public_surface_is_this() -> None:
             "Transaction",
             "TransactionFailed",
             "UnknownEntity",
+            "UnresolvedSchema",
             "history",
             "replay",
         ),
