@@ -125,8 +125,17 @@ class _Server:
 
 
 @functools.cache
-def _server() -> _Server:
+def _first_server() -> _Server:
     return _Server()
+
+
+_STARTING = threading.Lock()
+"""Threads that start their first processes at once share a server: one that nobody keeps would end with its process."""
+
+
+def _server() -> _Server:
+    with _STARTING:
+        return _first_server()
 
 
 def start(

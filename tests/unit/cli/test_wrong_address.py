@@ -80,6 +80,9 @@ def given(name: str, command: click.Command) -> list[str]:
     return [*words, *MORE.get(name, [])]
 
 
+EVERY_COMMAND: Final = list(leaves(main, click.Context(main)))
+
+
 @pytest.fixture(autouse=True)
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Look once, briefly; and leave the logs as they were, which `lapse gateway` sets up."""
@@ -100,7 +103,7 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.feature("X7")
-@pytest.mark.parametrize("words", list(leaves(main, click.Context(main))))
+@pytest.mark.parametrize("words", EVERY_COMMAND)
 def test_a_wrong_address_is_told_in_one_sentence(words: list[str], tmp_path: Path) -> None:
     file = tmp_path / "lapse.toml"
     if words[0] != "dev":  # it writes one, if it gets further
@@ -116,7 +119,7 @@ def test_a_wrong_address_is_told_in_one_sentence(words: list[str], tmp_path: Pat
 
 
 @pytest.mark.feature("X7")
-@pytest.mark.parametrize("words", list(leaves(main, click.Context(main))))
+@pytest.mark.parametrize("words", EVERY_COMMAND)
 def test_what_is_no_address_is_told_in_one_sentence(words: list[str], tmp_path: Path) -> None:
     (tmp_path / "lapse.toml").write_text('[lapse]\ndefinitions = "topic"\n[queue.orders]\n[sow.prices]\n', "utf-8")
     wrong = "127.0.0.1:99999"
@@ -130,7 +133,7 @@ def test_what_is_no_address_is_told_in_one_sentence(words: list[str], tmp_path: 
 
 
 @pytest.mark.feature("X7")
-@pytest.mark.parametrize("words", list(leaves(main, click.Context(main))))
+@pytest.mark.parametrize("words", EVERY_COMMAND)
 def test_a_wrong_file_is_told_in_one_sentence(words: list[str], tmp_path: Path) -> None:
     (tmp_path / "lapse.toml").write_text("[lapse]\nbootstrap_server = 'x'\n[queue.orders]\n", "utf-8")
     done = run(*words, environment={"KAFKA_BOOTSTRAP_SERVERS": NOBODY}, directory=tmp_path)
