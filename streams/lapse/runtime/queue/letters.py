@@ -130,6 +130,8 @@ class QueueLetters:
 
 def _portions(records: Sequence[Any | None]) -> Iterator[tuple[int, Sequence[Any | None]]]:
     """Yield records in portions between which others have turns, each with the index of its first record."""
+    if isinstance(records, RowParts) and records.order is not None:
+        records = list(records)
     parts: Iterable[Sequence[Any | None]] = records.parts if isinstance(records, RowParts) else (records,)
     done = 0
     for part in parts:

@@ -25,6 +25,9 @@ MOST_BYTES: Final = 800_000
 _FEW: Final = 16
 """For fewer messages columns cost more than they save."""
 
+_MOST_REORDERED: Final = 1 << 30
+"""Records with more bytes are put into their order one by one, since a column says where a field begins in 32 bits."""
+
 _MOST_NAMES: Final = 1_000
 """The most header names that are cached, since producers may use any; also the greatest cached length."""
 
@@ -45,10 +48,10 @@ def packed_records(
         header_count: the number of these headers.
         most_bytes: see `MOST_BYTES`.
     """
-    if isinstance(records, RowParts) and len(records) < _FEW:
+    if isinstance(records, RowParts) and (len(records) < _FEW or not _can_be_reordered(records)):
         records = list(records)
     if isinstance(records, RowParts):
-        return _packed_rows(messages, records.parts, headers, header_count, most_bytes)
+        return _packed_rows(messages, records, headers, header_count, most_bytes)
     if not all(records):
         there = np.array([at for at, record in enumerate(records) if record is not None], np.intp)
         messages, records = messages.select(there), [records[at] for at in there.tolist()]
@@ -87,12 +90,15 @@ def packed_records(
 
 
 def _packed_rows(
-    messages: Messages, rows: Sequence[FetchedRows], headers: bytes, header_count: int, most_bytes: int
+    messages: Messages, records: RowParts, headers: bytes, header_count: int, most_bytes: int
 ) -> list[bytes]:
     """Do the same as `packed_records` for records in columns."""
+    rows, order = records.parts, records.order
     keys, values = _Part.gathered(rows, KEY), _Part.gathered(rows, VALUE)
     own = _Part.own_headers(rows)
     stamps = np.concatenate([part.timestamps_ms for part in rows])
+    if order is not None:
+        keys, values, own, stamps = keys.reordered(order), values.reordered(order), own.reordered(order), stamps[order]
     deadlines_ms = messages.deadlines_ms
     if deadlines_ms is not None and bool((deadlines_ms == NEVER).all()):
         deadlines_ms = None
@@ -152,6 +158,15 @@ class _Part:
             return cls(lengths[:0], np.empty(0, np.uint8))
         return cls(lengths, np.concatenate([one[1] for one in found]))
 
+    def reordered(self, order: NDArray[np.intp]) -> _Part:
+        """Return the field of the same messages in another order, given as the index of each; see `_MOST_REORDERED`."""
+        if not len(self.lengths):
+            return self
+        lengths = self.lengths[order]
+        data = np.empty(len(self._data), np.uint8)
+        columns.gather(bytes(self._data), self._ends[:-1][order].astype(np.int32), lengths, data)
+        return _Part(lengths, data)
+
     def column(self, first: int, stop: int) -> bytes:
         """Return the lengths of a range of messages, as a packed delivery has them."""
         return self.lengths[first:stop].astype("<i4", copy=False).tobytes()
@@ -161,6 +176,11 @@ class _Part:
         if not len(self.lengths):
             return self._data[:0]
         return self._data[int(self._ends[first]) : int(self._ends[stop])]
+
+
+def _can_be_reordered(records: RowParts) -> bool:
+    """Return whether records are in the order of the log, or few enough bytes to put them into another order."""
+    return records.order is None or sum(part.size_bytes() for part in records.parts) < _MOST_REORDERED
 
 
 def _bytes_of(some: Sequence[bytes | None]) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 
 from lapse.core.queue.step import Messages, Removal
 from lapse.core.reason import Reason
-from lapse.runtime.shard.payload import PayloadWindow
+from lapse.runtime.shard.payload import PayloadWindow, RowParts
 
 
 async def records_of(messages: Messages, payloads: PayloadWindow) -> Sequence[Any | None]:
@@ -18,8 +18,11 @@ async def records_of(messages: Messages, payloads: PayloadWindow) -> Sequence[An
     if len(offsets) == 1 or bool((np.diff(offsets) > 0).all()):
         return await payloads.get(messages.topic, messages.partition, offsets)
     order = np.argsort(offsets)
-    found = list(await payloads.get(messages.topic, messages.partition, offsets[order]))
-    return [found[at] for at in np.argsort(order).tolist()]
+    found = await payloads.get(messages.topic, messages.partition, offsets[order])
+    numbers = np.argsort(order)
+    if isinstance(found, RowParts):
+        return RowParts(found.parts, numbers)
+    return [found[at] for at in numbers.tolist()]
 
 
 async def records_of_departed(removal: Removal, payloads: PayloadWindow) -> Sequence[Any | None]:

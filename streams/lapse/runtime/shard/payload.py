@@ -339,16 +339,18 @@ class PayloadWindow:
 
 
 class RowParts(Sequence[Any]):
-    """Records in the order of their offsets, in columns of several fetches.
+    """Records in columns of several fetches.
 
     Attributes:
-        parts: the rows of each fetch.
+        parts: the rows of each fetch, in the order of their offsets.
+        order: the index, in that order, of each record; None = the records are in that order.
     """
 
-    __slots__ = ("parts",)
+    __slots__ = ("order", "parts")
 
-    def __init__(self, parts: Sequence[FetchedRows]) -> None:
+    def __init__(self, parts: Sequence[FetchedRows], order: NDArray[np.intp] | None = None) -> None:
         self.parts = parts
+        self.order = order
 
     def __len__(self) -> int:
         return sum(map(len, self.parts))
@@ -363,7 +365,11 @@ class RowParts(Sequence[Any]):
         return list(self)[at]
 
     def __iter__(self) -> Iterator[Record]:
-        return chain.from_iterable(self.parts)
+        in_log_order = chain.from_iterable(self.parts)
+        if self.order is None:
+            return in_log_order
+        records = list(in_log_order)
+        return (records[at] for at in self.order.tolist())
 
 
 def _at_position(record: Record, position: int) -> Record:

@@ -6,6 +6,7 @@ import struct
 from bisect import bisect_left
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -135,6 +136,20 @@ def test_rows_are_packed_as_the_records_are(records: list[Any], cuts: list[int],
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lapse.runtime.queue.packed_delivery._FEW", 16)  # some of them are few
         assert packed_records(messages, RowParts(parts), b"", 0, most_bytes) == expected
+
+
+@pytest.mark.feature("D4", "Q25")
+@given(_RECORDS, st.randoms(use_true_random=False), st.sampled_from([1, 200, 800_000]), st.sampled_from([0, 1 << 30]))
+def test_rows_are_packed_in_another_order(records: list[Any], chance: Random, most_bytes: int, reordered: int) -> None:
+    objects, rows = both(encoded(records))
+    order = np.array(chance.sample(range(len(rows)), len(rows)), np.intp)
+    messages = Messages("t", 3, rows.offsets, None, np.ones(len(rows), np.uint32), None).select(order)
+    expected = packed_records(messages, [objects[at] for at in order.tolist()], b"", 0, most_bytes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lapse.runtime.queue.packed_delivery._FEW", 0)
+        patch.setattr("lapse.runtime.queue.packed_delivery._MOST_REORDERED", reordered)
+        assert packed_records(messages, RowParts([rows], order), b"", 0, most_bytes) == expected
+    assert [fields(one) for one in RowParts([rows], order)] == [fields(objects[at]) for at in order.tolist()]
 
 
 @given(st.lists(_RECORDS, min_size=1, max_size=4), st.lists(st.sampled_from(_CODECS), min_size=4, max_size=4))

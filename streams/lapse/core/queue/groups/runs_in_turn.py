@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lapse.core.lifetime import NEVER
 from lapse.core.queue.arrival.trait import OWN_GROUP
 from lapse.core.queue.groups.group_turn import COST
 from lapse.core.queue.groups.waiting_groups import Entry, WaitingGroups
@@ -90,14 +91,18 @@ class RunsInTurn:
     def _choose_part(self, first: Entry, limit: int) -> NDArray[np.int64] | None:
         """Choose the messages up to a tag that about `limit` messages have; None if a message is late."""
         lines = self._lines
-        before = lines.turn.start_tag(first[3]) + COST * (1 + limit // (1 + lines.competing))
+        rounds = 1 + limit // (1 + lines.competing)
+        before = lines.turn.start_tag(first[3]) + COST * rounds
         runs: list[_Run] = []
         entry: Entry | None = first
+        found, enough = 0, limit if rounds == 1 else NEVER
         while entry is not None:
             run = self._find_run(entry, before, limit)
             if run is not None:
                 runs.append(run)
-            entry = lines.pop_before(before)
+                found += len(run.places)
+            entry = lines.pop_before(before) if found < enough else None
+        until = lines.first_key() if found >= enough else None
         while runs:
             places = np.array([place for run in runs for place in run.places], np.int64)
             there = self._find_available(places)
@@ -105,7 +110,7 @@ class RunsInTurn:
                 lines.put_back(run.entry for run in runs)
                 return None
             if there.all():
-                return self._serve(runs, places, limit)
+                return self._serve(runs, places, limit, until)
             gone = set(places[~there].tolist())
             runs = [again for run in runs if (again := self._find_run_again(run, gone, before, limit)) is not None]
         return _NONE
@@ -165,8 +170,17 @@ class RunsInTurn:
                     return None
         return there
 
-    def _serve(self, runs: list[_Run], places: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
-        """Note which messages are handed out, at most `limit`, and return their places in the order of their tags."""
+    def _serve(
+        self, runs: list[_Run], places: NDArray[np.int64], limit: int, until: tuple[int, int] | None
+    ) -> NDArray[np.int64]:
+        """Note which messages are handed out, and return their places in the order of their tags.
+
+        Args:
+            runs: the runs.
+            places: the places of all runs.
+            limit: the greatest number of messages.
+            until: tag and place of the first message that no run holds; None = it comes after all of these.
+        """
         lines = self._lines
         base = min(run.start for run in runs)
         counts = [len(run.places) for run in runs]
@@ -176,8 +190,12 @@ class RunsInTurn:
         of = np.repeat(np.arange(len(runs)), counts)
         tags = firsts[of] + (np.arange(len(places)) - begins[of]) * costs[of]
         order = np.lexsort((places, tags))[:limit]
+        if until is not None:
+            tag, place = until[0] - base, until[1]
+            order = order[(tags[order] < tag) | ((tags[order] == tag) & (places[order] < place))]
         served = np.bincount(of[order], minlength=len(runs)).tolist()
-        lines.turn.now = base + int(tags[order[-1]])
+        if len(order):
+            lines.turn.now = base + int(tags[order[-1]])
         for run, count in zip(runs, served, strict=True):
             group = run.entry[3]
             if not count:

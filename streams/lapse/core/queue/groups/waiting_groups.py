@@ -144,6 +144,10 @@ class WaitingGroups:
                 return entry
         return None
 
+    def first_key(self) -> tuple[int, int] | None:
+        """Return tag and place of the first entry, which may both be too early; None if there is none."""
+        return (self._heap[0][1], self._heap[0][2]) if self._heap else None
+
     def put_back(self, entries: Iterable[Entry]) -> None:
         """Put removed entries back, unchanged."""
         for entry in entries:
