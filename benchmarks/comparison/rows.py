@@ -37,6 +37,7 @@ def rows(load: Load) -> list[Row]:
         queue_rows.one_filter(),
         queue_rows.options(load),
         queue_rows.shares(load),
+        queue_rows.shares_drained(load),
         spark_rows.ledger(load),
         spark_rows.letters(load),
     ]

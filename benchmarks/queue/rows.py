@@ -244,3 +244,32 @@ def shares(load: Load) -> Row:
         ],
         most_repeats=1,
     )
+
+
+_LIMIT = 'group_by = "/account"\ngroup_limit = 1000'
+_WEIGHT, _RATE = "group_weight = { a1 = 4, a2 = 2 }", 'rate = "1000000/1s"'
+_GROUP_RATE = 'group_rate = "1000000/1s"'
+_SHARES = {
+    "rate": _RATE,
+    "group_limit": _LIMIT,
+    "group_limit, group_weight": f"{_LIMIT}\n{_WEIGHT}",
+    "group_limit, group_rate": f"{_LIMIT}\n{_GROUP_RATE}",
+    "all of these": f"{_LIMIT}\n{_WEIGHT}\n{_GROUP_RATE}\n{_RATE}",
+}
+"""By name: lines of the queue's table. The limits and rates permit more than is delivered: nothing waits for them."""
+
+
+def shares_drained(load: Load) -> Row:
+    """Return the row of what shares cost a message while a queue is drained at full speed."""
+    plain = "plain queue"
+    base = {"messages": load.messages // 2, "json": True, "groups": 200}
+    contestants = [Contestant(plain, "queue.whole_life", base)]
+    for name, options in _SHARES.items():
+        contestants.append(Contestant(name, "queue.whole_life", {**base, "options": options}))
+    return Row(
+        "shares-drained",
+        "What shares cost while a queue of 200 groups in no order is drained at full speed",
+        contestants,
+        LIFE,
+        [Goal(f"worker CPU, {name} / plain", ratio(name, plain, "worker_us"), 1.5, False) for name in _SHARES],
+    )
