@@ -35,7 +35,7 @@ def test_a_delivery_is_not_sent_when_its_lease_is_nearly_over(module_kafka: Embe
     What the broker may have already is sent again as empty records: it keeps the first of the two.
     """
     servers, lease_s = module_kafka.bootstrap_servers, 1.0
-    create(AdminClient({"bootstrap.servers": servers}), NewTopic("deliveries", 4, 1))
+    create(AdminClient({"bootstrap.servers": servers}), NewTopic("deliveries", 5, 1))
 
     def row(partition: int, value: bytes) -> Output:
         return Output("deliveries", partition, None, value, [(header.KIND, b"delivery")])
@@ -45,12 +45,19 @@ def test_a_delivery_is_not_sent_when_its_lease_is_nearly_over(module_kafka: Embe
         await producer.start()
         for safe in await producer.send([row(at, b"warm") for at in range(4)]):
             await safe
+        other = BatchProducer(servers, {})
+        await other.start()
+        await other.send_one("deliveries", 4, None, b"warm")
         module_kafka.pause()
+        for node in list(other.producer.client._conns.values()):
+            node.close()  # its next batch waits until the broker answers to a new connection
         until_s = time.monotonic() + lease_s
+        connecting = await other.send([row(4, b"late"), row(4, b"answer")], {0}, until_s)
         mixed = [row(0, b"sent"), row(0, b"sent as well"), row(0, b"answer sent")]
         under_way = await producer.send(mixed, {0, 1}, until_s)
         await asyncio.sleep(0.2)  # it is on its way to the broker that stands still
-        assert not producer.producer._message_accumulator._batches, "nothing is left here"
+        for one in (producer, other):
+            assert not one.producer._message_accumulator._batches, "nothing is left here"
         packed_one = Packed("deliveries", 2, [packed(None, b"late", 0, b"")])
         late = [row(1, b"late"), row(1, b"answer"), packed_one, row(3, b"at most once")]
         under_way += await producer.send(late, {0, 2}, until_s)
@@ -62,11 +69,14 @@ def test_a_delivery_is_not_sent_when_its_lease_is_nearly_over(module_kafka: Embe
         assert [one is None for one in results] == [False, False, True, False]
         for safe in await producer.send([row(at, b"next") for at in range(4)], {0, 1, 2, 3}, time.monotonic() + 60):
             await safe
+        for safe in [*connecting, *await other.send([row(4, b"next")], {0}, time.monotonic() + 60)]:
+            await safe
         await producer.stop()
+        await other.stop()
 
     asyncio.run(run())
     tail = Tail(servers, "deliveries")
-    records = tail.wait(4 + 3 + 2 + 4)
+    records = tail.wait(4 + 3 + 2 + 4 + 4)
     tail.close()
     found: dict[int, list[bytes | None]] = {}
     for record in sorted(records, key=lambda one: (one.partition() or 0, one.offset() or 0)):
@@ -76,6 +86,7 @@ def test_a_delivery_is_not_sent_when_its_lease_is_nearly_over(module_kafka: Embe
         1: [b"warm", b"answer", b"next"],
         2: [b"warm", b"next"],
         3: [b"warm", b"at most once", b"next"],
+        4: [b"warm", None, b"answer", b"next"],
     }
 
 

@@ -42,7 +42,7 @@ class RecordBatch(BatchBuilder):
 
     def __init__(self, stamp_ms: int | None = None) -> None:
         super().__init__(MAX_BATCH_BYTES, 0)
-        self._stamp_ms = wall_ms() if stamp_ms is None else stamp_ms
+        self.stamp_ms = wall_ms() if stamp_ms is None else stamp_ms
 
     def add_rows(self, rows: Sequence[Row], first: int, stop: int, full_bytes: int) -> int:
         """Add rows from `first` on; return the index behind the last added row.
@@ -51,7 +51,7 @@ class RecordBatch(BatchBuilder):
         `MAX_BATCH_BYTES`. The first row may have any size.
         """
         append, size = self._builder.append, self._builder.size
-        now_ms = self._stamp_ms
+        now_ms = self.stamp_ms
         number = self._relative_offset
         for at in range(first, stop):
             key, value, headers = rows[at]
@@ -69,7 +69,7 @@ class RecordBatch(BatchBuilder):
     def add_items(self, items: Iterable[tuple[bytes, bytes | None]], headers: Headers) -> bool:
         """Add keys and values with the same headers; return False if they do not fit in."""
         append = self._builder.append
-        now_ms = self._stamp_ms
+        now_ms = self.stamp_ms
         number = self._relative_offset
         for key, value in items:
             if append(number, now_ms, key, value, headers) is None:
@@ -98,7 +98,7 @@ class PackedBatch(BatchBuilder):
 
     def __init__(self, stamp_ms: int | None = None) -> None:
         super().__init__(MAX_BATCH_BYTES, 0)
-        self._stamp_ms = wall_ms() if stamp_ms is None else stamp_ms
+        self.stamp_ms = wall_ms() if stamp_ms is None else stamp_ms
         self._parts: list[bytes | memoryview] = []
         self._bytes = _HEAD.size + _BODY_HEAD.size
         self._producer: tuple[int, int, int] = (-1, -1, -1)
@@ -146,7 +146,7 @@ class PackedBatch(BatchBuilder):
     def _build(self) -> bytes:
         self.close()
         if self._buffer is None:
-            now_ms = self._stamp_ms
+            now_ms = self.stamp_ms
             count = self._relative_offset
             body = b"".join([_BODY_HEAD.pack(0, count - 1, now_ms, now_ms, *self._producer, count), *self._parts])
             length = _HEAD.size - _BEFORE_LENGTH_ENDS + len(body)

@@ -2,6 +2,7 @@
 
 What was never sent is dropped. What was sent without an answer may be in Kafka already. So the batch is sent again with
 the same numbers, and empty records stand for the deliveries. Kafka keeps only the first of the two that reaches it.
+The same is done with a batch that got its numbers and then waited for a connection.
 """
 
 from __future__ import annotations
@@ -27,21 +28,28 @@ _VOID: Final[Row] = (None, None, [(header.KIND, b"void")])
 """Stands for a delivery that is not sent. Clients drop records of a kind that they do not know."""
 
 
-def without_leased(batch: RecordBatch | PackedBatch, leased: Leased, was_sent: bool) -> RecordBatch:
-    """Return a batch without its deliveries under a lease. If it was sent, empty records take their places.
+def without_leased(batch: RecordBatch | PackedBatch, leased: Leased, is_numbered: bool) -> RecordBatch:
+    """Return a batch without its deliveries under a lease. If it has its numbers, empty records take their places.
 
     Args:
         batch: the batch.
         leased: what is leased in it.
-        was_sent: whether Kafka may have the batch already.
+        is_numbered: whether the batch has its sequence numbers. If so, Kafka may have it already.
     """
     rows = [None] * batch.record_count() if leased.rows is None else leased.rows
-    kept = [_VOID if row is None else row for row in rows if was_sent or row is not None]
-    left = RecordBatch()
+    kept = [_VOID if row is None else row for row in rows if is_numbered or row is not None]
+    left = RecordBatch(batch.stamp_ms)
     left.add_rows(kept, 0, len(kept), MAX_BATCH_BYTES)
-    if was_sent:
+    if is_numbered:
         left._set_producer_state(*_PRODUCER.unpack_from(batch._build(), _PRODUCER_AT))
     return left
+
+
+def leave_out_late(batch: Any, is_numbered: bool) -> None:
+    """Take the deliveries out of an aiokafka batch if it is too late for them."""
+    leased: Leased | None = getattr(batch._builder, "leased", None)
+    if leased is not None and time.monotonic() > leased.until_s:
+        batch._builder = without_leased(batch._builder, leased, is_numbered)
 
 
 class TimelyAccumulator(MessageAccumulator):
@@ -51,7 +59,5 @@ class TimelyAccumulator(MessageAccumulator):
 
     def _pop_batch(self, tp: TopicPartition) -> MessageBatch:
         batch = self._batches[tp][0]
-        leased: Leased | None = getattr(batch._builder, "leased", None)
-        if leased is not None and time.monotonic() > leased.until_s:
-            batch._builder = without_leased(batch._builder, leased, batch.retry_count > 0)
+        leave_out_late(batch, is_numbered=batch.retry_count > 0)
         return super()._pop_batch(tp)

@@ -103,10 +103,10 @@ def test_what_is_sent_again_without_its_deliveries_has_the_same_numbers(is_packe
         batch, _ = filled(rows, 0, 3)
         leased = Leased(0, [None, rows[1], None])
     batch._set_producer_state(7, 3, 11)
-    left = without_leased(batch, leased, was_sent=True)
+    left = without_leased(batch, leased, is_numbered=True)
     read = DefaultRecordBatch(bytes(left._build()))
     assert (read.producer_id, read.producer_epoch, read.base_sequence) == (7, 3, 11)
     found = [(record.value, record.headers) for record in read]
     void = (None, [("lapse-kind", b"void")])
     assert found == [void, void if is_packed else (b"1", rows[1][2]), void]
-    assert without_leased(batch, leased, was_sent=False).record_count() == (0 if is_packed else 1)
+    assert without_leased(batch, leased, is_numbered=False).record_count() == (0 if is_packed else 1)
