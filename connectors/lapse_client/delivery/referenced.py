@@ -24,6 +24,9 @@ from lapse_client.subscriber.settler import Settler
 _AT_ONCE: Final = 500
 """How many records are read at once. The fewer objects there are at a time, the faster they are made."""
 
+_TOGETHER: Final = 2_000
+"""How many records are passed on together, so that the application need not take them in small batches."""
+
 _POLL_S: Final = 0.2
 _SKIP: Final = 2_000
 """The longest gap in the log that is read through, in offsets. For a longer one, or a step back, a seek is cheaper."""
@@ -136,7 +139,7 @@ class RecordReader:
                         self._settler, referenced.shard, some, found, deadlines_ms, referenced.lease, epoch, landed
                     )
                 )
-            if count >= _AT_ONCE:
+            if count >= _TOGETHER:
                 self._arrived(referenced, count, lots)
                 lots, count = [], 0
         if count:
@@ -152,11 +155,11 @@ class RecordReader:
 
 
 def _pieces(messages: Reference) -> Iterator[tuple[BookmarkRange, Sequence[int]]]:
-    """Yield the ranges of a reference in pieces of at most `_AT_ONCE` offsets, each with its deadlines."""
+    """Yield the ranges of a reference in pieces of at most `_TOGETHER` offsets, each with its deadlines."""
     base = 0
     for some in messages.ranges:
-        for first in range(some.first, some.last + 1, _AT_ONCE):
-            last = min(some.last, first + _AT_ONCE - 1)
+        for first in range(some.first, some.last + 1, _TOGETHER):
+            last = min(some.last, first + _TOGETHER - 1)
             size = last - first + 1
             yield replace(some, first=first, last=last), messages.deadlines_ms[base : base + size]
             base += size

@@ -298,18 +298,18 @@ def test_deliveries_come_in_each_form(payload: Any, lapse: Lapse) -> None:
 @pytest.mark.feature("D4", "X3")
 def test_referenced_messages_are_read_as_they_are_taken(lapse: Lapse) -> None:
     lapse.queue("orders")
-    publish(lapse, "orders", 3_200)
-    with lapse.subscriber("orders", 3_200, payload="reference") as subscriber:
+    publish(lapse, "orders", 5_000)
+    with lapse.subscriber("orders", 5_000, payload="reference") as subscriber:
         got = list(islice(subscriber.messages(10), 1))
         waiting = subscriber.subscription.arrivals
         while waiting.await_room(0):
             time.sleep(0.001)
-        assert 2_000 < len(waiting) <= 2_500
+        assert 2_000 < len(waiting) <= 4_000
         for delivery in subscriber.messages(5):
             got.append(delivery)
-            if len(got) == 3_200:
+            if len(got) == 5_000:
                 break
-        assert [int(delivery.value or b"") for delivery in got] == list(range(3_200))
+        assert [int(delivery.value or b"") for delivery in got] == list(range(5_000))
         subscriber.acknowledge(got)
     assert lapse.depth("orders") == 0
 
