@@ -125,7 +125,30 @@ def _is_end(message: Message) -> bool:
     return error is not None
 
 
-def _whole_ends(connection: Connection, consumer: Consumer, places: Mapping[_Name, TopicPartition]) -> dict[_Name, int]:
+def await_transactions(connection: Connection, topics: Mapping[str, int], timeout_s: float) -> None:
+    """Wait until readers of committed records see everything that topics have now.
+
+    Args:
+        connection: the cluster.
+        topics: which topics, and how many partitions each has.
+        timeout_s: how long to wait for the end of an open transaction, s.
+
+    Raises:
+        LapseError: a transaction stays open.
+        ConnectionFailed: no broker answers.
+    """
+    consumer = connection.consumer()
+    try:
+        _whole_ends(connection, consumer, _bounds(consumer, topics)[0], timeout_s)
+    except KafkaException as error:
+        raise ConnectionFailed(connection.bootstrap_servers, error) from error
+    finally:
+        consumer.close()
+
+
+def _whole_ends(
+    connection: Connection, consumer: Consumer, places: Mapping[_Name, TopicPartition], timeout_s: float = _OPEN_S
+) -> dict[_Name, int]:
     """Return where partitions end now, once no transaction before that is open.
 
     Raises:
@@ -136,7 +159,7 @@ def _whole_ends(connection: Connection, consumer: Consumer, places: Mapping[_Nam
         ends = {name: log_bounds(every, place)[1] for name, place in places.items()}
     finally:
         every.close()
-    give_up = time.monotonic() + _OPEN_S
+    give_up = time.monotonic() + timeout_s
     for name, end in ends.items():
         while (stable := log_bounds(consumer, places[name])[1]) < end:
             if time.monotonic() >= give_up:

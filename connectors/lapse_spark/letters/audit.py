@@ -91,6 +91,7 @@ def run(
 
     Raises:
         ValueError: letters must not be sent to the target topic.
+        LapseError: a transaction with notes of sent letters stays open.
     """
     if why := target_fault(target.topic):
         raise ValueError(why)
@@ -103,6 +104,8 @@ def run(
         return kept[-1]
 
     try:
+        if not dry_run:
+            redriven.await_notes(connection)
         known = keep(redriven.read_sent_letters(spark, connection))
         chosen = keep(redriven.with_history(redrive.choose(letters, choice), known))
         ids = _sent_before(spark, connection, output, now_ms, dry_run)

@@ -7,6 +7,7 @@ notes are written after the letters. If a run dies between the two, the audit fi
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -14,14 +15,31 @@ from pyspark.sql import functions as F
 from lapse.protocol import header as names
 from lapse.protocol.letter_family import LAPSE
 from lapse.protocol.redrive import message_id
+from lapse_client.kafka.span import await_transactions
 from lapse_client.letters.redriven import TOPIC, Redriven
 from lapse_spark import read
 from lapse_spark.connection import Connection
 from lapse_spark.read import Span
 from lapse_spark.records import header
 
+_OPEN_S: Final = 75.0
+"""How long to wait for the end of a transaction of `lapse dlq redrive`, s: longer than it may stay open."""
+
 NAME, FIRST, TIMES, ALL_TIMES = "_name", "_first", "_times", "_all_times"
 """Columns: a letter's name, its message's first letter, how often it was sent, and all letters of its message were."""
+
+
+def await_notes(connection: Connection) -> None:
+    """Wait until all notes can be read. Kafka aborts the transaction of a killed `lapse dlq redrive` after a minute.
+
+    Raises:
+        ValueError: lapse's own client cannot use an option of the connection.
+        LapseError: a transaction stays open, or the cluster cannot be reached.
+    """
+    ours = connection.of_lapse()
+    topics = ours.partitions()
+    if TOPIC in topics:
+        await_transactions(ours, {TOPIC: topics[TOPIC]}, _OPEN_S)
 
 
 def read_sent_letters(spark: SparkSession, connection: Connection) -> DataFrame:

@@ -3,6 +3,7 @@
 import json
 import time
 from contextlib import closing
+from threading import Thread
 
 import pytest
 from click.testing import CliRunner
@@ -12,10 +13,13 @@ from lapse.core.reason import Reason
 from lapse.protocol import dead_letter, topic
 from lapse.protocol.bookmark import Bookmark
 from lapse_client import Connection as Client
+from lapse_client.kafka.span import span
 from lapse_client.letters.dead_letter import DeadLetterReader
 from lapse_client.letters.redrive import Choice, Known, Target, plan, send
+from lapse_client.letters.redriven import Redriven
 from lapse_spark import Connection, read
 from lapse_spark.cli import spark as commands
+from lapse_spark.letters import redriven
 from lapse_spark.option import Cluster
 from support.kafka.log import Tail
 
@@ -90,6 +94,27 @@ def test_a_letter_is_sent_once_by_the_job_and_the_command_together(
     assert redrive("--max-redrives", "2") == (0, 6, {"loop limit": 1})
     assert command(max_redrives=2) == 0
     assert redrive("--again", "--send", "--limit", "1")[:2] == (1, 0)
+
+
+@pytest.mark.feature("C58")
+def test_the_notes_of_a_killed_command_are_waited_for(kafka, unique):
+    connection, letter = Client(kafka), unique("letter").encode()
+    Redriven(connection).make_topic()
+    producer = connection.producer(**{"transactional.id": letter.decode()})
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    producer.produce(redriven.TOPIC, json.dumps({"first": letter.decode(), "times": 1}).encode(), letter)
+    assert producer.flush(20) == 0
+
+    def noted():
+        return {one.key() for one in span(connection, {redriven.TOPIC: connection.partitions()[redriven.TOPIC]})}
+
+    assert letter not in noted()
+    end = Thread(target=producer.commit_transaction, args=(20,))
+    end.start()
+    redriven.await_notes(Connection(kafka))
+    assert letter in noted()
+    end.join()
 
 
 @pytest.mark.feature("D2", "C75")
