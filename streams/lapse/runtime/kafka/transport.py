@@ -62,6 +62,8 @@ class BatchConsumer(driver.Consumer):
         """Partitions of which more was made durable since the last commit."""
         self._to_seek: set[TP] = set()
         """Partitions of shards that were restored after the flow began, and whose positions must be set."""
+        self._seeking: Counter[TP] = Counter()
+        """Partitions whose positions are being set. Until then the consumer may stand where an earlier topic ended."""
         self.tenures = Tenures()
         self._steady: set[TP] = set()
         """Partitions that are still read during a rebalance."""
@@ -332,11 +334,14 @@ class BatchConsumer(driver.Consumer):
         known = ((tp, self._readers[tp].received) for tp in tps if tp in self._readers)
         offsets = {tp: min(received.values()) for tp, received in known if received}
         self._to_seek -= set(tps)
+        self._seeking.update(offsets.keys())
         thread: Any = self._thread
         try:
             await thread.seek_all(offsets)
         except (AssertionError, IllegalStateError):
             return  # not assigned any more: another rebalance ends with a seek
+        finally:
+            self._seeking -= Counter(offsets.keys())
 
     async def _commit_offsets(self, offsets: Mapping[TP, int], start_new_transaction: bool = True) -> bool:
         """Commit like Faust's, without its table of all partitions for the log; return whether something was committed.
@@ -381,14 +386,18 @@ class BatchConsumer(driver.Consumer):
             -1 while that is unknown: during a rebalance nothing is assigned, or records were taken but not handed over,
                 and may be dropped and read again.
         """
-        if tp in self._to_seek or tp in self._held:
+        if self._moves(tp):
             return -1
         thread: Any = self._thread
         try:
             where, taken = await thread.stands_at(tp)
         except IllegalStateError:
             return -1
-        return where if taken <= self._handed else -1
+        return where if taken <= self._handed and not self._moves(tp) else -1
+
+    def _moves(self, tp: TP) -> bool:
+        """Return whether the position of a partition is about to be set, or is being set."""
+        return tp in self._to_seek or tp in self._held or tp in self._seeking
 
 
 class BatchTransport(driver.Transport):

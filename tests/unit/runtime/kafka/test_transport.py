@@ -1,6 +1,7 @@
 """The batch consumer around a rebalance: what a fetch drops is fetched again."""
 
 import asyncio
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,6 +51,7 @@ class Consumer(BatchConsumer):
         self._handed = 0
         self._held, self._resting = {}, {}
         self._to_seek = set()
+        self._seeking = Counter()
         self.tenures = Tenures()
         self._steady = set()
         self.during_fetch: Any = lambda: None
@@ -156,6 +158,39 @@ def test_what_is_read_on_while_the_group_rebalances_is_neither_paused_nor_sought
     monkeypatch.setattr(Consumer, "_seek_shards", seek)
     asyncio.run(BatchConsumer.perform_seek(consumer))
     assert sought == TPS[1:]
+
+
+@pytest.mark.feature("C4", "C55")
+@pytest.mark.parametrize("asked_first", [False, True])
+def test_a_position_is_unknown_while_it_is_being_set(asked_first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The consumer stood where an earlier topic with the name had ended: a shard passed its first commands over."""
+
+    async def asked_meanwhile() -> tuple[int, int]:
+        consumer, sent, done = Consumer(), asyncio.Event(), asyncio.Event()
+        consumer._readers = {TPS[0]: SimpleNamespace(received={"shard": 0})}  # type: ignore[dict-item]
+
+        async def seek_all(self: Thread, offsets: dict[TP, int]) -> None:
+            assert offsets == {TPS[0]: 0}
+            sent.set()
+            await done.wait()
+
+        async def stands_at(self: Thread, tp: TP) -> tuple[int, int]:
+            await sent.wait()
+            return 6, 0
+
+        monkeypatch.setattr(Thread, "seek_all", seek_all, raising=False)
+        monkeypatch.setattr(Thread, "stands_at", stands_at)
+        asking = [asyncio.create_task(consumer.next_offset(TPS[0]))] if asked_first else []
+        await asyncio.sleep(0)
+        consumer._to_seek.add(TPS[0])
+        seeking = asyncio.create_task(BatchConsumer._seek_shards(consumer, consumer._to_seek))
+        await sent.wait()
+        meanwhile = await (asking[0] if asking else consumer.next_offset(TPS[0]))
+        done.set()
+        await seeking
+        return meanwhile, await consumer.next_offset(TPS[0])
+
+    assert asyncio.run(asked_meanwhile()) == (-1, 6)
 
 
 @pytest.mark.feature("C52")
