@@ -96,7 +96,7 @@ class MemoryShard:
         self.machine.begin_topics([], {})
         if noted is not None and isinstance(self.machine, QueueMachine):
             read = lambda: read_written(log, noted, [self._deliveries], self.partition)  # noqa: E731
-            self._write(at_once(self.machine.unwritten(noted, read, now_ms)))
+            self._write([output for output, _ in at_once(self.machine.unwritten(noted, read, now_ms))])
         self._write(self.machine.answers_left())
         began = self.machine.take_over(now_ms)
         self._inbox.open()

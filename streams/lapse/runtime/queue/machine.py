@@ -384,7 +384,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         yield from super().release_memory()
         yield from self._payloads.release_memory()
 
-    async def unwritten(self, noted: Noted, read: Read, now_ms: int) -> list[Output | Packed]:
+    async def unwritten(self, noted: Noted, read: Read, now_ms: int) -> list[tuple[Output | Packed, int]]:
         """See `JournaledDeliveries.unwritten`. Users get only what they may still read (C55, X4)."""
         self._flight.instants["looked"] = now_ms
         receivers = {one.id for one in self.shard.subscriptions() if not self._admission.ended(one)}

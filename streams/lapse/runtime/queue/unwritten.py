@@ -115,8 +115,10 @@ class JournaledDeliveries:
 
     async def unwritten(
         self, noted: Noted, read: Read, receivers: Collection[str], now_ms: int, step: Step
-    ) -> list[Output | Packed]:
+    ) -> list[tuple[Output | Packed, int]]:
         """Return the missing deliveries, with the same counts and leases. Take back those that would come too late.
+
+        Each comes with the end of its lease, ms since the epoch; 0 without one.
 
         Barriers of the same step come first, because nothing behind a barrier is delivered before it (Q12). Call this
         before the take-over is durable, and write the result before that, too.
@@ -159,12 +161,12 @@ class JournaledDeliveries:
                 count,
             )
             found = [*self._barriers(receivers), *found]
-        return [
-            self._output.reference(delivery)
-            if delivery.payload == "reference" and not delivery.barrier
-            else self._output.deliveries(delivery, await records_of(delivery.messages, self._payloads))
-            for delivery in found
-        ]
+        return [(await self._packed(delivery), 0 if delivery.barrier else delivery.until_ms) for delivery in found]
+
+    async def _packed(self, delivery: Delivery) -> Output | Packed:
+        if delivery.payload == "reference" and not delivery.barrier:
+            return self._output.reference(delivery)
+        return self._output.deliveries(delivery, await records_of(delivery.messages, self._payloads))
 
     def _over(self, delivery: Delivery, at: Sequence[int], now_ms: int) -> set[int]:
         """Return the indexes of messages for which it is too late: their lease is over, or they have expired (L10)."""

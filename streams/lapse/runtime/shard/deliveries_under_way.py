@@ -14,6 +14,8 @@ import math
 import time
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final
 
 from lapse.runtime.kafka.output import Output, Packed
@@ -86,9 +88,22 @@ class DeliveriesUnderWay:
             if self._patience is None:
                 self._watch()
 
-    async def write(self, outputs: Sequence[Output | Packed]) -> None:
-        """Write what the previous owner journaled and did not write, and wait until Kafka has it (C55)."""
-        self._sent.add(0, await self._producer.send(outputs) if outputs else [])
+    async def write(
+        self, deliveries: Sequence[tuple[Output | Packed, int]], answers: Sequence[Output], now_ms: int
+    ) -> None:
+        """Write what the previous owner journaled and did not write, and wait until Kafka has it (C55).
+
+        Args:
+            deliveries: each with the end of its lease, ms since the epoch; 0 without one.
+            answers: the answers.
+            now_ms: the instant, ms since the epoch. Reading took time, so leases may be over by now (L10).
+        """
+        sent, last_tenth_s = time.monotonic(), self._machine.delivery_sendable_s / 9
+        for until_ms, some in groupby(deliveries, itemgetter(1)):
+            outputs = [output for output, _ in some]
+            until_s = sent + (until_ms - now_ms) / 1000 - last_tenth_s
+            self._sent.add(0, await self._producer.send(outputs, range(len(outputs)) if until_ms else (), until_s))
+        self._sent.add(0, await self._producer.send(answers) if answers else [])
         await self.arrive()
 
     async def collect(self) -> None:

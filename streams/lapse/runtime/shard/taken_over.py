@@ -10,7 +10,7 @@ from lapse.runtime.shard.gap import Gap
 from lapse.runtime.topics.topic_id import KnownTopics
 from lapse.runtime.tp import TP
 
-Unwritten = Callable[[int], Awaitable[Sequence[Output | Packed]]]
+Unwritten = Callable[[int], Awaitable[Sequence[tuple[Output | Packed, int]]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,8 @@ class TakenOver:
         topics: the topics to which the positions belong.
         merge_until: the ends of the underlying partitions, for a shard in total order.
         floors: for each deliveries topic, an offset below all records of this epoch.
-        unwritten: finds deliveries that the previous owner journaled but did not write, as of an instant (C55).
+        unwritten: finds deliveries that the previous owner journaled but did not write, as of an instant
+            (C55). Each comes with the end of its lease, ms since the epoch; 0 without one.
         gaps: ranges that Kafka removed before anybody read them (C80).
     """
 

@@ -1,6 +1,11 @@
 """Which deliveries must not be sent when it is late, and how late that is (L10)."""
 
+import asyncio
 import json
+import math
+import time
+from collections.abc import Collection
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -9,9 +14,11 @@ from hypothesis import strategies as st
 from lapse.core.queue.arrival.trait import TraitReader
 from lapse.core.queue.journal.restored import restore
 from lapse.core.queue.settings import QueueSettings, Semantics
+from lapse.runtime.kafka.output import Output
 from lapse.runtime.queue.delivery_writer import patience_s, sendable_s
 from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.output import QueueOutput
+from lapse.runtime.shard.deliveries_under_way import DeliveriesUnderWay
 from support.suite.event_loop import finished
 from unit.runtime.queue.test_queue_machine import Letters, Payloads, Record
 
@@ -56,3 +63,33 @@ def test_only_a_delivery_under_a_lease_is_not_sent_late(
     assert len(effects.after) == 2, "a delivery and an answer"
     assert effects.leased == leased
     assert one.delivery_sendable_s == 0.09
+
+
+@pytest.mark.feature("L10", "C55")
+def test_a_new_owner_sends_no_delivery_of_the_former_one_whose_lease_is_nearly_over() -> None:
+    """It read the log of deliveries before that, for as long as that took."""
+    now_ms, sent = 1_000_000, list[tuple[bytes | None, float]]()
+
+    class Producer:
+        async def send(
+            self, outputs: list[Output], leased: Collection[int] = (), until_s: float = math.inf
+        ) -> list[asyncio.Future[None]]:
+            sent.extend((one.value, until_s if at in leased else math.inf) for at, one in enumerate(outputs))
+            return []
+
+    class Machine:
+        delivery_sendable_s = sendable_s(1_000)
+
+    def row(value: bytes) -> Output:
+        return Output("deliveries", 0, None, value, [])
+
+    begun = time.monotonic()
+    anything: Any = Machine()
+    under_way = DeliveriesUnderWay("orders, partition 0", anything, Producer(), {})  # type: ignore[arg-type]
+    found = [(row(b"over"), now_ms), (row(b"barrier"), 0), (row(b"a"), now_ms + 60_000), (row(b"b"), now_ms + 60_000)]
+    asyncio.run(under_way.write(found, [row(b"answer")], now_ms))
+    left_s = dict(sent)
+    assert list(left_s) == [b"over", b"barrier", b"a", b"b", b"answer"]
+    assert left_s[b"over"] < time.monotonic()
+    assert begun + 59.9 <= left_s[b"a"] == left_s[b"b"] <= time.monotonic() + 59.9
+    assert left_s[b"barrier"] == left_s[b"answer"] == math.inf
