@@ -132,6 +132,7 @@ class LogReader:
         while True:
             got = await consumer.getmany(tp, timeout_ms=200, max_records=AT_ONCE_RECORDS)
             got_so_far += filter(None, (_from(first, records) for records in got.values()))
+            self._next.pop(tp, None)  # without an answer, what was read is not returned, and must be read again
             self._next[tp] = await asyncio.wait_for(consumer.position(tp), _PATIENCE_S)
             if self._next[tp] >= end:
                 return joined_blocks(got_so_far)
