@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -98,11 +99,15 @@ class Unsettled(virtual.QoS):
         self.settle_now(delivery, delivery.cancel, 0)
 
     def stop(self, subscriber: QueueSubscriber) -> None:
-        """Stop a subscriber that has unsettled messages. What it was sent beside these returns to the queue at once."""
+        """Stop a subscriber that has unsettled messages. What it was sent beside these returns to the queue at once.
+
+        Nothing is raised if an error has ended the subscription before, such as the end of its queue.
+        """
         subscriber.subscription.end_intake(INTAKE_S)  # otherwise what returns would come again
         received: list[Delivery] = []
-        while came := subscriber.subscription.take(_AT_ONCE, 0.0):
-            received += came
+        with contextlib.suppress(LapseError):
+            while came := subscriber.subscription.take(_AT_ONCE, 0.0):
+                received += came
         subscriber.stop()
         for delivery in received:
             self.give_back(delivery)

@@ -114,10 +114,13 @@ class Subscription:
         self.arrivals.drop(lambda _: True)
 
     def end_intake(self, timeout_s: float) -> None:
-        """Receive no more from the shards. Wait until they confirm it, at most `timeout_s`; what came can be taken."""
+        """Receive no more from the shards. Wait until they confirm it, at most `timeout_s`; what came can be taken.
+
+        Nothing is waited for if the subscription has ended.
+        """
         self._credits.end()
         give_up = time.monotonic() + timeout_s
-        while self._credits.awaits_answers and time.monotonic() < give_up:
+        while self.session.lifecycle.is_open and self._credits.awaits_answers and time.monotonic() < give_up:
             self._transport.settle()
             time.sleep(_PAUSE_S)
 

@@ -71,3 +71,21 @@ def test_what_a_stopped_consumer_was_sent_and_what_comes_later_goes_to_others(la
         subscriber.flush()
         lapse.settle()
         assert lapse.depth("orders") == 3
+
+
+def test_a_consumer_whose_queue_was_deleted_stops_without_an_error(lapse: Lapse) -> None:
+    """Otherwise its subscription would never be closed."""
+    lapse.queue("orders", lease_period="1h")
+    with lapse.publisher() as publisher, lapse.subscriber("orders", 3) as subscriber:
+        one, unsettled = consumption(subscriber, [])
+        for value in (b"1", b"2"):
+            publisher.publish("orders", value)
+        lapse.settle()
+        one.reserve()
+        (held,) = one.take(1, 0.0)
+        unsettled.hold("tag", held, subscriber)
+        with lapse.admin() as admin:
+            admin.delete_queue("orders", force=True)
+        lapse.settle()
+        one.give_back()
+        unsettled.stop(subscriber)
