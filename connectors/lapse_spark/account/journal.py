@@ -15,6 +15,7 @@ from lapse.protocol.header import EPOCH
 from lapse_client import Connection
 from lapse_client.error import LapseError
 from lapse_client.kafka.connection import arrived, log_bounds
+from lapse_client.kafka.fault import raise_if_unreadable
 from lapse_spark import local_rows
 from lapse_spark.account import generation, verdict
 from lapse_spark.instant import queue_as_of
@@ -115,9 +116,10 @@ class Journal:
         """Return the messages that left by a record, except those before `since_ms`."""
         shard, error, offset = message.partition() or 0, message.error(), message.offset() or 0
         if error is not None:
-            if error.code() != KafkaError._PARTITION_EOF:
-                raise LapseError(f"{self._name} cannot be read: {error}")
-            self._next[shard] = max(self._next[shard], offset)  # the last offset need not be a record
+            if error.code() == KafkaError._PARTITION_EOF:
+                self._next[shard] = max(self._next[shard], offset)  # the last offset need not be a record
+            else:
+                raise_if_unreadable(self._name, error)
             return []
         self._next[shard] = offset + 1
         epoch = dict(message.headers() or []).get(EPOCH)

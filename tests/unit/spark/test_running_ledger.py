@@ -1,11 +1,14 @@
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
+from confluent_kafka import KafkaError, Message
 
 from lapse.core.reason import Reason
 from lapse.protocol.event import EventKind
 from lapse_spark import local_rows
 from lapse_spark.account import account, inventory
+from lapse_spark.account.journal import Journal, NoJournal
 from lapse_spark.account.verdict import IN_TIME, OVERDUE
 from lapse_spark.running import intake
 from lapse_spark.running.intake import Reach
@@ -29,6 +32,31 @@ GRACE_MS = 60_000
 def test_options_that_do_not_go_together_are_refused_by_name(case: Case):
     assert case.told
     assert "Traceback" not in case.told
+
+
+def journal(*polled):
+    """A journal of one shard with five offsets, whose consumer polls these messages."""
+    left = iter(polled)
+    consumer = SimpleNamespace(
+        get_watermark_offsets=lambda *_, **__: (0, 5),
+        assign=lambda _: None,
+        poll=lambda _: next(left),
+        consume=lambda *_: [],
+        close=lambda: None,
+    )
+    topics = {"lapse-orders-changelog": 1}
+    connection = SimpleNamespace(partitions=lambda _: topics, consumer=lambda **_: consumer)
+    return Journal(connection, "orders", "lapse")
+
+
+def test_a_journal_is_read_without_a_right_to_a_group():
+    """librdkafka looks for the coordinator of every consumer's group."""
+    refused = Message(error=KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED))
+    end = Message("lapse-orders-changelog", 0, 5, error=KafkaError(KafkaError._PARTITION_EOF))
+    assert journal(refused, end).read() == []
+    hidden = Message("lapse-orders-changelog", 0, error=KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    with pytest.raises(NoJournal, match="Have Read on it granted"):
+        journal(refused, hidden).read()
 
 
 def messages(first, last, name="t"):
