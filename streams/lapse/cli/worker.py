@@ -196,6 +196,7 @@ def _read_definitions(path: Path, config: Config, endpoint: Endpoint) -> Decided
             found = beside.submit(_once_there, topic, endpoint.note_away).result()
         endpoint.note_back()
         decided = before_definitions(path, config, topic.name) if found is None else decide(path, config, found)
+        decided = replace(decided, offsets=topic.offsets)
     except (TopologyError, ValueError) as error:
         raise click.ClickException(str(error)) from error
     if hidden := topic.open_change():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import tomllib
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
@@ -236,12 +236,14 @@ class DecidedEntities:
         definitions: the definitions that it can serve, by name.
         warnings: texts for the log about definitions that it cannot serve, and about differences from its own file.
         beside: directory of the files that definitions name.
+        offsets: the offset of each definition in the definitions topic. What is behind it is news.
     """
 
     config: Config
     definitions: Mapping[str, Definition]
     warnings: tuple[str, ...]
     beside: Path
+    offsets: Mapping[str, int] = field(default_factory=dict)
 
 
 def checked_settings(one: Definition, beside: Path) -> QueueConfig | SowConfig:

@@ -33,6 +33,7 @@ from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange, u
 from lapse.runtime.topics.definitions_reader import note
 from lapse.runtime.topics.topic_follower import TopicFollower
 from lapse.runtime.topics.topology import Topology, TopologyError
+from lapse.runtime.watch import end_process
 
 if TYPE_CHECKING:
     from lapse.runtime.shard.entity import Entity
@@ -91,7 +92,8 @@ class DefinitionFollower:
         self._beside = decided.beside
         self._serving: dict[str, Definition] = dict(decided.definitions)
         self._found: dict[str, bytes] = {}
-        self._heard: dict[str, int] = {}
+        self._heard: dict[str, int] = dict(decided.offsets)
+        """By entity, the offset of the last record. What the worker read at its start comes again, and is no news."""
         self._served_by: dict[str, int] = {}
         """By entity, the offset of the last definition that was served, or that arrived while it was served."""
         self._follower = TopicFollower(self._topic.name, connection, self._follow, listed=app.services.topics)
@@ -185,35 +187,35 @@ class DefinitionFollower:
             logger.warning("deleted, but the definition remains: %s: %s", ", ".join(served), error)
 
     async def _follow(self, records: Sequence[Any]) -> None:
-        named: set[str | None] = set()
+        named: set[str] = set()
         for record in records:
-            named.add(name := note(self._found, record.key, record.value))
-            if name is not None:
+            name = note(self._found, record.key, record.value)
+            if name is not None and record.offset > self._heard.get(name, -1):
                 self._heard[name] = record.offset
+                named.add(name)
         new: list[Definition] = []
         together_ms = min((record.timestamp for record in records), default=0) + _TOGETHER_MS
         for name in named:
-            if name is None:
-                continue
             if name in self._found:
                 new += await self._hear(name, self._found[name])
             else:
-                self._serving.pop(name, None)
+                if name not in self._app.entities:  # else it is compared with what is created in its place
+                    self._serving.pop(name, None)
                 self._config = drop_entities(self._config, {name})
         if new:
             await self._begin(new, together_ms)
 
     async def _hear(self, name: str, value: bytes) -> list[Definition]:
-        """Apply a definition that was read, if it is new; return it if its entity is not served yet."""
+        """Apply a new definition; return it if its entity is not served yet.
+
+        Its version may be no higher than the served one, if the entity was deleted and created again meanwhile.
+        """
         serving = self._serving.get(name)
         here = name in self._app.entities
         if here:
             self._served_by[name] = self._heard[name]
-        deleted = not here and self._heard[name] > self._served_by.get(name, sys.maxsize)
         try:
             after = Definition.decode(name, value)
-            if serving is not None and after.version <= serving.version and not deleted:
-                return []
             differs = find_change(serving, after, self._beside)
             if differs is not None and "on_expire" in differs.keys:
                 await asyncio.to_thread(checked_settings, after, self._beside)  # imports the function that it names
@@ -225,6 +227,10 @@ class DefinitionFollower:
         if differs is None:
             self._serving[name] = after
             self.on_served(name)
+        elif not differs.at_run_time and serving is not None and after.version <= serving.version:
+            end_process(
+                f"{name}: was deleted and created again while this worker started. It starts anew to serve that"
+            )
         elif not differs.at_run_time:
             what = ", ".join(differs.keys) or "it as a whole"
             logger.warning(

@@ -85,11 +85,13 @@ class DefinitionsTopic:
         unreadable: what the last `defined` or `read_to_change` could not read, by entity.
         open_from: where a change begins that Kafka had neither committed nor aborted at the last reading; None if there
             was none. Nothing behind it can be read.
+        offsets: the offset of each entity's last record at the last reading.
     """
 
     def __init__(self, config: Config) -> None:
         self.unreadable: Mapping[str, Unreadable] = {}
         self.open_from: int | None = None
+        self.offsets: Mapping[str, int] = {}
         self._config = config
         self.name = names.definitions(config.lapse.app_id)
         self._settings: dict[str, Any] = {
@@ -155,12 +157,12 @@ class DefinitionsTopic:
 
     def _read(self) -> Contents | None:
         """Return the definitions; None if there is no topic."""
-        self.open_from = None
+        self.open_from, self.offsets = None, {}
         with self._reader() as reader:
             if not reader.is_there():
                 return None
             there = reader.read()
-        self.open_from = there.open_from
+        self.open_from, self.offsets = there.open_from, there.offsets
         return there
 
     def _reader(self) -> DefinitionsReader:

@@ -1,0 +1,81 @@
+"""The definition follower: which records of the definitions topic are news for a worker (Q23, C64)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import pytest
+
+from lapse.config import Config
+from lapse.config.definition import DecidedEntities, Definition
+from lapse.runtime.topics import definition_follower
+from lapse.runtime.topics.definition_follower import DefinitionFollower
+
+pytestmark = pytest.mark.feature("Q23", "C64")
+
+OLD = Definition("orders", "queue", 1, "alice", {"max_deliveries": 3})
+NEW = Definition("orders", "queue", 1, "bob", {"max_deliveries": 9})
+ELSE = Definition("orders", "sow", 1, "bob", {"topic": "prices", "key": "/symbol"})
+
+
+def record(offset: int, one: Definition | None) -> SimpleNamespace:
+    value = None if one is None else one.encode()
+    return SimpleNamespace(key=b"orders", value=value, offset=offset, timestamp=1_000 + offset)
+
+
+class Worker:
+    """A worker that serves `orders`, and notes with which settings it takes the shards over anew."""
+
+    def __init__(self) -> None:
+        self.entities = {"orders": SimpleNamespace(name="orders", forward=None)}
+        self.services = SimpleNamespace(topics=None, versions={})
+        self.renewed: list[int | None] = []
+
+    async def renew(self, entity: Any, whole: Config) -> bool:
+        self.renewed.append(whole.queue[entity.name].max_deliveries)
+        return True
+
+
+def follow(worker: Any, began_with: tuple[Definition, int], *batches: Sequence[Any]) -> DefinitionFollower:
+    """Let a worker that began with a definition at an offset read the topic from its beginning."""
+    definition, offset = began_with
+    decided = DecidedEntities(Config(), {"orders": definition}, (), Path(), {"orders": offset})
+    follower = DefinitionFollower(worker, Config(), decided, {})
+
+    async def read() -> None:
+        for records in batches:
+            await follower._follow(records)
+
+    asyncio.run(read())
+    return follower
+
+
+DELETED = [record(0, OLD), record(1, None), record(2, NEW)]
+
+
+@pytest.mark.parametrize("batches", [[DELETED], [[one] for one in DELETED], [DELETED[:2], DELETED[2:]]])
+def test_what_was_created_again_while_a_worker_started_is_served(batches: list[list[Any]]) -> None:
+    """Both have version 1. The worker had read the first one, and would keep its settings."""
+    worker = Worker()
+    follow(worker, (OLD, 0), *batches)
+    assert worker.renewed == [9]
+
+
+@pytest.mark.parametrize("batches", [[DELETED], [[one] for one in DELETED]])
+def test_what_a_worker_has_read_at_its_start_is_no_news(batches: list[list[Any]]) -> None:
+    worker = Worker()
+    follow(worker, (NEW, 2), *batches, *batches)
+    assert worker.renewed == []
+
+
+def test_a_worker_starts_anew_for_what_it_cannot_change_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def end(why: str, error: BaseException | None = None) -> NoReturn:
+        raise SystemExit(why)
+
+    monkeypatch.setattr(definition_follower, "end_process", end)
+    with pytest.raises(SystemExit, match="orders: was deleted and created again while this worker started"):
+        follow(Worker(), (OLD, 0), [record(0, OLD), record(1, None), record(2, ELSE)])
