@@ -130,7 +130,11 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         return self.terms.name
 
     def stop(self) -> None:
-        """Stop handing out messages. Messages handed out before can be settled until `close`, which is still needed."""
+        """Stop receiving and handing out messages. `close` is still needed.
+
+        Messages handed out before can be settled until then. The others that were sent return to the queue then, or
+        when their leases end.
+        """
         self._stopping.set()
         self._lifecycle.stop()
         if (subscription := self._subscription) is not None:
