@@ -326,7 +326,7 @@ def with_only_defined(config: Config, definitions: Iterable[Definition], beside:
             queues[one.name] = settings
         else:
             sows[one.name] = settings
-    return _rebuild(config, queues, sows)
+    return _rebuild_fitting(config, queues, sows)[0]
 
 
 def keep_entities(config: Config, names: Container[str]) -> Config:
@@ -353,6 +353,31 @@ def _rebuild(config: Config, queues: dict[str, QueueConfig], sows: dict[str, Sow
     except ValidationError as error:
         path, fault = describe_fault(error.errors()[0])
         raise ValueError(f"the definitions do not fit together: {'.'.join(path)}: {fault}") from error
+
+
+def _rebuild_fitting(
+    config: Config, queues: dict[str, QueueConfig], sows: dict[str, SowConfig]
+) -> tuple[Config, dict[str, str]]:
+    """Rebuild without entities that are invalid by themselves, such as ones that an older version of lapse allowed.
+
+    Returns:
+        The configuration, and by name what is wrong with each entity that it leaves out.
+
+    Raises:
+        ValueError: the other entities conflict; the message says why.
+    """
+    with contextlib.suppress(ValueError):
+        return _rebuild(config, queues, sows), {}
+    faults: dict[str, str] = {}
+    for name in (*queues, *sows):
+        queue = {name: queues[name]} if name in queues else {}
+        sow = {name: sows[name]} if name in sows else {}
+        try:
+            Config(lapse=config.lapse, queue=queue, sow=sow)
+        except ValidationError as error:
+            faults[name] = describe_fault(error.errors()[0])[1]
+    fitting = {name: one for name, one in queues.items() if name not in faults}
+    return _rebuild(config, fitting, {name: one for name, one in sows.items() if name not in faults}), faults
 
 
 def before_definitions(path: Path, config: Config, topic: str) -> DecidedEntities:
@@ -396,7 +421,7 @@ def decide(path: Path, config: Config, found: Mapping[str, bytes]) -> DecidedEnt
             settings = checked_settings(one, beside)
             differs = find_change(one, own[name], beside) if name in own else None
         except ValueError as error:
-            warnings.append(f"{error}; {name} is not served here. Mend it, or use the same version of lapse everywhere")
+            warnings.append(_unserved(name, str(error)))
             continue
         definitions[name] = one
         if isinstance(settings, QueueConfig):
@@ -408,9 +433,17 @@ def decide(path: Path, config: Config, found: Mapping[str, bytes]) -> DecidedEnt
                 f"{path.name} says otherwise of {name} ({', '.join(differs.keys) or 'its kind'}): version "
                 f"{one.version} of its definition counts. `lapse apply` changes it"
             )
+    whole, faults = _rebuild_fitting(config, queues, sows)
+    for name, fault in faults.items():
+        del definitions[name]
+        warnings.append(_unserved(name, f"definition of {name}: {fault}"))
     warnings += [
         f"{name} is in {path.name}, and not defined: it is not served until `lapse apply` has defined it"
         for name in own
         if name not in found
     ]
-    return DecidedEntities(_rebuild(config, queues, sows), definitions, tuple(warnings), beside)
+    return DecidedEntities(whole, definitions, tuple(warnings), beside)
+
+
+def _unserved(name: str, fault: str) -> str:
+    return f"{fault}; {name} is not served here. Mend it, or use the same version of lapse everywhere"

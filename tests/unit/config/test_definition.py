@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from lapse.config import load
-from lapse.config.definition import Definition, DefinitionChange, decide, find_change, in_file, with_entities
+from lapse.config.definition import (
+    Definition,
+    DefinitionChange,
+    decide,
+    find_change,
+    in_file,
+    with_entities,
+    with_only_defined,
+)
 
 HERE = Path()
 
@@ -121,6 +129,26 @@ def test_the_topic_decides_and_what_cannot_be_understood_concerns_its_own_entity
     assert "broken is not served here" in told
     assert "rule is not served here" in told
     assert "new is in lapse.toml, and not defined" in told
+
+
+@pytest.mark.feature("Q23", "X7")
+def test_a_definition_that_an_older_version_allowed_keeps_no_other_from_being_served(tmp_path: Path) -> None:
+    file = tmp_path / "lapse.toml"
+    file.write_text("[queue.orders]\n")
+    found = {
+        "orders": queue().encode(),
+        "__inner": queue(topics=["orders"]).encode(),
+        "commits": queue(topics=["__consumer_offsets"]).encode(),
+        "offsets": Definition("offsets", "sow", 1, "", {"key": "/k", "topic": "__consumer_offsets"}).encode(),
+        "onward": queue(forward_to="__transaction_state").encode(),
+    }
+    decided = decide(file, load(file), found)
+    assert {*decided.config.queue, *decided.config.sow} == {*decided.definitions} == {"orders"}
+    assert len(decided.warnings) == 4
+    assert "definition of __inner: '__inner' cannot name an entity" in decided.warnings[0]
+    assert "commits is not served here" in decided.warnings[1]
+    whole = with_only_defined(load(file), [Definition.decode(*one) for one in found.items()], tmp_path)
+    assert [*whole.queue, *whole.sow] == ["orders"], "another one can be created beside them"
 
 
 @pytest.mark.feature("Q23", "X7")
