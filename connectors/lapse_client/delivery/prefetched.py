@@ -75,6 +75,12 @@ class Prefetched(Waiting[Delivery]):
         with self._room:
             return self._room.wait_for(lambda: self._held <= self._ahead or self._ended, timeout_s)
 
+    def end(self, error: BaseException | None = None) -> None:
+        """Mark the end of the items, as `Waiting.end` does. Nobody waits for room any more."""
+        super().end(error)
+        with self._room:
+            self._room.notify_all()
+
     def put_back(self, deliveries: Sequence[Delivery]) -> None:
         """Add deliveries that were taken before; after the end they are dropped."""
         with self._lock:
