@@ -438,6 +438,7 @@ class Channel(virtual.Channel):
         if self.qos.has(subscriber):
             self.qos.stop(subscriber)
             self._leaving.append(subscriber)
+            self.settled(subscriber)  # another thread may have settled its last message meanwhile
         else:
             subscriber.close()
 

@@ -1,12 +1,14 @@
 """What a consumer of kombu has received and may not hand out yet (X3, Q5)."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from lapse.testing import Lapse
 from lapse_client import Delivery
 from lapse_client.subscriber.subscriber import QueueSubscriber
+from lapse_kombu.channel import Channel
 from lapse_kombu.consumption import Consumption
 from lapse_kombu.unsettled import Unsettled
 
@@ -89,3 +91,27 @@ def test_a_consumer_whose_queue_was_deleted_stops_without_an_error(lapse: Lapse)
         lapse.settle()
         one.give_back()
         unsettled.stop(subscriber)
+
+
+class Settling(Unsettled):
+    """Another thread, such as one of Celery's pool of threads, settles the last message during the stop."""
+
+    def stop(self, subscriber: QueueSubscriber) -> None:
+        super().stop(subscriber)
+        self.ack("tag")
+
+
+def test_a_consumer_whose_last_message_is_settled_as_it_stops_is_closed(lapse: Lapse) -> None:
+    lapse.queue("orders")
+    channel: Any = SimpleNamespace(_leaving=[])
+    channel.settled = lambda subscriber: Channel.settled(channel, subscriber)
+    channel.qos = Settling(channel)
+    with lapse.publisher() as publisher, lapse.subscriber("orders", 3) as subscriber:
+        publisher.publish("orders", b"1")
+        (held,) = subscriber.subscription.take(1, 1.0)
+        channel.qos.hold("tag", held, subscriber)
+        Channel._leave(channel, subscriber)
+        lapse.settle()
+        with lapse.queue_client("orders") as queue:
+            assert not queue.subscriptions()
+    assert not channel._leaving
