@@ -98,6 +98,7 @@ def history(
     end = _bounds(cluster, name, **_EVERY)[1]
     if name.log_offset >= end:
         raise NoRecord(f"{name} does not exist: its partition ends before offset {end}. Correct the bookmark")
+    bounds = _bounds(cluster, name)  # before the record is read: a transaction that ends meanwhile counts as open
     record = _record(cluster, name)
     moments = _Chain(cluster, topics, known if entity is None else [entity], watcher).moments(name, record)
     if entity is not None:
@@ -107,7 +108,7 @@ def history(
     moments.sort(key=lambda moment: (moment.at_ms, _RANK.get(moment.what, 1)))
     missing = ""
     if record is None:
-        missing, record, what = _missing(cluster, name)
+        missing, record, what = _missing(cluster, name, bounds)
         if record is not None:
             at_ms = record.timestamp()[1]
             moments.insert(0, Moment(at_ms=at_ms, entity="", what=what, facts={}, told=name, message=name))
@@ -244,9 +245,14 @@ def _waits_for(
     return moments, [entity for entity in silent if entity in tell or entity == name.topic]
 
 
-def _missing(connection: Connection, name: Bookmark) -> tuple[str, Message | None, str]:
-    """Return why no committed record has a bookmark; also the record if it was not committed, and what it is then."""
-    bounds = _bounds(connection, name)  # first: a transaction that ends meanwhile counts as open
+def _missing(connection: Connection, name: Bookmark, bounds: tuple[int, int]) -> tuple[str, Message | None, str]:
+    """Return why no committed record has a bookmark; also the record if it was not committed, and what it is then.
+
+    Args:
+        connection: the cluster.
+        name: the bookmark.
+        bounds: the first offset of its partition, and the end of committed records, from before one was looked for.
+    """
     record = _record(connection, name, **_EVERY)
     if record is not None and name.log_offset >= bounds[1]:
         text = (

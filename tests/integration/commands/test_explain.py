@@ -4,6 +4,7 @@ import json
 import subprocess
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from lapse.protocol import topic
 from lapse.transfer.mover import Choice, Mover
@@ -229,8 +230,21 @@ def test_a_record_behind_an_open_transaction_is_told_from_one_that_does_not_exis
     assert ([moment.what for moment in found.moments], found.found) == (["hidden"], False)
     with pytest.raises(LapseError, match=f"its partition ends before offset {behind.offset + 1}"):
         history(f"{name}:0:{behind.offset + 1}", connection=served.connection)
-    producer.commit_transaction(20)
-    until(lambda: history(f"{name}:0:{offsets[0]}", connection=served.connection).found, "it is committed")
+    committed = served.connection.consumer()
+    watched: list[str] = []
+
+    def commit(what: str, *_: int) -> None:
+        if not watched:
+            producer.commit_transaction(20)
+            place = TopicPartition(name, 0)
+            until(lambda: committed.get_watermark_offsets(place, 20)[1] > behind.offset, "its end")
+        watched.append(what)
+
+    found = history(f"{name}:0:{offsets[0]}", connection=served.connection, watcher=commit)
+    committed.close()
+    assert watched
+    assert (found.moments[0].what, found.found) == ("hidden", False), "it was not aborted: it ended meanwhile"
+    assert history(f"{name}:0:{offsets[0]}", connection=served.connection).found
 
 
 @pytest.mark.feature("C59")
