@@ -171,8 +171,11 @@ class Credits:
         self._ask_for_owed(shard)
 
     def _ask_for_owed(self, shard: int) -> None:
-        """Send a shard its credit again, after the settlements. Its answer shows that it has read them."""
-        if self._owed[shard] and not self._waiting[shard]:
+        """Send a shard its credit again, after the settlements. Its answer shows that it has read them.
+
+        Without a backlog nobody would get the credit that this frees.
+        """
+        if self._owed[shard] and self.max_backlog and not self._waiting[shard]:
             self._waiting[shard] = True
             self._unsent.add(shard)
 

@@ -209,7 +209,12 @@ class SubscriptionSettler:
         return asked
 
     def _batch_size(self, shard: Shard) -> int:
-        """Return how many acknowledgments are worth a command: at most half the credit, so that no shard waits."""
+        """Return how many acknowledgments are worth a command: at most half the credit, so that no shard waits.
+
+        Once the subscription takes no more, no shard waits for them.
+        """
+        if not self._credits.max_backlog:
+            return self._most
         return min(self._most, max(1, self._credits.credit(shard.index) // 2))
 
     def _send_acks(self, shard: Shard, ranges: list[str], leases: Mapping[float, int]) -> None:

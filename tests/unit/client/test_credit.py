@@ -54,6 +54,20 @@ def test_a_shard_at_work_keeps_its_credit() -> None:
     assert deal.due(10_050.0) == [(0, 0)]
 
 
+def test_after_the_end_no_shard_is_asked_what_it_has_read() -> None:
+    deal = Credits(1, 10)
+    for grant in deal.due(0.0):
+        deal.answered(grant.shard, grant.credit, 0.0)
+    deal.delivered(0, 5, 1.0)
+    deal.end()
+    assert deal.awaits_answers
+    assert deal.due(2.0) == [(0, 0)]
+    deal.answered(0, 0, 3.0)
+    assert not deal.awaits_answers
+    deal.settled(0, ONE, 4.0)
+    assert deal.due(5.0) == [], "nobody would get the credit"
+
+
 def test_a_delivery_on_the_way_keeps_the_credit_from_travelling() -> None:
     deal = Credits(2, 1, idle_ms=50)
     for grant in deal.due(0.0):

@@ -61,6 +61,22 @@ def test_a_thousand_messages_take_few_commands(lapse: Lapse, backlog: int, most:
     assert max(written.values()) < most, written
 
 
+def test_acknowledgments_after_a_stop_take_few_commands(lapse: Lapse) -> None:
+    lapse.queue("orders")
+    publish(lapse, "orders", 500)
+    with lapse.subscriber("orders", 500) as subscriber:
+        lapse.settle()
+        taken = subscriber.subscription.take(500, 1.0)
+        assert len(taken) == 500
+        subscriber.stop()
+        lapse.settle()
+        before = len(lapse.records(names.commands("orders")))
+        for delivery in taken:
+            delivery.acknowledge()
+    assert lapse.depth("orders") == 0
+    assert len(lapse.records(names.commands("orders"))) - before < 100
+
+
 @pytest.mark.feature("L2", "L10", "Q5")
 def test_everything_happens_at_its_own_instant_and_in_order(lapse: Lapse) -> None:
     """One long advance, and many short ones, come to the same."""
