@@ -11,6 +11,7 @@ from benchmarks.instruments.plain_record import PlainRecord
 from lapse.core.lifetime import Expiration
 from lapse.core.queue.arrival.trait import TraitReader
 from lapse.core.queue.groups.group_choice import GroupChooser
+from lapse.core.queue.groups.runs_in_turn import RunsInTurn
 from lapse.core.queue.rates.rate import Rate
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.settlement.settlement import Claim, SettleAction
@@ -73,3 +74,20 @@ def _handed_out(seed: int) -> list[list[int]]:
         if chance.random() < 0.3:  # else the expired ones are still there
             shard.advance(now_ms, Step())
     return found
+
+
+@pytest.mark.feature("Q25", "C60")
+def test_thousands_that_left_from_the_midst_of_a_group_are_passed_over_at_once() -> None:
+    """A subscription with room for one message would else look for the next one so often, while all entities wait."""
+    settings = QueueSettings(name="turn", traits=TraitReader(group=lambda _: "g"), group_limit=10)
+    shard, last = QueueShard(settings, QueueState()), 2_000
+    shard.subscribing.subscribe("s", "c", 1, 1_000_000, "", NOW_MS, Step())
+    shard.arrive("turn", 0, [PlainRecord(at, NOW_MS, b"k", b"{}", []) for at in range(last + 1)], Step(), NOW_MS)
+    shard.deliver(NOW_MS, Step())
+    shard.settle(SettleAction.EXPIRE, "s", [Claim("turn", 0, 1, last - 1)], NOW_MS, Step())
+    shard.settle(SettleAction.ACKNOWLEDGE, "s", [Claim("turn", 0, 0, 0)], NOW_MS, Step())
+    step, find = Step(), RunsInTurn._find_available
+    with mock.patch.object(RunsInTurn, "_find_available", autospec=True, side_effect=find) as look:
+        shard.deliver(NOW_MS, step)
+    assert [delivery.messages.offsets.tolist() for delivery in step.deliveries] == [[last]]
+    assert look.call_count <= 3

@@ -143,7 +143,7 @@ class RunsInTurn:
         """Return a run anew if messages of it have left."""
         if gone.isdisjoint(run.places):
             return run
-        self._lines.forget_places((0, run.entry[3]), gone)
+        self._lines.forget_departed((0, run.entry[3]))
         return self._find_run(run.entry, before, limit)
 
     def _wait_for_rate(self, entry: Entry) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby, pairwise
 
 import numpy as np
@@ -237,10 +237,15 @@ class WaitingGroups:
             self._load_next(line, waiting)
         return waiting.head[:most]
 
-    def forget_places(self, line: Line, gone: Container[int]) -> None:
-        """Forget places of a line whose messages have left."""
+    def forget_departed(self, line: Line) -> None:
+        """Forget all known places of a line whose messages have left, at once: there may be thousands."""
         waiting = self._waiting[line]
-        waiting.head = [place for place in waiting.head if place not in gone]
+        known, waiting.head = waiting.head, []
+        for index, some in groupby(known, key=_segment_of):
+            segment = self._look(index)
+            if segment is not None:
+                places = np.array(list(some), np.int64)
+                waiting.head += places[segment.state[places - segment.base] == AVAILABLE].tolist()
 
     def _first_places(self, line: Line, waiting: _Waiting) -> list[int]:
         """Return the places that the line knows, beginning with the first available message."""
