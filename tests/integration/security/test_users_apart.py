@@ -28,6 +28,7 @@ USERS = {
 }
 OWN, OTHER = b'{"desk":"A"}', b'{"desk":"B"}'
 FLOOD = 300
+VARYING = re.compile(rb'\d{13}|(?<="outstanding":)\d+')
 FILTERS = [{"filter": text} for text in ("TRUE", "/desk = 'A'", "/desk = 'B'")]
 
 
@@ -82,7 +83,10 @@ class Log:
 
 
 def told(desks: Entitled, stem: str, asked: Sequence[tuple[str, dict[str, object]]]) -> list[list[tuple[bytes, ...]]]:
-    """All that alice gets for each command: kind, key and value, without instants and the name of the entity."""
+    """All that alice gets for each command: kind, key and value, without instants and the name of the entity.
+
+    Nor has it the deliveries to her own subscription so far: commands that come together are one step, or several.
+    """
     name, at_ms = desks.name(stem), broker_now_ms()
     tail = desks.tail(topic.deliveries(name, "alice"), from_end=True)
     commands, secret = topic.commands(name), desks.secret("alice").encode()
@@ -95,8 +99,7 @@ def told(desks: Entitled, stem: str, asked: Sequence[tuple[str, dict[str, object
         ident = f"{command}-{number}".encode()
         mine = [one for one in tail.records if header(one, "lapse-command-id") == ident]
         return [
-            (header(one, "lapse-kind") or b"", one.key() or b"", re.sub(rb"\d{13}", b"T", one.value() or b""))
-            for one in mine
+            (header(one, "lapse-kind") or b"", one.key() or b"", VARYING.sub(b"N", one.value() or b"")) for one in mine
         ]
 
     def answered(_: object) -> bool:

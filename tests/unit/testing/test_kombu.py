@@ -16,7 +16,7 @@ pytestmark = pytest.mark.feature("X3", "Q5")
 
 
 def consumption(subscriber: QueueSubscriber, closed: list[QueueSubscriber]) -> tuple[Consumption, Unsettled]:
-    unsettled = Unsettled(SimpleNamespace(settled=closed.append))
+    unsettled = Unsettled(SimpleNamespace(settled=closed.append, reserve=lambda: None))
     return Consumption("orders", subscriber, 5, lambda _: None, unsettled, no_ack=False), unsettled
 
 
@@ -103,7 +103,7 @@ class Settling(Unsettled):
 
 def test_a_consumer_whose_last_message_is_settled_as_it_stops_is_closed(lapse: Lapse) -> None:
     lapse.queue("orders")
-    channel: Any = SimpleNamespace(_leaving=[])
+    channel: Any = SimpleNamespace(_leaving=[], reserve=lambda: None)
     channel.settled = lambda subscriber: Channel.settled(channel, subscriber)
     channel.qos = Settling(channel)
     with lapse.publisher() as publisher, lapse.subscriber("orders", 3) as subscriber:
