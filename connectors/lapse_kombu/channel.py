@@ -437,10 +437,8 @@ class Channel(virtual.Channel):
     def _leave(self, subscriber: QueueSubscriber) -> None:
         if self.qos.has(subscriber):
             self.qos.stop(subscriber)
-            self._leaving.append(subscriber)
-            self.settled(subscriber)  # another thread may have settled its last message meanwhile
-        else:
-            subscriber.close()
+        self._leaving.append(subscriber)
+        self.settled(subscriber)  # if none is at work, or another thread has settled the last one meanwhile
 
     def _option(self, name: str) -> Any:
         return self.connection.client.transport_options.get(name)
