@@ -2,7 +2,7 @@
 #
 #   make test KAFKA=testcontainers     a broker in a container instead of the embedded one
 #   make test ARGS="-k lease -x"       further arguments for pytest (or for the tool of another target)
-#   make test-fast                     the inner loop: unit tests without Spark and without a broker, one to two minutes
+#   make test-fast                     the inner loop: unit tests without Spark and without a broker, about a minute
 #   make test JOBS=1                   one process instead of six, each with a broker of its own; tests wait more than
 #                                      they compute, so six are right for two cores, too
 #   make setup PYTHON=/path/to/python  a certain Python
@@ -38,7 +38,7 @@ setup: $(STAMP) ## Install everything into .venv and fetch Kafka and Spark jars 
 demo: setup ## Show queues, lifetimes and dead letters at work, on a broker of its own
 	@$(BIN)/lapse demo $(ARGS)
 
-test-fast: setup ## Run the unit tests that need neither a broker nor Spark: the loop while working, one to two minutes
+test-fast: setup ## Run the unit tests that need neither a broker nor Spark: the loop while working, about a minute
 	@LAPSE_QUICK=1 $(BIN)/python -m pytest -q $(PARALLEL) -m "not spark and not slow" tests/unit $(ARGS)
 
 test: setup $(CLASSES) ## Run unit, integration and acceptance tests, against a real Kafka broker
