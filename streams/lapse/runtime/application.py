@@ -212,7 +212,7 @@ class LapseApp(faust.App):
         await self.services.changelog_reader.rest()
         await asyncio.to_thread(grammar)  # load it now, and not in the step with the first filter (C60)
 
-    async def renew(self, entity: Entity, whole: Config | None = None) -> bool:
+    async def renew(self, entity: Entity, whole: Config | None = None, version: int = UNDEFINED) -> bool:
         """Take over the shards of an entity anew, because a topic that it reads or writes is another one now.
 
         This is not possible during a rebalance, after which another worker may have the shards. A rebalance waits for
@@ -221,6 +221,7 @@ class LapseApp(faust.App):
         Args:
             entity: the entity.
             whole: a configuration with new settings for it; None if only its topics have changed.
+            version: the version of its definition that has these settings; `UNDEFINED` if that stays as it was.
 
         Returns:
             Whether it was done.
@@ -233,6 +234,8 @@ class LapseApp(faust.App):
                     logger.warning("%s: its topics have changed; its shards are taken over anew", entity.name)
                 else:
                     entity.use_config(whole)
+                    if version != UNDEFINED:
+                        self.services.versions[entity.name] = version
                 try:
                     await entity.renew()
                 except Exception as error:  # noqa: BLE001  # crash-only

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from lapse.config import Config
 from lapse.config.definition import (
+    UNDEFINED,
     DecidedEntities,
     Definition,
     DefinitionChange,
@@ -63,8 +64,8 @@ class FollowingWorker(Protocol):
     def tables(self) -> Any:
         """Faust's tables, including those of deleted entities."""
 
-    def renew(self, entity: Entity, whole: Config | None = None) -> Awaitable[bool]:
-        """Take over the shards of an entity anew, with these settings; return whether that was possible now."""
+    def renew(self, entity: Entity, whole: Config | None = None, version: int = UNDEFINED) -> Awaitable[bool]:
+        """Take over the shards of an entity anew, with the settings of a version; return whether that was possible."""
 
     def take_in(self, config: Config, topology: Topology, together_ms: int) -> Awaitable[bool]:
         """Serve the new entities of a topology, read from an instant on; return False if the worker is stopping."""
@@ -277,8 +278,7 @@ class DefinitionFollower:
         after = differs.after
         whole = with_settings(self._config, after.name, after.config(self._beside))
         entity = self._app.entities[after.name]
-        self._app.services.versions[after.name] = after.version
-        if not await self._renewed(entity, whole):
+        if not await self._renewed(entity, whole, after.version):
             return
         self._serving[after.name], self._config = after, whole
         logger.info(
@@ -294,10 +294,13 @@ class DefinitionFollower:
                 # It forwards to this queue, and publishes to this queue go elsewhere from now on.
                 await self._renewed(other, whole)
 
-    async def _renewed(self, entity: Entity, whole: Config) -> bool:
-        """Take over the shards of an entity anew, once that is possible; return False if it was deleted meanwhile."""
+    async def _renewed(self, entity: Entity, whole: Config, version: int = UNDEFINED) -> bool:
+        """Take over the shards of an entity anew, once that is possible; return False if it was deleted meanwhile.
+
+        Until then a rebalance takes shards over with the old settings, so these are the version that they claim.
+        """
         while self._app.entities.get(entity.name) is entity:
-            if await self._app.renew(entity, whole):
+            if await self._app.renew(entity, whole, version):
                 return True
             await asyncio.sleep(_AGAIN_S)  # a rebalance is under way
         return False

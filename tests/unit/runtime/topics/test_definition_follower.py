@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -28,14 +29,25 @@ def record(offset: int, one: Definition | None) -> SimpleNamespace:
 
 
 class Worker:
-    """A worker that serves `orders`, and notes with which settings it takes the shards over anew."""
+    """A worker that serves `orders`, and notes with which settings it takes the shards over anew.
 
-    def __init__(self) -> None:
+    Args:
+        rebalances: so many rebalances come first, each of which takes the shards over as well.
+    """
+
+    def __init__(self, rebalances: int = 0) -> None:
+        self.rebalances = rebalances
+        self.claimed: list[int | None] = []
         self.entities = {"orders": SimpleNamespace(name="orders", forward=None)}
         self.services = SimpleNamespace(topics=None, versions={})
         self.renewed: list[int | None] = []
 
-    async def renew(self, entity: Any, whole: Config) -> bool:
+    async def renew(self, entity: Any, whole: Config, version: int = 0) -> bool:
+        if self.rebalances:
+            self.rebalances -= 1
+            self.claimed.append(self.services.versions.get(entity.name))
+            return False
+        self.services.versions[entity.name] = version
         self.renewed.append(whole.queue[entity.name].max_deliveries)
         return True
 
@@ -79,3 +91,12 @@ def test_a_worker_starts_anew_for_what_it_cannot_change_while_it_runs(monkeypatc
     monkeypatch.setattr(definition_follower, "end_process", end)
     with pytest.raises(SystemExit, match="orders: was deleted and created again while this worker started"):
         follow(Worker(), (OLD, 0), [record(0, OLD), record(1, None), record(2, ELSE)])
+
+
+@pytest.mark.feature("C66", "X10")
+def test_a_rebalance_before_a_change_claims_the_version_that_it_serves() -> None:
+    """A replay serves each epoch by the version that its claim names."""
+    worker = Worker(rebalances=1)
+    worker.services.versions["orders"] = 1
+    follow(worker, (OLD, 0), [record(1, replace(NEW, version=2))])
+    assert (worker.claimed, worker.renewed, worker.services.versions) == ([1], [9], {"orders": 2})
