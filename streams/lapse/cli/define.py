@@ -166,7 +166,7 @@ def _try_define(
     """Try it once. Add new topics to `created`, so that the next try knows that they belong to the entity."""
     there, deleted = settled(topic.read_to_change, config, {asked.name})
     made = draft(asked, there, config, beside, deleted, topic.unreadable)
-    made.check_state(lambda definition: live(definition, config))
+    made.check_state(lambda differs: live(differs, config))
     name = asked.name
     cluster, differences, _ = made.differences()
     if made.differs is None and any(one.create is not None and name in one.bars for one in differences):

@@ -18,6 +18,7 @@ from lapse.cli.tables import print_table
 from lapse.config import Config, ConfigError, load
 from lapse.config.definition import Definition, DefinitionChange, find_change, in_file
 from lapse.core.near_name import did_you_mean
+from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.command_field import QUEUE_STATES
 from lapse.runtime.topics.cluster import FIRST_ANSWER_S, Cluster
 from lapse.runtime.topics.definition_draft import refusal
@@ -122,23 +123,39 @@ def plan(path: Path, config: Config) -> Plan | None:
             differs = DefinitionChange(None, after)
         if differs is None:
             continue
-        why = refusal(differs, lambda definition: live(definition, config))
+        why = refusal(differs, lambda differs: live(differs, config))
         made.refused.append(why) if why else made.changes.append(differs)
     return made
 
 
-def live(definition: Definition, config: Config) -> int | None:
-    """Return how many messages an entity has, or 1 for a SOW topic with records; None if no worker answers."""
+def live(change: DefinitionChange, config: Config) -> dict[str, int] | None:
+    """Return how many live messages of a queue forbid a change, or 1 for a SOW topic with records.
+
+    Returns:
+        The number as that of the topic `""`; None if no worker answers.
+    """
+    name = change.after.name
     try:
         connection = cluster.connection(config.lapse.brokers)
-        if definition.kind == "sow":
-            with SowClient(definition.name, connection=connection, timeout_s=_LIVE_S) as client:
-                return sum(1 for _ in client.query(top_n=1))
-        with Queue(definition.name, connection=connection, timeout_s=_LIVE_S) as queue:
+        if change.after.kind == "sow":
+            with SowClient(name, connection=connection, timeout_s=_LIVE_S) as client:
+                return {"": sum(1 for _ in client.query(top_n=1))}
+        with Queue(name, connection=connection, timeout_s=_LIVE_S) as queue:
             counts = queue.depth()
-        return sum(counts.get(state) or 0 for state in QUEUE_STATES)
+            if any(counts.get(state) for state in QUEUE_STATES) and change.only_takes_topics:
+                return _live_of_other_topics(change, queue, config)
+        return {"": sum(counts.get(state) or 0 for state in QUEUE_STATES)}
     except LapseError:
         return None
+
+
+def _live_of_other_topics(change: DefinitionChange, queue: Queue, config: Config) -> dict[str, int]:
+    """Count the live messages of topics that the queue will not read any more."""
+    stay = [topic for topic in Cluster(config).metadata(FIRST_ANSWER_S).topics if not change.bars(topic)]
+    others = f"NOT TOPIC() IN ({', '.join(map(repr, stay))})" if stay else "TRUE"
+    counts = queue.depth(filter=others)  # dying messages match no filter
+    dying = sum(change.bars(Bookmark.parse(one.bookmark).topic) for one in queue.peek(state="dying"))
+    return {"": dying + sum(counts.get(state) or 0 for state in QUEUE_STATES)}
 
 
 @click.command()

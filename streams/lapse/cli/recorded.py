@@ -15,7 +15,8 @@ from rich.table import Table
 
 from lapse.cli.tables import print_table
 from lapse.config import Config, QueueConfig
-from lapse.config.definition import Definition, decide
+from lapse.config.decided_entities import decide
+from lapse.config.definition import Definition
 from lapse.core.near_name import did_you_mean
 from lapse.protocol import event, topic
 from lapse.protocol.bookmark import BookmarkRange

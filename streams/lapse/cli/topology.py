@@ -17,7 +17,8 @@ from lapse.cli.confirmation import confirm
 from lapse.cli.definition import Plan, plan
 from lapse.cli.tables import print_table
 from lapse.config import Config, ConfigError, key, load
-from lapse.config.definition import decide, keep_entities
+from lapse.config.decided_entities import decide
+from lapse.config.definition import keep_entities
 from lapse.runtime.topics.advice import warnings
 from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.definitions import DefinitionsTopic

@@ -26,7 +26,7 @@ from lapse.cli.config_option import CONFIG
 
 if TYPE_CHECKING:
     from lapse.config import Config
-    from lapse.config.definition import DecidedEntities
+    from lapse.config.decided_entities import DecidedEntities
     from lapse.runtime.endpoint import Endpoint
     from lapse.runtime.topics.definitions import DefinitionsTopic
     from lapse.runtime.worker_log import Format
@@ -183,7 +183,7 @@ def _opened(config: Config, log_level: str, log_format: Format) -> Endpoint:
 
 def _read_definitions(path: Path, config: Config, endpoint: Endpoint) -> DecidedEntities:
     """Read from the definitions topic what this worker serves (Q23)."""
-    from lapse.config.definition import before_definitions, decide
+    from lapse.config.decided_entities import before_definitions, decide
     from lapse.protocol import topic as names
     from lapse.runtime.topics.cluster import Cluster, awaited
     from lapse.runtime.topics.definitions import DefinitionsTopic

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import tomllib
-from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
@@ -136,6 +136,11 @@ def in_file(path: Path) -> dict[str, Definition]:
     return found
 
 
+def _nothing(topic: str) -> bool:
+    """Keep no topic."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class DefinitionChange:
     """The change of a definition.
@@ -144,17 +149,19 @@ class DefinitionChange:
         before: the current definition; None = none.
         after: the new definition, of the next version.
         keys: names of the settings that differ; empty for a new entity.
+        kept: returns whether a queue goes on reading a topic.
     """
 
     before: Definition | None
     after: Definition
     keys: tuple[str, ...] = ()
+    kept: Callable[[str], bool] = field(default=_nothing, compare=False, repr=False)
 
-    def refusal(self, live: int | None) -> str:
+    def refusal(self, live: Mapping[str, int] | None) -> str:
         """Return why the change is not allowed, and what to do instead; empty = it is allowed (C65).
 
         Args:
-            live: number of live messages or records of the entity; None = not known.
+            live: numbers of live messages or records of the entity, by underlying topic; None = not known.
         """
         name = self.after.name
         if self.before is None:
@@ -168,17 +175,28 @@ class DefinitionChange:
                 f"{more if self.after.kind == 'queue' else 'T'}ake a new name for an entity over the same topics"
             )
         held = self.keys_that_need_empty
-        if not held or live == 0:
+        count = None if live is None else sum(live[topic] for topic in live if self.bars(topic))
+        if not held or count == 0:
             return ""
-        if live is None:
+        if count is None:
             return (
                 f"{name}: {', '.join(held)} cannot change while anything is live, and no worker says whether something "
                 "is. Start the workers, and apply again"
             )
+        what = "anything of a topic that is taken away is live" if self.only_takes_topics else "anything is live"
         return (
-            f"{name}: {', '.join(held)} cannot change while anything is live: {live:,} are. Let them be settled or "
+            f"{name}: {', '.join(held)} cannot change while {what}: {count:,} are. Let them be settled or "
             "expire, or purge them; or take a new name for an entity over the same topics"
         )
+
+    @property
+    def only_takes_topics(self) -> bool:
+        """Whether messages of topics that stay allow the change, since nothing but the topics is different for them."""
+        return _ONLY_EMPTY.isdisjoint(self.keys)
+
+    def bars(self, topic: str) -> bool:
+        """Return whether live messages of an underlying topic forbid the change; `""` is an unknown topic."""
+        return not (self.only_takes_topics and self.kept(topic))
 
     @property
     def keys_that_need_empty(self) -> list[str]:
@@ -214,7 +232,12 @@ def find_change(before: Definition | None, after: Definition, beside: Path) -> D
     keys = [key for key in type(new).model_fields if getattr(old, key) != getattr(new, key)]
     if not keys:
         return None
-    return DefinitionChange(before, after, tuple(_mark_added_topics(keys, old, new, after.name)))
+    kept = (
+        (lambda topic: topic in new.underlying(after.name) or new.reads(topic))
+        if isinstance(new, QueueConfig)
+        else _nothing
+    )
+    return DefinitionChange(before, after, tuple(_mark_added_topics(keys, old, new, after.name)), kept)
 
 
 def _mark_added_topics(
@@ -225,25 +248,6 @@ def _mark_added_topics(
         kept = set(old.underlying(name)) <= set(new.underlying(name))
         return [f"{key} (more)" if kept and key == "topics" else key for key in keys]
     return keys
-
-
-@dataclass(frozen=True, slots=True)
-class DecidedEntities:
-    """The entities that a worker serves by the definitions.
-
-    Attributes:
-        config: the configuration with the defined entities.
-        definitions: the definitions that it can serve, by name.
-        warnings: texts for the log about definitions that it cannot serve, and about differences from its own file.
-        beside: directory of the files that definitions name.
-        offsets: the offset of each definition in the definitions topic. What is behind it is news.
-    """
-
-    config: Config
-    definitions: Mapping[str, Definition]
-    warnings: tuple[str, ...]
-    beside: Path
-    offsets: Mapping[str, int] = field(default_factory=dict)
 
 
 def checked_settings(one: Definition, beside: Path) -> QueueConfig | SowConfig:
@@ -326,7 +330,7 @@ def with_only_defined(config: Config, definitions: Iterable[Definition], beside:
             queues[one.name] = settings
         else:
             sows[one.name] = settings
-    return _rebuild_fitting(config, queues, sows)[0]
+    return rebuild_fitting(config, queues, sows)[0]
 
 
 def keep_entities(config: Config, names: Container[str]) -> Config:
@@ -355,7 +359,7 @@ def _rebuild(config: Config, queues: dict[str, QueueConfig], sows: dict[str, Sow
         raise ValueError(f"the definitions do not fit together: {'.'.join(path)}: {fault}") from error
 
 
-def _rebuild_fitting(
+def rebuild_fitting(
     config: Config, queues: dict[str, QueueConfig], sows: dict[str, SowConfig]
 ) -> tuple[Config, dict[str, str]]:
     """Rebuild without entities that are invalid by themselves, such as ones that an older version of lapse allowed.
@@ -378,72 +382,3 @@ def _rebuild_fitting(
             faults[name] = describe_fault(error.errors()[0])[1]
     fitting = {name: one for name, one in queues.items() if name not in faults}
     return _rebuild(config, fitting, {name: one for name, one in sows.items() if name not in faults}), faults
-
-
-def before_definitions(path: Path, config: Config, topic: str) -> DecidedEntities:
-    """Return what a worker serves before `lapse apply` has defined anything: the entities of its own file.
-
-    Args:
-        path: the checked file.
-        config: its content.
-        topic: name of the definitions topic.
-    """
-    warning = (
-        f"{topic} is not there, or we may not see it: each worker serves what its own {path.name} says. `lapse apply` "
-        "defines it for all of them"
-    )
-    own = {name: replace(one, version=UNDEFINED) for name, one in in_file(path).items()}
-    return DecidedEntities(config, own, (warning,), path.absolute().parent)
-
-
-def decide(path: Path, config: Config, found: Mapping[str, bytes]) -> DecidedEntities:
-    """Replace the entities of a `lapse.toml` by the defined ones.
-
-    A definition that this worker cannot use affects only its own entity.
-
-    Args:
-        path: the checked file.
-        config: its content.
-        found: the values in the definitions topic, by name.
-
-    Raises:
-        ValueError: the definitions conflict; the message says why.
-    """
-    beside = path.absolute().parent
-    warnings: list[str] = []
-    definitions: dict[str, Definition] = {}
-    queues: dict[str, QueueConfig] = {}
-    sows: dict[str, SowConfig] = {}
-    own = in_file(path)
-    for name, value in found.items():
-        try:
-            one = Definition.decode(name, value)
-            settings = checked_settings(one, beside)
-            differs = find_change(one, own[name], beside) if name in own else None
-        except ValueError as error:
-            warnings.append(_unserved(name, str(error)))
-            continue
-        definitions[name] = one
-        if isinstance(settings, QueueConfig):
-            queues[name] = settings
-        else:
-            sows[name] = settings
-        if differs is not None:
-            warnings.append(
-                f"{path.name} says otherwise of {name} ({', '.join(differs.keys) or 'its kind'}): version "
-                f"{one.version} of its definition counts. `lapse apply` changes it"
-            )
-    whole, faults = _rebuild_fitting(config, queues, sows)
-    for name, fault in faults.items():
-        del definitions[name]
-        warnings.append(_unserved(name, f"definition of {name}: {fault}"))
-    warnings += [
-        f"{name} is in {path.name}, and not defined: it is not served until `lapse apply` has defined it"
-        for name in own
-        if name not in found
-    ]
-    return DecidedEntities(whole, definitions, tuple(warnings), beside)
-
-
-def _unserved(name: str, fault: str) -> str:
-    return f"{fault}; {name} is not served here. Mend it, or use the same version of lapse everywhere"

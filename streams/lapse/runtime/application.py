@@ -12,7 +12,8 @@ import faust
 from faust.types import TP
 
 from lapse.config import Config, key
-from lapse.config.definition import UNDEFINED, DecidedEntities
+from lapse.config.decided_entities import DecidedEntities
+from lapse.config.definition import UNDEFINED
 from lapse.config.key import Keys
 from lapse.core.expression import grammar
 from lapse.protocol import confluent

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 import tomllib
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -14,12 +16,13 @@ from typing import Any, Final, Self
 from pydantic import ValidationError
 
 from lapse.config import Config, ConfigError, QueueConfig, SowConfig, load
-from lapse.config.definition import Definition, Kind
+from lapse.config.definition import Definition, DefinitionChange, Kind
 from lapse.config.document import describe_fault
 from lapse.core.lifetime import NEVER
 from lapse.core.near_name import did_you_mean
 from lapse.protocol import topic as names
-from lapse.runtime.topics.definition_draft import LIVE, Request, draft
+from lapse.runtime.topics.definition_draft import Request, draft
+from lapse.runtime.topics.live_parts import live_parts
 from lapse.testing.cluster import Cluster
 from lapse.testing.definer import MemoryDefiner
 from lapse.testing.entity import APP_ID, Entity, QueueEntity, SowEntity
@@ -170,12 +173,12 @@ class Lapse:
         self._cluster.touch()
         return after.version, entity.shards, True
 
-    def _live(self, definition: Definition) -> int | None:
-        """Return how many messages or records an entity has; None if no worker runs."""
+    def _live(self, change: DefinitionChange) -> dict[str, int] | None:
+        """Return how many messages or records an entity has, by topic; None if no worker runs."""
         if not self._running:
             return None
-        found = [shard.machine.gauges() for (name, _), shard in self._shards.items() if name == definition.name]
-        return sum(gauges.get(state, 0) for gauges in found for state in LIVE)
+        found = [shard.machine for (name, _), shard in self._shards.items() if name == change.after.name]
+        return dict(sum(chain.from_iterable(map(live_parts, found)), Counter()))
 
     def _entity(self, name: str, config: Config) -> Entity:
         own: QueueConfig | SowConfig = config.queue[name] if name in config.queue else config.sow[name]

@@ -35,7 +35,7 @@ from support.processes.entitled import Entitled
 
 LIVE_FORBIDS = {
     "topics": {"topics": ["other{}"]},
-    "topic_pattern": {"topic_pattern": "more{}.*", "topics": ["orders{}"]},
+    "topic_pattern": {"topic_pattern": "more{}.*", "topics": ["other{}"]},
     "semantics": {"semantics": "at-most-once"},
     "ordering": {"ordering": "total"},
     "priority": {"priority": "/p", "ordering": "total"},
@@ -69,7 +69,8 @@ def check_refusal(refused: CommandFailed, name: str, key: str) -> None:
         expected = ErrorCode.INVALID_ARGUMENT, f"{key} cannot change: it keeps the shards that it was created with."
         way = "ake a new name for an entity over the same topics"
     else:
-        expected = ErrorCode.IN_USE, "cannot change while anything is live: 1 are."
+        what = "anything of a topic that is taken away" if key.startswith("topic") else "anything"
+        expected = ErrorCode.IN_USE, f"cannot change while {what} is live: 1 are."
         way = "Let them be settled or expire, or purge them; or take a new name for an entity over the same topics"
     told = str(refused)
     assert (refused.code, told.count(expected[1]), told.count(way)) == (expected[0], 1, 1), told
@@ -153,6 +154,14 @@ def test_a_program_creates_changes_and_deletes_what_it_needs(deploy: Deploy) -> 
         with pytest.raises(CommandFailed, match="there is no queue"):
             admin.alter_queue(f"{name}x", lease_period="1s")
         assert admin.alter_queue(name, topics=[name, here.name("more")]).late == (), "topics count at once as well"
+        here.write("more", b"of a topic that stays")
+        until(lambda: here.depth("fresh")["depth"] == 1, "it is live")
+        assert admin.alter_queue(name, topics=[here.name("more")]).changed, "the topic taken away has nothing live"
+        with QueueSubscriber(name, 1, connection=here.connection) as subscriber:
+            stayed = subscriber.receive(20)
+            assert stayed is not None
+            assert stayed.value == b"of a topic that stays"
+            stayed.acknowledge()
         again = here.name("again")
         admin.create_queue(again, lease_period="9s")
         with Queue(again, connection=here.connection) as open_:

@@ -168,10 +168,18 @@ def test_topics_forwarding_rule_and_format_change_at_run_time(deploy: Deploy) ->
     alter(name, f'topics=["{here.name("one")}", "{here.name("more")}"]')
     here.write("more", "of the added topic")
     assert delivered() == b"of the added topic"
-    until(lambda: here.depth("orders")["depth"] == 0, "nothing is live")
-    alter(name, f'topics=["{here.name("more")}"]')
+    here.write("one", "in the way")
+    here.write("more", "not in the way")
+    until(lambda: here.depth("orders")["depth"] == 2, "both topics have a live message")
+    only_more = f'topics=["{here.name("more")}"]'
+    refused = here.lapse("queue", "alter", name, only_more)
+    assert "topics cannot change while anything of a topic that is taken away is live: 1 are" in refused.stderr
+    assert delivered() == b"in the way"
+    until(lambda: here.depth("orders")["depth"] == 1, "it is settled")
+    alter(name, only_more)
     here.write("one", "of the topic that was taken away")
     here.write("more", "of the one that stayed")
+    assert delivered() == b"not in the way"
     assert delivered() == b"of the one that stayed"
 
     alter(name, f"forward_to={behind}")

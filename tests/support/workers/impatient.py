@@ -15,7 +15,7 @@ from pathlib import Path
 import lapse.config.entity
 from lapse.cli.worker import serve
 from lapse.config import load
-from lapse.config.definition import decide
+from lapse.config.decided_entities import decide
 from lapse.runtime.topics import definer
 from lapse.runtime.topics.definitions import DefinitionsTopic
 from lapse.runtime.topics.difference import Difference

@@ -7,15 +7,8 @@ from typing import Any
 import pytest
 
 from lapse.config import load
-from lapse.config.definition import (
-    Definition,
-    DefinitionChange,
-    decide,
-    find_change,
-    in_file,
-    with_entities,
-    with_only_defined,
-)
+from lapse.config.decided_entities import decide
+from lapse.config.definition import Definition, DefinitionChange, find_change, in_file, with_entities, with_only_defined
 
 HERE = Path()
 
@@ -61,7 +54,7 @@ def test_spelling_is_no_difference() -> None:
     found = between({"max_cancels": 1}, {"lease_period": "1m"})
     assert found is not None
     assert set(found.keys) == {"lease_period", "max_cancels"}
-    assert found.refusal(1_000) == ""
+    assert found.refusal({"": 1_000}) == ""
     assert found.at_run_time
 
 
@@ -74,24 +67,42 @@ def test_spelling_is_no_difference() -> None:
         {"priority": "/p"},
         {"group_by": "/g"},
         {"ordering": "total", "barrier": "/b"},
-        {"topics": ["b"]},
-        {"topics": ["b", "c"]},
-        {"topic_pattern": "x.*", "default_publish_target": "x"},
+        {"topics": ["b"], "group_by": "/g"},
+        {"topic_pattern": "[ab]", "priority": "/p"},
     ],
 )
 def test_what_live_messages_forbid(after: dict[str, Any]) -> None:
     found = between({"topics": ["a", "b"]}, {"topics": ["a", "b"], **after})
     assert found is not None
-    assert "cannot change while anything is live: 2 are. Let them be settled" in found.refusal(2)
+    assert "cannot change while anything is live: 2 are. Let them be settled" in found.refusal({"a": 1, "b": 1})
     assert "no worker says whether something is. Start the workers" in found.refusal(None)
-    assert found.refusal(0) == ""
+    assert found.refusal({}) == ""
+
+
+@pytest.mark.feature("C65")
+@pytest.mark.parametrize(
+    ("after", "barring"),
+    [
+        ({"topics": ["b"]}, ["a"]),
+        ({"topics": ["b", "c"]}, ["a"]),
+        ({"topics": ["c"]}, ["a", "b"]),
+        ({"topics": ["a"], "topic_pattern": "x.*"}, ["b"]),
+        ({"topics": ["a", "b"], "topic_pattern": "x.*"}, []),
+    ],
+)
+def test_live_messages_keep_their_topic_and_no_other(after: dict[str, Any], barring: list[str]) -> None:
+    found = between({"topics": ["a", "b"]}, {"max_cancels": 1, **after})
+    assert found is not None
+    why = "cannot change while anything of a topic that is taken away is live: 3 are. Let them be settled"
+    assert [topic for topic in ("a", "b") if why in found.refusal({topic: 3})] == barring
+    assert bool(found.refusal({"": 1})) is bool(found.keys_that_need_empty), "of an unknown topic"
 
 
 @pytest.mark.feature("C65")
 def test_a_topic_more_takes_none_away() -> None:
     found = between({"topics": ["a"]}, {"topics": ["a", "b"]})
     assert found is not None
-    assert found.refusal(5) == ""
+    assert found.refusal({"a": 5}) == ""
     assert found.at_run_time
 
 
@@ -99,11 +110,11 @@ def test_a_topic_more_takes_none_away() -> None:
 def test_what_never_changes() -> None:
     found = between({}, {"partitions": 2})
     assert found is not None
-    assert "partitions cannot change" in found.refusal(0)
-    assert f"`lapse queue partitions {found.after.name}` gives it more" in found.refusal(0), "the way that is open"
+    assert "partitions cannot change" in found.refusal({})
+    assert f"`lapse queue partitions {found.after.name}` gives it more" in found.refusal({}), "the way that is open"
     other = find_change(queue(), Definition("orders", "sow", 2, "", {}), HERE)
     assert other is not None
-    assert "orders is a queue; delete it first" in other.refusal(0)
+    assert "orders is a queue; delete it first" in other.refusal({})
 
 
 @pytest.mark.feature("Q23", "X7")

@@ -554,7 +554,7 @@ def _told_of_a_definition(case: Case) -> str:
     """Ask for a definition; what the refusal says."""
     try:
         request = read_request(command.decode(case.given[-1].value)[0], "bob")
-        draft(request, DEFINED, Config(), Path()).check_state(lambda _: 7)
+        draft(request, DEFINED, Config(), Path()).check_state(lambda _: {"": 7})
     except (CommandError, Refused) as error:
         return str(error)
     raise AssertionError(f"{case.shown}: was not refused")

@@ -58,6 +58,41 @@ def test_what_is_changed_counts_at_once_and_keeps_leases_and_what_cannot_change_
     assert asyncio.run(main()) == 2
 
 
+@pytest.mark.feature("C65", "L5")
+def test_a_topic_goes_once_it_has_nothing_live_whatever_the_others_have_and_comes_back(lapse: Lapse) -> None:
+    """The messages of both stand in turn, so the shard keeps them side by side."""
+    lapse.queue("both", topics=["a", "b"])
+    with lapse.admin() as admin, lapse.publisher() as publisher, lapse.queue_client("both") as queue:
+
+        def is_refused(live: int, *topics: str) -> bool:
+            with pytest.raises(CommandFailed, match=f"of a topic that is taken away is live: {live} are") as refused:
+                admin.alter_queue("both", topics=[*topics])
+            return refused.value.code == ErrorCode.IN_USE
+
+        for number in range(6):
+            publisher.publish("ab"[number % 2], str(number).encode())
+            lapse.settle()
+        publisher.publish("a", b"later", enqueue_at_ms=lapse.clock.now_ms + 60_000)
+        lapse.settle()
+        with lapse.subscriber("both", 2) as holder:
+            assert [one.value for _ in "ab" if (one := holder.receive(1)) is not None] == [b"0", b"1"]
+            assert is_refused(4, "b"), "leased, available and scheduled ones count"
+            assert is_refused(3, "a", "c")
+        queue.acknowledge([one.bookmark for one in queue.peek() if one.bookmark.startswith("a:")])
+        assert is_refused(1, "b"), "the scheduled one"
+        queue.cancel([one.bookmark for one in queue.peek(state="scheduled")])
+        assert admin.alter_queue("both", topics=["b"]).version == 2
+        publisher.publish("a", b"unread")
+        lapse.crash()
+        lapse.clock.advance(1)
+        with lapse.subscriber("both", 9) as subscriber:
+            found = [subscriber.receive(1) for _ in range(4)]
+            assert [one and one.value for one in found] == [b"1", b"3", b"5", None]
+            assert admin.alter_queue("both", topics=["b", "a"]).version == 3
+            assert (came := subscriber.receive(1)) is not None
+            assert came.value == b"unread", "it is read on from where it was"
+
+
 @pytest.mark.feature("Q18", "C39", "C65")
 def test_a_temporary_sow_topic_goes_with_the_topic_that_was_made_for_it(lapse: Lapse) -> None:
     with Admin() as admin, lapse.publisher() as publisher:

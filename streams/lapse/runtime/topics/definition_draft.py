@@ -34,12 +34,6 @@ from lapse.runtime.topics.wanted import Role
 _NONE: Final[Mapping[str, Unreadable]] = MappingProxyType({})
 _MOST_NAMED: Final = 20
 
-LIVE: Final = (
-    *("available", "leased", "delayed", "transferring", "scheduled", "held", "unconfirmed", "dying"),
-    "records",
-)
-"""The names of a shard's figures that count live messages or records, of queues and SOW topics."""
-
 
 class Refused(Exception):
     """A definition is refused.
@@ -123,11 +117,12 @@ class Draft:
         made = {topic.name for topic in created if topic.role is Role.UNDERLYING or topic.name in own}
         return replace(self, after=replace(self.after, made=tuple(sorted(made | own.intersection(made_before)))))
 
-    def check_state(self, live: Callable[[Definition], int | None]) -> None:
+    def check_state(self, live: Callable[[DefinitionChange], Mapping[str, int] | None]) -> None:
         """Check whether the live messages or records allow the change (C65).
 
         Args:
-            live: returns how many messages or records the entity has; None if unknown. Called only if it matters.
+            live: returns how many messages or records the entity has, by underlying topic, those of an unknown one as
+                `""`; None if it cannot be known. Called only if it matters.
 
         Raises:
             Refused: they do not allow it.
@@ -209,7 +204,7 @@ def draft(
         after = _changed(request, before)
     try:
         differs = find_change(before, after, beside)
-        if differs is not None and (why := differs.refusal(0)):
+        if differs is not None and (why := differs.refusal({})):
             raise Refused(ErrorCode.INVALID_ARGUMENT, why)
         others = [one for name, one in there.items() if name != request.name]
         whole = with_entity(with_only_defined(config, others, beside), after, beside)
@@ -218,14 +213,14 @@ def draft(
     return Draft(after if differs is not None or before is None else before, differs, whole)
 
 
-def refusal(differs: DefinitionChange, live: Callable[[Definition], int | None]) -> str:
+def refusal(differs: DefinitionChange, live: Callable[[DefinitionChange], Mapping[str, int] | None]) -> str:
     """Return why the current messages or records forbid a change; empty if it is allowed (C65).
 
     Args:
         differs: the change.
-        live: returns how many messages or records the entity has; None if unknown. Called only if it matters.
+        live: see `Draft.check_state`.
     """
-    return differs.refusal(live(differs.after) if differs.keys_that_need_empty else 0)
+    return differs.refusal(live(differs) if differs.keys_that_need_empty else {})
 
 
 def _created(request: Request, before: Definition | None, beside: Path, version: int) -> Definition:

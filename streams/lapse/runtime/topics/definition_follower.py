@@ -9,14 +9,15 @@ import asyncio
 import contextlib
 import logging
 import sys
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from lapse.config import Config
+from lapse.config.decided_entities import DecidedEntities
 from lapse.config.definition import (
     UNDEFINED,
-    DecidedEntities,
     Definition,
     DefinitionChange,
     checked_settings,
@@ -29,9 +30,9 @@ from lapse.config.definition import (
 )
 from lapse.protocol import topic as names
 from lapse.runtime.topics.cluster import Cluster
-from lapse.runtime.topics.definition_draft import LIVE
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange, understood
 from lapse.runtime.topics.definitions_reader import note
+from lapse.runtime.topics.live_parts import live_parts
 from lapse.runtime.topics.topic_follower import TopicFollower
 from lapse.runtime.topics.topology import Topology, TopologyError
 from lapse.runtime.watch import end_process
@@ -326,12 +327,15 @@ class Serving:
         """Return the version that is served here, and the shards that serve it."""
         return self._follower.version(entity), sorted(self._runners(entity))
 
-    def live(self, entity: str) -> dict[int, int]:
-        """Return the number of live messages or records of each shard of this worker."""
-        found: dict[int, int] = {}
+    async def live(self, entity: str) -> dict[int, dict[str, int]]:
+        """Return the numbers of live messages or records of each shard of this worker, by underlying topic."""
+        found: dict[int, dict[str, int]] = {}
         for partition, runner in self._runners(entity).items():
-            gauges = runner.machine.gauges()
-            found[partition] = sum(gauges.get(state, 0) for state in LIVE)
+            counts = Counter[str]()
+            for part in live_parts(runner.machine):
+                counts += part
+                await asyncio.sleep(0)  # others have their turn (C60)
+            found[partition] = dict(counts)
         return found
 
     def _runners(self, entity: str) -> dict[int, Runner]:

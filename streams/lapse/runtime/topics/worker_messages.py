@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 from uuid import uuid4
@@ -45,8 +46,8 @@ class LocalShards(Protocol):
     def served(self, entity: str) -> tuple[int, list[int]]:
         """Return the version that is served here, and the shards that serve it."""
 
-    def live(self, entity: str) -> dict[int, int]:
-        """Return the number of live messages or records of each shard of this worker."""
+    async def live(self, entity: str) -> dict[int, dict[str, int]]:
+        """Return the numbers of live messages or records of each shard of this worker, by underlying topic."""
 
 
 class WorkerMessages:
@@ -67,7 +68,7 @@ class WorkerMessages:
         self._authorizer: CommandAuthorizer | None = None
         self._listens = False
         self._served: dict[str, tuple[int, set[int]]] = {}
-        self._live: dict[str, dict[int, int]] = {}
+        self._live: dict[str, dict[int, dict[str, int]]] = {}
         self._news = asyncio.Event()
         self._follower = TopicFollower(self._topic, services.connection, self._take, from_end=True)
 
@@ -120,13 +121,16 @@ class WorkerMessages:
         await self._ask(_ASK_SERVED, entity, lambda: not late(), timeout_s)
         return late()
 
-    async def live(self, entity: str, shards: int, timeout_s: float) -> int | None:
-        """Return how many messages or records all shards of an entity have; None if one did not answer in time."""
+    async def live(self, entity: str, shards: int, timeout_s: float) -> dict[str, int] | None:
+        """Return how many messages or records all shards have, by topic; None if one did not answer in time.
+
+        The topic `""` stands for an unknown one.
+        """
         question = uuid4().hex
         live_by_shard = self._live[question] = {}
         try:
             await self._ask(_ASK_LIVE, entity, lambda: len(live_by_shard) >= shards, timeout_s, question)
-            return sum(live_by_shard.values()) if len(live_by_shard) >= shards else None
+            return dict(sum(map(Counter, live_by_shard.values()), Counter())) if len(live_by_shard) >= shards else None
         finally:
             del self._live[question]
 
@@ -179,11 +183,14 @@ class WorkerMessages:
         elif kind == _LIVE:
             live_by_shard = self._live.get(said["question"])
             if live_by_shard is not None:
-                live_by_shard.update({int(shard): int(count) for shard, count in said["live"].items()})
+                by_topic = said.get("topics", {})  # older versions tell the numbers of all topics together
+                for shard, count in said["live"].items():
+                    live_by_shard[int(shard)] = dict(by_topic.get(shard, {"": int(count)}))
         elif kind == _ASK_SERVED:
             await self.announce_served(entity)
         elif kind == _ASK_LIVE:
-            live = {str(shard): count for shard, count in self._local.live(entity).items()}
-            if live:
-                await self._say(_LIVE, entity=entity, question=said["question"], live=live)
+            topics = {str(shard): counts for shard, counts in (await self._local.live(entity)).items()}
+            if topics:
+                live = {shard: sum(counts.values()) for shard, counts in topics.items()}
+                await self._say(_LIVE, entity=entity, question=said["question"], live=live, topics=topics)
         self._news.set()

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from lapse.config import Config
-from lapse.config.definition import DecidedEntities, Definition
+from lapse.config.decided_entities import DecidedEntities
+from lapse.config.definition import Definition
 from lapse.core.error_code import ErrorCode
 from lapse.runtime.topics.definition_draft import Draft, Refused, Request, draft, patched
 from lapse.runtime.topics.definition_follower import DefinitionFollower
@@ -123,9 +124,9 @@ def test_what_live_messages_forbid_is_asked_for_only_where_it_matters() -> None:
     ask("orders", {"max_cancels": 2}).check_state(lambda _: pytest.fail("nobody had to be asked"))
     made = ask("orders", {"priority": "/p"})
     with pytest.raises(Refused, match="priority cannot change while anything is live: 2 are") as refused:
-        made.check_state(lambda _: 2)
+        made.check_state(lambda _: {"orders": 2})
     assert refused.value.refusal.code is ErrorCode.IN_USE
-    made.check_state(lambda _: 0)
+    made.check_state(lambda _: {})
 
 
 @pytest.mark.feature("Q23")

@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 import pytest
 
 from lapse.config import Config
-from lapse.config.definition import DecidedEntities, Definition
+from lapse.config.decided_entities import DecidedEntities
+from lapse.config.definition import Definition
 from lapse.runtime.topics import definition_follower
 from lapse.runtime.topics.definition_follower import DefinitionFollower
 
