@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 VARIABLE: Final = "LAPSE_KAFKA_CLASS_ARCHIVE"
-"""Environment variable with the archive that brokers with `quick_start` use if it exists."""
+"""Environment variable with the archive that brokers use if it exists, unless `java_options` are given."""
 
 QUICK: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Options for a JVM that starts quickly."""

@@ -229,7 +229,8 @@ class EmbeddedKafka:
             return [*self._common_options(), *self._java_options]
         if self._quick_start:
             return self._brief_options()
-        return [*self._common_options(), f"-Xms{self._heap_mb}m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"]
+        lasting = [f"-Xms{self._heap_mb}m", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"]
+        return [*self._common_options(), *lasting, *class_archive.options()]
 
     def _brief_options(self) -> list[str]:
         """Return the options of a JVM that starts quickly and does little.

@@ -15,7 +15,8 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from lapse.embedded import BrokerFailed, EmbeddedKafka
+from lapse.embedded import BrokerFailed, EmbeddedKafka, class_archive
+from lapse.embedded import kafka as embedded_kafka
 from support.kafka.log import until
 
 
@@ -75,19 +76,19 @@ def test_topics_are_not_made_by_accident(kafka: str, topic_prefix: str) -> None:
     assert f"{topic_prefix}typo" not in AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=10).topics
 
 
-def test_a_crash_keeps_address_and_data(own_kafka: EmbeddedKafka) -> None:
-    servers = own_kafka.bootstrap_servers
+def test_a_crash_keeps_address_and_data(running: EmbeddedKafka) -> None:
+    servers = running.bootstrap_servers
     admin = AdminClient({"bootstrap.servers": servers})
     admin.create_topics([NewTopic("orders", 1, 1)])["orders"].result(10)
     produce(servers, "orders", [b"before"])
 
-    own_kafka.kill()
-    assert not own_kafka.running
-    own_kafka.start()
-    assert own_kafka.bootstrap_servers == servers
+    running.kill()
+    assert not running.running
+    running.start()
+    assert running.bootstrap_servers == servers
     produce(servers, "orders", [b"between"])
 
-    own_kafka.restart()
+    running.restart()
     assert consume(servers, "orders", 2) == [b"before", b"between"]
 
 
@@ -125,7 +126,8 @@ def test_given_data_stays_and_options_of_java_take_the_place_of_ours(
     monkeypatch.setenv("LC_ALL", "C")  # Java could not open the directory
     properties = {"log.message.timestamp.type": "LogAppendTime"}
     where = tmp_path / "für später"
-    with EmbeddedKafka(where, properties=properties, java_options=["-XX:+UseParallelGC"]) as kept:
+    options = ["-XX:+UseParallelGC", *class_archive.options()]
+    with EmbeddedKafka(where, properties=properties, java_options=options) as kept:
         options = [word for word in psutil.Process(kept.jvm.pid).cmdline() if word.startswith("-X")]
     assert options[0] == "-Xmx512m"
     assert [word for word in options if "GC" in word or "Tiered" in word] == ["-XX:+UseParallelGC"]
@@ -159,7 +161,10 @@ def test_a_second_start_and_a_call_without_start_are_refused(running: EmbeddedKa
         _ = EmbeddedKafka().bootstrap_servers
 
 
-def test_a_taken_port_that_was_asked_for_is_named(running: EmbeddedKafka, tmp_path: Path) -> None:
+def test_a_taken_port_that_was_asked_for_is_named(
+    running: EmbeddedKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded_kafka, "_BIND_ATTEMPTS", 2)  # each is a JVM
     with pytest.raises(BrokerFailed, match=r"(?s)ended while starting.*kafka\.log.*Address already in use"):
         EmbeddedKafka(tmp_path, ports=running.ports).start()
 

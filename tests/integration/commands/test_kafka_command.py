@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from support.processes import fork_server
 from support.suite import command
 
 LAPSE = [sys.executable, "-c", "from lapse.cli import main; main(prog_name='lapse')"]
@@ -25,9 +27,7 @@ def lapse(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def started(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Start a broker by a process of its own, which the broker has to outlive."""
-    return subprocess.run(
-        [*LAPSE, "kafka", "start", *arguments], capture_output=True, text=True, timeout=120, check=False
-    )
+    return fork_server.run([*LAPSE[1:], "kafka", "start", *arguments], os.environ)
 
 
 @pytest.fixture
@@ -128,9 +128,12 @@ def test_wrong_usage_is_named(data: Path, arguments: list[str], code: int, says:
     assert "Traceback" not in answer.stderr
 
 
-def test_taken_port_is_named(data: Path, own_kafka) -> None:
-    port = str(own_kafka.ports.client)
-    answer = lapse("start", "--port", port)
+def test_taken_port_is_named(data: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        answer = lapse("start", "--port", port)
     assert answer.returncode == 1
     assert f"Port {port} is in use" in answer.stderr
 

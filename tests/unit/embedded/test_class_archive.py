@@ -17,7 +17,8 @@ def test_only_an_archive_that_is_there_is_used(tmp_path: Path, monkeypatch: pyte
     used = f"-XX:SharedArchiveFile={path}"
     assert used in class_archive.options()
     assert used in EmbeddedKafka()._jvm_options()
-    assert used not in EmbeddedKafka(quick_start=False)._jvm_options(), "it would be of other compilers"
+    assert used in EmbeddedKafka(quick_start=False)._jvm_options(), "classes depend on neither compiler nor collector"
+    assert used not in EmbeddedKafka(java_options=["-XX:+UseZGC"])._jvm_options(), "who gives options gives all"
     monkeypatch.delenv(class_archive.VARIABLE)
     assert class_archive.options() == []
 
