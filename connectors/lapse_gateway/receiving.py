@@ -112,8 +112,8 @@ async def _events(call: Call, subscription: Subscription, unsent: list[Delivery]
 
 async def _subscription(call: Call, least: int) -> Subscription:
     given = call.parameters
-    backlog = given["max_backlog"] or least
-    if backlog < least:
+    backlog = least if given["max_backlog"] is None else given["max_backlog"]
+    if 0 < backlog < least:
         raise Fault("invalid_argument", f"parameter max_backlog: expected {least} or more, which max asks for")
     if given["subscription"] in (".", ".."):
         raise Fault(
@@ -137,10 +137,9 @@ _NAME: Final = Parameter(
 )
 _BACKLOG: Final = Parameter(
     name="max_backlog",
-    says="Most deliveries that are handed out or waiting, and not settled. By default as many as the first request "
-    "takes (a stream: 1).",
+    says="Most deliveries that are handed out or waiting, and not settled; 0 = barriers only. By default as many as "
+    "the first request takes (a stream: 1).",
     kind="whole",
-    least=1,
     most=MOST_BACKLOG,
 )
 _FILTER: Final = Parameter(name="filter", says="An expression; only messages that match.")

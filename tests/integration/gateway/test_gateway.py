@@ -20,6 +20,7 @@ QUEUES = {
     "idle": {"lease_period": "60s"},
     "kept": {"lease_period": "60s"},
     "taken": {"semantics": "at-most-once"},
+    "parted": {"ordering": "total", "barrier": "/type = 'EOD'"},
     "shared": {"lease_period": "60s"},
     "shown": {"lease_period": "60s"},
     "told": {},
@@ -253,6 +254,21 @@ def test_an_at_most_once_message_is_received_once(gateway: Door) -> None:
     assert message["lease_until_ms"] is None
     assert gateway.receive("taken", wait_s=0.5) == []
     assert gateway.depth("taken")["depth"] == 0
+
+
+@pytest.mark.feature("Q12")
+def test_a_subscription_without_a_backlog_gets_barriers_only(gateway: Door) -> None:
+    ask = {"subscription": "days", "max_backlog": 0}
+    assert gateway.receive("parted", **ask, wait_s=0) == []
+    gateway.publish("parted", {"n": 1}, {"type": "EOD"}, {"n": 2})
+    assert gateway.receive("parted", **ask, max=5, wait_s=0) == []
+    (message,) = gateway.receive("parted")
+    gateway.http.post(
+        gateway.path("parted", "/acknowledge"), json={"receipts": [message["receipt"]]}
+    ).raise_for_status()
+    (barrier,) = gateway.receive("parted", **ask, max=5)
+    assert (barrier["kind"], barrier["value"]) == ("barrier", {"type": "EOD"})
+    assert "receipt" not in barrier
 
 
 @pytest.mark.feature("Q15", "Q21", "D6")
