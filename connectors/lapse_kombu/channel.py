@@ -436,7 +436,7 @@ class Channel(virtual.Channel):
 
     def _leave(self, subscriber: QueueSubscriber) -> None:
         if self.qos.has(subscriber):
-            self.qos.stop(subscriber)
+            subscriber.stop()
         self._leaving.append(subscriber)
         self.settled(subscriber)  # if none is at work, or another thread has settled the last one meanwhile
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
@@ -25,9 +24,6 @@ _SHARE: Final = 0.4
 
 INTAKE_S: Final = 1.0
 """How long to wait, in seconds, until shards confirm that they deliver no more to a subscriber."""
-
-_AT_ONCE: Final = 1_000
-"""How many deliveries of a stopped subscriber are taken in one call."""
 
 
 @dataclass
@@ -97,20 +93,6 @@ class Unsettled(virtual.QoS):
     def give_back(self, delivery: Delivery) -> None:
         """Return a delivery that was not handed out to its queue."""
         self.settle_now(delivery, delivery.cancel, 0)
-
-    def stop(self, subscriber: QueueSubscriber) -> None:
-        """Stop a subscriber that has unsettled messages. What it was sent beside these returns to the queue at once.
-
-        Nothing is raised if an error has ended the subscription before, such as the end of its queue.
-        """
-        subscriber.subscription.end_intake(INTAKE_S)  # otherwise what returns would come again
-        received: list[Delivery] = []
-        with contextlib.suppress(LapseError):
-            while came := subscriber.subscription.take(_AT_ONCE, 0.0):
-                received += came
-        subscriber.stop()
-        for delivery in received:
-            self.give_back(delivery)
 
     def settle_now(self, delivery: Delivery, settle: Callable[..., object], *arguments: object) -> None:
         """Settle a delivery that kombu does not work on. If it was reserved, its lease is no longer kept."""

@@ -45,6 +45,7 @@ class Prefetched(Waiting[Delivery]):
         self._ahead = _AHEAD
         self._held = 0
         """How many messages the lots still have."""
+        self._withholding = False
 
     def __len__(self) -> int:
         lots = tuple(self._lots)  # other threads may take lots meanwhile
@@ -52,14 +53,14 @@ class Prefetched(Waiting[Delivery]):
         return sum(lot.left_count() for lot in lots) + first + len(self._back)
 
     def put(self, lots: list[Lot]) -> None:
-        """Add lots in order; none of them is empty. After the end they are dropped.
+        """Add lots in order; none of them is empty. After the end they are dropped, unless they are withheld.
 
         A message that had expired when its delivery reached Kafka is skipped when it would be taken (L10).
         """
         if not lots:
             return
         with self._lock:
-            if self._ended:
+            if self._ended and not self._withholding:
                 return
             self._lots.extend(lots)
             self._held += sum(map(len, lots))
@@ -81,10 +82,27 @@ class Prefetched(Waiting[Delivery]):
         with self._room:
             self._room.notify_all()
 
-    def put_back(self, deliveries: Sequence[Delivery]) -> None:
-        """Add deliveries that were taken before; after the end they are dropped."""
+    def withhold(self) -> None:
+        """Hand out nothing more. What is here, and what still comes, is kept for `withheld`."""
         with self._lock:
-            if self._ended:
+            self._withholding = True
+        self.end()
+
+    def withheld(self, wanted: Callable[[Lot], bool]) -> list[Delivery]:
+        """Remove and return what is withheld of the wanted lots, if its lease still holds."""
+        if not self._withholding:
+            return []
+        with self._lock:
+            past_ms = self._past_ms()
+            back, lots = self._remove(lambda lot: past_ms < lot.lease_ends_ms and wanted(lot))
+        return back + [
+            self._delivery(lot, at) for lot, first in lots for at in range(first, len(lot)) if at not in lot.overdue
+        ]
+
+    def put_back(self, deliveries: Sequence[Delivery]) -> None:
+        """Add deliveries that were taken before; after the end they are dropped, unless they are withheld."""
+        with self._lock:
+            if self._ended and not self._withholding:
                 return
             self._back.extend(deliveries)
             self._wake(len(deliveries))
@@ -99,26 +117,36 @@ class Prefetched(Waiting[Delivery]):
         """Drop unwanted lots, and return how many messages were dropped, by end of lease. Barriers are not counted."""
         dropped: Counter[float] = Counter()
         with self._lock:
-            back, lots, first = self._back, self._lots, self._at
-            self._back, self._lots = deque(), deque()
-            for delivery in back:
-                if unwanted(delivery.lot):
-                    dropped[delivery.lease_ends_ms] += not delivery.is_barrier
-                else:
-                    self._back.append(delivery)
-            for number, lot in enumerate(lots):
-                if unwanted(lot):
-                    left = lot.left_count(0 if number else first)
-                    dropped[lot.lease_ends_ms] += 0 if lot.is_barrier else left
-                    self._at = self._at if number else 0
-                else:
-                    self._lots.append(lot)
-            self._held = sum(map(len, self._lots)) - self._at
-            self._room.notify_all()
+            back, lots = self._remove(unwanted)
+        for delivery in back:
+            dropped[delivery.lease_ends_ms] += not delivery.is_barrier
+        for lot, first in lots:
+            dropped[lot.lease_ends_ms] += 0 if lot.is_barrier else lot.left_count(first)
         return dropped
+
+    def _remove(self, unwanted: Callable[[Lot], bool]) -> tuple[list[Delivery], list[tuple[Lot, int]]]:
+        """Remove unwanted lots. Return what was put back of them, and each with the index of its next message."""
+        back, lots, at = self._back, self._lots, self._at
+        self._back, self._lots = deque(), deque()
+        gone: list[Delivery] = []
+        for delivery in back:
+            (gone if unwanted(delivery.lot) else self._back).append(delivery)
+        removed: list[tuple[Lot, int]] = []
+        for lot in lots:
+            if unwanted(lot):
+                removed.append((lot, at))
+                self._at = self._at if self._lots else 0
+            else:
+                self._lots.append(lot)
+            at = 0
+        self._held = sum(map(len, self._lots)) - self._at
+        self._room.notify_all()
+        return gone, removed
 
     def _pop_some(self, most: int) -> list[Delivery]:
         taken: list[Delivery] = []
+        if self._withholding:
+            return taken
         self._ahead = max(self._ahead, most)
         while self._back and len(taken) < most:
             delivery = self._back.popleft()

@@ -201,6 +201,10 @@ class Credits:
         self._allowed = self.max_backlog = 0
         self._deal_shares()
 
+    def awaits(self, shard: int) -> bool:
+        """Return whether a shard has not confirmed its credit yet."""
+        return self._waiting[shard]
+
     @property
     def awaits_answers(self) -> bool:
         """Whether a shard has not confirmed its credit yet."""

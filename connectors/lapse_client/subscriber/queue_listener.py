@@ -38,6 +38,7 @@ _HEARTBEAT_TIMEOUT_MS: Final = 10_000
 """The heartbeat timeout that is assumed until a shard's answer has the queue's own, in ms."""
 
 _READING_S: Final = 5.0
+_FOREVER: Final = float("inf")
 
 RESEND_MS: Final = 15_000.0
 """A `subscribe` without an answer is sent again after this time, in ms."""
@@ -85,6 +86,8 @@ class QueueListener(Listener[Lot | Referenced | None]):
         """Shards that have forgotten the subscription, and have not yet answered the next `subscribe`."""
         self._first = len(session.shards)
         self._advised: set[str] = set()
+        self._counting_cancels: set[str] = set()
+        """Queues in which a message that is returned may have been cancelled too often."""
         self._lingers = connection.transport.lingers
         self._records: RecordReader | None = None
         if terms.payload == "reference":
@@ -190,10 +193,25 @@ class QueueListener(Listener[Lot | Referenced | None]):
                 self._join(thread, queue, ends)
             self._credits.end_leases(self._session.clock.past_ms(), elapsed_ms())
             self._grant(elapsed_ms())
+            self._return_withheld()
             self._heartbeat.beat(self._session.shards)
         if self._credits.travelling:
             return TICK_S / 5
         return min(self._heartbeat.wait_s, max(0.001, self._terms.ack_interval_ms / 2000))
+
+    def _return_withheld(self) -> None:
+        """Return what came for a stopped subscriber, once its shard sends no more: it would come again.
+
+        A queue with `max_cancels` counts that, although nobody has seen the messages. There `close` returns them.
+        """
+
+        def is_wanted(lot: Lot) -> bool:
+            shard = lot.shard
+            leased = not lot.is_barrier and lot.lease_ends_ms < _FOREVER
+            return leased and shard.entity not in self._counting_cancels and not self._credits.awaits(shard.index)
+
+        if returned := self._arrivals.withheld(is_wanted):
+            self._settler.command("cancel", returned, delay_ms=0)
 
     def _join(self, thread: ChannelThread, queue: str, ends: Sequence[TopicPartition]) -> None:
         log.info("%s: joined", queue)
@@ -240,6 +258,8 @@ class QueueListener(Listener[Lot | Referenced | None]):
         self._credits.answered(grant.shard, grant.credit, elapsed_ms())
         self._credits.allows(grant.shard, answer.counts.get("max_per_subscription_backlog"))
         self._heartbeat.on_answer(answer)
+        counting = self._counting_cancels
+        (counting.add if answer.counts.get("max_cancels") else counting.discard)(shard.entity)
         self._advise(shard.entity, answer)
         self._session.confirm(grant.shard)
 

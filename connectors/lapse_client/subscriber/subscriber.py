@@ -132,8 +132,8 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
     def stop(self) -> None:
         """Stop receiving and handing out messages. `close` is still needed.
 
-        Messages handed out before can be settled until then. The others that were sent return to the queue then, or
-        when their leases end.
+        Messages handed out before can be settled until then. The others that were sent return to the queue as soon as
+        its shards have confirmed that they send no more; in a queue with `max_cancels` with `close`.
         """
         self._stopping.set()
         self._lifecycle.stop()

@@ -108,10 +108,12 @@ class Subscription:
         self._replier.close()
 
     def stop(self) -> None:
-        """Stop handing out messages, and receiving them. Messages that were handed out can still be settled."""
+        """Stop handing out messages, and receiving them. Messages that were handed out can still be settled.
+
+        The listener returns the others as soon as the shards have confirmed that they send no more.
+        """
         self._credits.end()
-        self.arrivals.end()
-        self.arrivals.drop(lambda _: True)
+        self.arrivals.withhold()
 
     def end_intake(self, timeout_s: float) -> None:
         """Receive no more from the shards. Wait until they confirm it, at most `timeout_s`; what came can be taken.
@@ -136,6 +138,7 @@ class Subscription:
         self.settler.close()
         self.session.leave(timeout_s)
         self._listener.close()
+        self.arrivals.drop(lambda _: True)
         self._replier.close()
         self._work.close()
 

@@ -55,24 +55,30 @@ def test_a_consumer_that_was_cancelled_reserves_nothing(lapse: Lapse) -> None:
         assert closed == [subscriber], "what is given back may be the last that it waited for"
 
 
-def test_what_a_stopped_consumer_was_sent_and_what_comes_later_goes_to_others(lapse: Lapse) -> None:
+@pytest.mark.parametrize("limits", [{}, {"max_cancels": 1}])
+def test_what_a_stopped_consumer_was_sent_and_what_comes_later_goes_to_others(lapse: Lapse, limits: Any) -> None:
     """A consumer that is cancelled while a message is worked on, such as by `cancel_consumer` of Celery."""
-    lapse.queue("orders", lease_period="1h")
+    lapse.queue("orders", lease_period="1h", **limits)
     with lapse.publisher() as publisher, lapse.subscriber("orders", 3) as subscriber:
-        _, unsettled = consumption(subscriber, [])
         for value in (b"1", b"2", b"3"):
             publisher.publish("orders", value)
         (held,) = subscriber.subscription.take(1, 1.0)
-        unsettled.stop(subscriber)
+        subscriber.stop()
         lapse.settle()
         publisher.publish("orders", b"4")
         with lapse.subscriber("orders", 5) as other:
             lapse.settle()
-            assert [delivery.value for delivery in other.messages(timeout=0)] == [b"2", b"3", b"4"]
+            early = [] if limits else [b"2", b"3"]  # a return would count as a cancel
+            assert [delivery.value for delivery in other.messages(timeout=0)] == [*early, b"4"]
         held.acknowledge()
         subscriber.flush()
         lapse.settle()
         assert lapse.depth("orders") == 3
+        subscriber.close()
+        with lapse.subscriber("orders", 5) as other:
+            lapse.settle()
+            assert [delivery.value for delivery in other.messages(timeout=0)] == [b"2", b"3", b"4"]
+    assert not lapse.dead_letters("orders")
 
 
 def test_a_consumer_whose_queue_was_deleted_stops_without_an_error(lapse: Lapse) -> None:
@@ -90,23 +96,26 @@ def test_a_consumer_whose_queue_was_deleted_stops_without_an_error(lapse: Lapse)
             admin.delete_queue("orders", force=True)
         lapse.settle()
         one.give_back()
-        unsettled.stop(subscriber)
+        subscriber.stop()
 
 
-class Settling(Unsettled):
+class Settling(QueueSubscriber):
     """Another thread, such as one of Celery's pool of threads, settles the last message during the stop."""
 
-    def stop(self, subscriber: QueueSubscriber) -> None:
-        super().stop(subscriber)
-        self.ack("tag")
+    channel: Any
+
+    def stop(self) -> None:
+        super().stop()
+        self.channel.qos.ack("tag")
 
 
 def test_a_consumer_whose_last_message_is_settled_as_it_stops_is_closed(lapse: Lapse) -> None:
     lapse.queue("orders")
     channel: Any = SimpleNamespace(_leaving=[], reserve=lambda: None)
     channel.settled = lambda subscriber: Channel.settled(channel, subscriber)
-    channel.qos = Settling(channel)
-    with lapse.publisher() as publisher, lapse.subscriber("orders", 3) as subscriber:
+    channel.qos = Unsettled(channel)
+    with lapse.publisher() as publisher, Settling("orders", 3, connection=lapse.connection) as subscriber:
+        subscriber.channel = channel
         publisher.publish("orders", b"1")
         (held,) = subscriber.subscription.take(1, 1.0)
         channel.qos.hold("tag", held, subscriber)

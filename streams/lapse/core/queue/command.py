@@ -223,8 +223,9 @@ class QueueCommands:
             "lease_ms": settings.lease_ms,
             "outstanding": subscription.outstanding,
         }
-        if settings.max_deliveries and settings.semantics is Semantics.AT_LEAST_ONCE:
-            counts["max_deliveries"] = settings.max_deliveries
+        if settings.semantics is Semantics.AT_LEAST_ONCE:
+            limits = {"max_deliveries": settings.max_deliveries, "max_cancels": settings.max_cancels}
+            counts |= {name: limit for name, limit in limits.items() if limit}
         if settings.max_backlog is not None:
             counts["max_per_subscription_backlog"] = settings.max_backlog
         return {"counts": counts, "publish_target": self._publish_target}
