@@ -37,7 +37,7 @@ from lapse_client.kafka.transport import defaulting_to
 from lapse_client.session.client import Client
 
 _LOOK_EVERY_S: Final = 0.001
-_UNTIL_S: Final = 10.0
+_UNTIL_S: Final = 30.0
 _KINDS: Final[tuple[Kind, ...]] = ("queue", "sow")
 _THE_TEST: Final = "the test"
 """The origin of definitions for which no client asked."""
