@@ -138,8 +138,7 @@ class FetchedRows(Rows):
     __slots__ = ("first", "of", "stop")
 
     wanted: ClassVar[set[str]] = set()
-    """The topics whose records are fetched in columns. If each record is needed by itself, aiokafka's objects are
-    faster."""
+    """The topics whose records are fetched in columns."""
 
     def __init__(self, of: Columns, first: int, stop: int) -> None:
         self.of = of

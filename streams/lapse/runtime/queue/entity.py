@@ -209,8 +209,7 @@ class QueueEntity(Entity):
         output = QueueOutput(self.name, partition, epoch, settings.dead_letter_topic, self.letter_partitions())
         output.ignores_lifetimes = not settings.expiration.enabled
         payloads = PayloadWindow(self.services.log_reader, self.config.payload_window << 20, self.services.aside_reader)
-        if not settings.traits.is_needed:  # traits look at each message, and objects are faster for that
-            FetchedRows.wanted.update(self.config.underlying(self.name))
+        FetchedRows.wanted.update(self.config.underlying(self.name))
         target = self.config.publish_target(self.name)
         found = None if self.forward is None else self.shapes.get(self.forward)
         return QueueMachine(

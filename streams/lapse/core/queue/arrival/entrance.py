@@ -16,13 +16,14 @@ from lapse.core.queue.arrival.target_depth import UNLIMITED, TargetDepth
 from lapse.core.queue.arrival.trait import NONE, Traits
 from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.decision import Decisions
-from lapse.core.queue.inquiry.view import RecordView
+from lapse.core.queue.inquiry.view import RecordView, RowViews
 from lapse.core.queue.life.message_state import State
 from lapse.core.queue.life.table import Guard, Row, Trigger, route
 from lapse.core.queue.schedule.schedule import Schedule
 from lapse.core.queue.step import Messages, Step
 from lapse.core.reason import UNCONFIRMED, Reason
 from lapse.core.record import Record
+from lapse.core.rows import Rows
 from lapse.core.shard.event import ShardEvent
 
 
@@ -245,11 +246,18 @@ class Entrance:
     def _traits(self, views: Sequence[RecordView]) -> Traits:
         return self._settings.traits.read(views) if self._settings.traits.is_needed else NONE
 
-    def _views(self, topic: str, partition: int, records: Sequence[Record], offsets: Iterable[int]) -> list[RecordView]:
+    def _views(
+        self, topic: str, partition: int, records: Sequence[Record], offsets: Sequence[int]
+    ) -> Sequence[RecordView]:
         """Return the messages at some offsets as expressions see them; nothing if no expression needs them."""
         if not self._settings.traits.is_needed and not self._matching.active:
             return []
-        wanted, parse = set(offsets), self._settings.parse
+        parse = self._settings.parse
+        if isinstance(records, Rows) and len(offsets):
+            rows = records if len(offsets) == len(records) else records.at(np.array(offsets, np.int64))
+            if rows is not None:
+                return RowViews(topic, partition, rows, parse)
+        wanted = set(offsets)
         if len(wanted) == len(records):
             return [RecordView(topic, partition, record, parse) for record in records]
         return [RecordView(topic, partition, record, parse) for record in records if record.offset in wanted]

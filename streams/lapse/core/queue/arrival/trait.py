@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.expression import Value, priority_of
-from lapse.core.queue.inquiry.view import RecordView
+from lapse.core.queue.inquiry.view import RecordView, RowViews
 
 OWN_GROUP: Final = 0
 """Group number of messages without the group's field. Each of them is a group of its own (C32)."""
@@ -122,6 +122,9 @@ class TraitReader:
 def _values(expression: Callable[[RecordView], object], messages: Sequence[RecordView]) -> Sequence[object]:
     """Return an expression's value for each message."""
     if isinstance(expression, Value):
+        if isinstance(messages, RowViews) and not expression.attributes:
+            evaluate = expression.evaluate
+            return [evaluate(payload) for payload in messages.payloads()]
         return expression.values(messages)
     return [expression(message) for message in messages]
 

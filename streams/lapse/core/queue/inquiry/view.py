@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import overload
 
 from lapse.core.record import Record
+from lapse.core.rows import Rows
 
 _UNREAD = object()
 
@@ -17,22 +19,18 @@ class RecordView:
 
     __slots__ = ("_parse", "_payload", "_record", "partition", "topic")
 
-    def __init__(self, topic: str, partition: int, record: Record, parse: Parse) -> None:
+    def __init__(self, topic: str, partition: int, record: Record, parse: Parse, payload: object = _UNREAD) -> None:
         self.topic = topic
         self.partition = partition
         self._record = record
         self._parse = parse
-        self._payload: object = _UNREAD
+        self._payload = payload
 
     @property
     def payload(self) -> object:
         """The parsed payload; None if there is none, or it cannot be parsed."""
         if self._payload is _UNREAD:
-            value = self._record.value
-            try:
-                self._payload = None if value is None else self._parse(value)
-            except ValueError:
-                self._payload = None
+            self._payload = _parsed(self._record.value, self._parse)
         return self._payload
 
     @property
@@ -54,3 +52,59 @@ class RecordView:
     def timestamp_ms(self) -> int:
         """The record's timestamp, ms since the epoch."""
         return self._record.timestamp
+
+
+class RowViews(Sequence[RecordView]):
+    """Messages of one source whose records are in columns. An object for one is made only if it is accessed.
+
+    Args:
+        topic: their topic.
+        partition: its partition.
+        rows: their records.
+        parse: parses a payload.
+        payloads: the parsed payloads, if they are known.
+    """
+
+    def __init__(
+        self, topic: str, partition: int, rows: Rows, parse: Parse, payloads: list[object] | None = None
+    ) -> None:
+        self._source = topic, partition
+        self._rows = rows
+        self._parse = parse
+        self._payloads = payloads
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, at: int) -> RecordView: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> RowViews: ...
+
+    def __getitem__(self, at: int | slice) -> RecordView | RowViews:
+        known = self._payloads
+        if isinstance(at, slice):
+            return RowViews(*self._source, self._rows[at], self._parse, None if known is None else known[at])
+        return RecordView(*self._source, self._rows[at], self._parse, _UNREAD if known is None else known[at])
+
+    def __iter__(self) -> Iterator[RecordView]:
+        return (self[at] for at in range(len(self)))
+
+    def payloads(self) -> list[object]:
+        """Return the parsed payloads, as `RecordView.payload` returns each."""
+        if self._payloads is None:
+            rows, parse = self._rows, self._parse
+            if len(rows) and int(rows.sizes()[1].min()) < 0:  # one has no value
+                self._payloads = [message.payload for message in self]
+            else:
+                self._payloads = [_parsed(value, parse) for value in rows.values()]
+        return self._payloads
+
+
+def _parsed(value: bytes | None, parse: Parse) -> object:
+    """Return a parsed payload; None if there is none, or it cannot be parsed."""
+    try:
+        return None if value is None else parse(value)
+    except ValueError:
+        return None
