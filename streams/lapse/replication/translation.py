@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from lapse.core.lifetime import EXPIRES_AT_MS, TTL_MS
-from lapse.core.sow.origin import OPERATION, ORIGIN, ORIGIN_TIMESTAMP_MS
-from lapse.protocol.header import TIMESTAMP_MS, UNWRITTEN
+from lapse.core.sow.origin import OPERATION, ORIGIN, ORIGIN_BOOKMARK, ORIGIN_TARGET, ORIGIN_TIMESTAMP_MS
+from lapse.protocol.header import BOOKMARK, TIMESTAMP_MS, UNWRITTEN
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -75,6 +75,7 @@ class Translation:
         headers: list[tuple[str, bytes | None]] = [
             (ORIGIN, ",".join([*visited, self.source]).encode()),
             (ORIGIN_TIMESTAMP_MS, stamp),
+            (ORIGIN_TARGET, self.target.encode()),
         ]
         if record.payload is None:
             operation = facts.get(OPERATION) or b"deleted"
@@ -82,6 +83,9 @@ class Translation:
             if operation == b"expired" and not is_late and UNWRITTEN not in facts:
                 return None
             return Downstream(record.key, None, [*headers, (OPERATION, operation)])
+        bookmark = facts.get(ORIGIN_BOOKMARK if visited else BOOKMARK)
+        if bookmark is not None:
+            headers.append((ORIGIN_BOOKMARK, bookmark))
         deadline = facts.get(EXPIRES_AT_MS)
         headers.append((TTL_MS, b"0") if deadline is None else (EXPIRES_AT_MS, deadline))
         headers += [(name, value) for name, value in record.headers if not name.startswith(_OWN_PREFIX)]

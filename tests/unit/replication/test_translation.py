@@ -24,6 +24,8 @@ def test_the_deadline_travels_as_it_is() -> None:
         [
             ("lapse-origin", b"A"),
             ("lapse-origin-timestamp-ms", b"%d" % T),
+            ("lapse-origin-target", b"B"),
+            ("lapse-origin-bookmark", b"prices:0:7"),
             ("lapse-expires-at-ms", b"1700000012345"),
             ("mine", b"1"),
         ],
@@ -38,7 +40,7 @@ def test_headers_travel_as_they_are() -> None:
     own: list[tuple[str, bytes | None]] = [("n", None), ("e", b""), ("n", b"1"), ("", b"2")]
     row = ONE.translate(upstream(b"{}", *own), T)
     assert row is not None
-    assert row.headers[3:] == own
+    assert row.headers[5:] == own
 
 
 @pytest.mark.feature("S10")

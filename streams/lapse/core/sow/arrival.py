@@ -10,7 +10,7 @@ from lapse.core.reason import Reason
 from lapse.core.record import Record
 from lapse.core.sow import key, origin
 from lapse.core.sow.origin import Origin
-from lapse.core.sow.record import pack_headers
+from lapse.core.sow.record import PUBLISHED_MS, Headers, pack_headers
 from lapse.core.sow.settings import SowSettings
 
 COMMAND: Final = "lapse-command"
@@ -23,6 +23,8 @@ _AS_STATED: Final = lifetime.Expiration()
 MEANT: Final = lifetime.NAMES | {COMMAND, REDRIVE_QUEUE, TRANSFER}
 """Headers that change the effect of a record. Without them it is a plain publish or delete."""
 
+_NOT_STORED: Final = frozenset({origin.ORIGIN_TARGET, PUBLISHED_MS})
+"""Headers that say nothing of the record itself."""
 
 _MOST_CHARACTERS: Final = 2_000
 """The greatest length of a fault's text, which may quote a long value and is kept with pending letters."""
@@ -46,7 +48,7 @@ class Update(NamedTuple):
     Attributes:
         key: the record's key.
         at_ms: the instant at which it counts as arrived, ms since the epoch.
-        timestamp_ms: the timestamp that orders updates of its key, ms since the epoch.
+        timestamp_ms: the timestamp that orders updates of its key at this deployment, ms since the epoch.
         enqueue_at_ms: the instant at which it takes effect, ms since the epoch; None = at once.
         deadline_ms: its deadline, ms since the epoch.
         offset: its offset in the source.
@@ -55,6 +57,8 @@ class Update(NamedTuple):
         headers: its packed headers.
         payload: its payload; None = a delete.
         origin: the deployments from which it was replicated; None = it was published here (S10).
+        raised_ms: the timestamp that orders it among the updates of all deployments, ms since the epoch; None = that of
+            this deployment.
     """
 
     key: bytes
@@ -68,6 +72,12 @@ class Update(NamedTuple):
     headers: bytes
     payload: bytes | None
     origin: Origin | None = None
+    raised_ms: int | None = None
+
+    @property
+    def stamp_ms(self) -> int:
+        """The timestamp that orders it among the updates of all deployments, ms since the epoch."""
+        return self.timestamp_ms if self.raised_ms is None else self.raised_ms
 
 
 def is_redriven_elsewhere(record: Record, entity: str) -> bool:
@@ -134,10 +144,17 @@ def parse_update(record: Record, source: int, now_ms: int, settings: SowSettings
         record.offset,
         source,
         delta and record.value is not None,
-        pack_headers(record.headers) if record.headers else b"",
+        _stored_headers(record.headers),
         record.value,
         source_of,
     )
+
+
+def _stored_headers(headers: Headers) -> bytes:
+    """Return packed headers without those that are not stored as they came."""
+    if any(name in _NOT_STORED for name, _ in headers):
+        headers = [header for header in headers if header[0] not in _NOT_STORED]
+    return pack_headers(headers) if headers else b""
 
 
 def describe_payload_fault(error: Exception) -> str:

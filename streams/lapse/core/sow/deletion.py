@@ -17,7 +17,7 @@ from lapse.core.shard.answer import CommandAnswer
 from lapse.core.sow import journal
 from lapse.core.sow.arrival import Refused, key_in
 from lapse.core.sow.key import NoKey, canonical_key
-from lapse.core.sow.record import facts_of
+from lapse.core.sow.record import facts_of, published_ms
 from lapse.core.sow.record_names import Walk
 from lapse.core.sow.removal import Removals
 from lapse.core.sow.state import SowState
@@ -229,7 +229,7 @@ class SelectiveDeletion(Deletion):
             return
         if not self._matches(self._row_filter, journal_key, entry):
             return
-        if facts.timestamp_ms <= self._at_ms and self._matches(self._predicates, journal_key, entry):
+        if published_ms(entry, facts) <= self._at_ms and self._matches(self._predicates, journal_key, entry):
             self._removals.delete(journal_key, entry, self._at_ms, step)
             self.removed += 1
         else:
@@ -299,7 +299,9 @@ class DeletionByKeys(Deletion):
             self.skipped += 1
             if not self._row_filter:  # otherwise the tombstone could drop late updates that the user may not see
                 self._delete_unseen(journal_key, entry, step)
-        elif facts_of(entry).timestamp_ms > self._at_ms or not self._matches(self._row_filter, journal_key, entry):
+        elif published_ms(entry, facts_of(entry)) > self._at_ms or not self._matches(
+            self._row_filter, journal_key, entry
+        ):
             self.skipped += 1
         else:
             self._removals.delete(journal_key, entry, self._at_ms, step)

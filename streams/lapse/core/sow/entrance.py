@@ -145,9 +145,10 @@ class Entrance:
                 if old is None:
                     simple, old_deadline_ms = True, NEVER
                 else:
-                    old_deadline_ms, _, _, _, old_source, size = unpack(old)
+                    old_deadline_ms, old_stamp_ms, _, _, old_source, size = unpack(old)
                     simple = (
-                        (old_deadline_ms > stamp_ms or not acted_on)
+                        old_stamp_ms <= stamp_ms
+                        and (old_deadline_ms > stamp_ms or not acted_on)
                         and old_source == source
                         and not (
                             size and (size != block_bytes or not old.startswith(block, HEAD_BYTES))

@@ -2,8 +2,9 @@
 
 `lapse replicate` writes these headers on records that it brings to another deployment. Such a record keeps its stated
 deadline regardless of the entity's expiration. It is ordered by its instant at the deployment that published it.
-Between two deployments the later instant wins, or with equal instants the greater payload. So both sides end with the
-same record, whichever update they get first.
+Between two deployments the later instant wins, or with equal instants the greater id of the deployment. Of equal
+instants at one deployment, the later bookmark wins. So all sides end with the same record, in whatever order and by
+whatever ways they get the updates.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from lapse.core.sow.record import HEAD_BYTES
+from lapse.protocol.bookmark import Bookmark
 
 ORIGIN: Final = "lapse-origin"
 """The deployments that an update has passed through, in order, so that it never returns to one."""
@@ -20,8 +22,20 @@ ORIGIN: Final = "lapse-origin"
 ORIGIN_TIMESTAMP_MS: Final = "lapse-origin-timestamp-ms"
 """The instant of the update where it was published, ms since the epoch, as decimal text."""
 
+ORIGIN_BOOKMARK: Final = "lapse-origin-bookmark"
+"""The bookmark of the update where it was published; absent on a delete."""
+
+ORIGIN_TARGET: Final = "lapse-origin-target"
+"""The deployment to which the update is brought. So a shard learns the id of its own deployment."""
+
 OPERATION: Final = "lapse-operation"
 """On a null value: `deleted`, or `expired` for the end of an update that this deployment may not have seen."""
+
+LogPosition = tuple[int, str, int]
+"""The position of an update where it was published: partition, topic and offset. It orders those of one millisecond."""
+
+LAST_POSITION: Final[LogPosition] = (1 << 62, "", 0)
+"""The position of the end of an update, whose own position is unknown."""
 
 _ORIGIN: Final = ORIGIN.encode()
 _DIGITS: Final = re.compile(rb"[0-9]{1,18}\Z")
@@ -34,11 +48,25 @@ class Origin(NamedTuple):
         path: the deployments that it passed through, separated by commas.
         timestamp_ms: its instant where it was published, ms since the epoch.
         spent: whether it reports only that an update has expired there.
+        bookmark: its bookmark where it was published; empty = unknown.
+        target: the id of this deployment; empty if an older replicator brought it.
     """
 
     path: bytes
     timestamp_ms: int
     spent: bool = False
+    bookmark: bytes = b""
+    target: bytes = b""
+
+    @property
+    def publisher(self) -> bytes:
+        """The id of the deployment that published the update."""
+        return publisher_of(self.path)
+
+    @property
+    def position(self) -> LogPosition | None:
+        """The position of the update where it was published; None = unknown."""
+        return LAST_POSITION if self.spent else position_of(self.bookmark)
 
 
 def parse_origin(headers: Sequence[tuple[str, bytes | None]]) -> Origin | None:
@@ -47,7 +75,7 @@ def parse_origin(headers: Sequence[tuple[str, bytes | None]]) -> Origin | None:
     Raises:
         ValueError: one of the two headers is missing, or the timestamp is not a number.
     """
-    path = stamp = operation = None
+    path = stamp = operation = bookmark = target = None
     for name, value in headers:
         if name == ORIGIN:
             path = value
@@ -55,11 +83,31 @@ def parse_origin(headers: Sequence[tuple[str, bytes | None]]) -> Origin | None:
             stamp = value
         elif name == OPERATION:
             operation = value
+        elif name == ORIGIN_BOOKMARK:
+            bookmark = value
+        elif name == ORIGIN_TARGET:
+            target = value
     if path is None and stamp is None:
         return None
     if not path or stamp is None or not _DIGITS.match(stamp):
         raise ValueError(f"{ORIGIN} = {path!r} and {ORIGIN_TIMESTAMP_MS} = {stamp!r}: expected a path and a number")
-    return Origin(path, int(stamp), operation == b"expired")
+    return Origin(path, int(stamp), operation == b"expired", bookmark or b"", target or b"")
+
+
+def position_of(bookmark: bytes) -> LogPosition | None:
+    """Return the position that a header's bookmark names; None if it names none."""
+    found = Bookmark.parse_stated(bookmark) if bookmark else None
+    return None if found is None else (found.partition, found.topic, found.offset)
+
+
+def publisher_of(path: bytes) -> bytes:
+    """Return the id of the deployment that published an update with this path; empty if it was published here."""
+    return path.partition(b",")[0]
+
+
+def bookmark_of(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
+    """Return the bookmark of a replicated record where it was published; empty without one."""
+    return next((value for name, value in headers if name == ORIGIN_BOOKMARK and value), b"")
 
 
 def path_of(headers: Sequence[tuple[str, bytes | None]]) -> bytes:

@@ -163,7 +163,7 @@ class PlainUpdates:
             blocks = np.frombuffer(heads, np.uint8).reshape(-1, width)[:, HEAD_BYTES:]
             alike &= (blocks == np.frombuffer(block, np.uint8)).all(axis=1)
             alike |= found["headers_bytes"] == 0
-        plain = alike & (found["source"] == source)
+        plain = alike & (found["source"] == source) & (found["timestamp_ms"] <= stamps_ms[there])
         if self._settings.expiration.enabled:
             plain &= before_ms[there] > stamps_ms[there]
         return before_ms if plain.all() else None

@@ -22,12 +22,19 @@ DEADLINE: Final = struct.Struct(">q")
 """The deadline: the first 8 bytes of the head."""
 
 
+PUBLISHED_MS: Final = "lapse-published-ms"
+"""On a stored record whose timestamp is later: when it was published here or arrived here, ms, as decimal text."""
+
+_PUBLISHED: Final = PUBLISHED_MS.encode()
+
+
 class Facts(NamedTuple):
     """The facts of a record besides key, headers and payload.
 
     Attributes:
         deadline_ms: its deadline, ms since the epoch; `lifetime.NEVER` without one.
-        timestamp_ms: its arrival or scheduled instant, ms since the epoch.
+        timestamp_ms: its arrival or scheduled instant, ms since the epoch. If a record that it replaced had a later
+            timestamp, it is raised to that.
         sequence: number of the update in its shard, which says whether a subscription has seen it.
         offset: offset of its last update in the source.
         source: number of the last update's underlying partition.
@@ -50,6 +57,15 @@ def pack(facts: Facts, headers: bytes, payload: bytes) -> bytes:
 def facts_of(entry: bytes) -> Facts:
     """Return a packed record's facts."""
     return Facts._make(HEAD.unpack_from(entry))
+
+
+def published_ms(entry: bytes, facts: Facts) -> int:
+    """Return when a packed record was published here or arrived here, ms since the epoch: see `PUBLISHED_MS`."""
+    if facts.headers_bytes and entry.find(_PUBLISHED, HEAD_BYTES, HEAD_BYTES + facts.headers_bytes) >= 0:
+        stated = [value for name, value in headers_of(entry) if name == PUBLISHED_MS and value and value.isdigit()]
+        if stated:
+            return min(int(stated[-1]), facts.timestamp_ms)
+    return facts.timestamp_ms
 
 
 def next_instant(timestamp_ms: int) -> int:

@@ -138,17 +138,15 @@ class RecordUpdates:
                 about = EventRecord(bookmark, update.key, update.deadline_ms)
                 step.events.append(ShardEvent(EventKind.IGNORED, update.at_ms, about, detail=_OLDER))
             return
+        update = self._precedence.stamped(journal_key, entry, update)
         if update.payload is None:
-            if self._settings.several:
-                update = update._replace(timestamp_ms=self._precedence.stamp(journal_key, entry, update))
             self._removals.delete_by_update(journal_key, entry, update, step)
             return
         payload = update.payload
         if update.delta:
             payload = self._whole_record(payload) if entry is None else self._merge_delta(entry, update)
         facts = Facts(
-            update.deadline_ms, self._precedence.stamp(journal_key, entry, update), state.sequence + 1, update.offset,
-            update.source, len(update.headers),
+            update.deadline_ms, update.stamp_ms, state.sequence + 1, update.offset, update.source, len(update.headers),
         )  # fmt: skip
         fresh = pack(facts, update.headers, payload)
         if state.is_due(fresh, update.at_ms):

@@ -15,14 +15,17 @@ from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.core.sow import journal
 from lapse.core.sow.arrival import Refused, Update, key_of_refused
 from lapse.core.sow.fan_out import SubscriberFanOut
-from lapse.core.sow.origin import is_replicated, path_of
+from lapse.core.sow.origin import LogPosition, bookmark_of, is_replicated, path_of, position_of
 from lapse.core.sow.record import (
     HEAD,
+    PUBLISHED_MS,
+    Facts,
     deadline_of,
     facts_of,
     headers_of,
     next_instant,
     payload_of,
+    published_ms,
     unpack_headers,
 )
 from lapse.core.sow.state import SowState
@@ -77,10 +80,14 @@ class Removals:
         facts = facts_of(entry)
         path = path_of(headers_of(entry)) if facts.headers_bytes else b""
         unwritten = journal_key in step.changes
-        removal = StateDelete(OutOfFocus.EXPIRED, facts.timestamp_ms + unwritten, path, unwritten)
+        removal = StateDelete(OutOfFocus.EXPIRED, _ended_ms(facts.timestamp_ms, path, unwritten), path, unwritten)
         self._remove(journal_key, entry, removal, step)
         if self.retains:
-            self._retain(journal_key, facts.timestamp_ms, facts.offset, facts.source, now_ms, step, path)
+            position = position_of(bookmark_of(headers_of(entry))) if path else None
+            self._retain(
+                journal_key, published_ms(entry, facts), facts.offset, facts.source, now_ms, step, path,
+                removal.timestamp_ms, position,
+            )  # fmt: skip
         self._record_removal(journal_key, entry, now_ms, step)
 
     def expire_all(self, journal_keys: Sequence[bytes], now_ms: int, step: Step) -> None:
@@ -109,7 +116,8 @@ class Removals:
             unwritten = journal_key in changes
             if size and is_replicated(entry, size):
                 path = path_of(headers_of(entry))
-                state_deletes[journal_key] = StateDelete(OutOfFocus.EXPIRED, timestamp_ms + unwritten, path, unwritten)
+                ended_ms = _ended_ms(timestamp_ms, path, unwritten)
+                state_deletes[journal_key] = StateDelete(OutOfFocus.EXPIRED, ended_ms, path, unwritten)
             else:
                 deleted = alike.get((timestamp_ms, unwritten))
                 if deleted is None:
@@ -154,13 +162,13 @@ class Removals:
             # The deletion of a missing record matters only if its key may be on several partitions, or if it comes from
             # another deployment. Only then are other deployments told.
             if self._settings.several or update.origin is not None:
-                self._report_missing_delete(journal_key, update.timestamp_ms, step, path, spent=spent)
-                self._retain_for_update(update, journal_key, step, update.timestamp_ms)
+                self._report_missing_delete(journal_key, update.stamp_ms, step, path, spent=spent)
+                self._retain_for_update(update, journal_key, step, update.stamp_ms)
             return
         facts = facts_of(entry)
         removal = StateDelete(
             OutOfFocus.EXPIRED if spent else OutOfFocus.DELETED,
-            max(update.timestamp_ms, next_instant(facts.timestamp_ms)),
+            _removed_ms(update, facts),
             path,
             unwritten=spent,
         )
@@ -177,9 +185,9 @@ class Removals:
     ) -> None:
         """Report an update that has expired on arrival, and remove the record that it replaces."""
         path = b"" if update.origin is None else update.origin.path
-        at_ms = facts_of(fresh).timestamp_ms
+        at_ms = update.stamp_ms
         if entry is not None:
-            at_ms = max(at_ms, next_instant(facts_of(entry).timestamp_ms))
+            at_ms = _removed_ms(update, facts_of(entry))
             self._remove(journal_key, entry, StateDelete(OutOfFocus.EXPIRED, at_ms, path, unwritten=True), step)
         elif self._state.retains_all_deletes:  # another deployment may have an older record
             step.state_deletes[journal_key] = StateDelete(OutOfFocus.EXPIRED, at_ms, path, unwritten=True)
@@ -222,8 +230,10 @@ class Removals:
 
     def retain(self, journal_key: bytes, at_ms: int, step: Step) -> None:
         """Keep a tombstone of a key that a command deleted, since an older update may arrive later (C1)."""
-        self._report_missing_delete(journal_key, at_ms, step)
-        self._retain(journal_key, at_ms, -1, NO_SOURCE, at_ms, step)
+        known = self._state.tombstones.get(journal_key)
+        stamp_ms = at_ms if known is None else max(at_ms, next_instant(known.replicated_ms))
+        self._report_missing_delete(journal_key, stamp_ms, step)
+        self._retain(journal_key, at_ms, -1, NO_SOURCE, at_ms, step, replicated_ms=stamp_ms)
 
     def _report_missing_delete(
         self, journal_key: bytes, timestamp_ms: int, step: Step, path: bytes = b"", *, spent: bool = False
@@ -254,18 +264,23 @@ class Removals:
         step: Step,
         path: bytes = b"",
         replicated_ms: int = -1,
+        position: LogPosition | None = None,
     ) -> None:
         if self._settings.tombstone_ms:
             until_ms = min(at_ms + self._settings.tombstone_ms, NEVER)
-            tombstone = Tombstone(until_ms, timestamp_ms, offset, source, path, max(timestamp_ms, replicated_ms))
+            tombstone = Tombstone(
+                until_ms, timestamp_ms, offset, source, path, max(timestamp_ms, replicated_ms), position
+            )
             self._state.apply_change(step, journal.TOMBSTONE + journal_key[1:], tombstone.pack())
 
     def _retain_for_update(self, update: Update, journal_key: bytes, step: Step, replicated_ms: int) -> None:
         """Keep a tombstone for a removal by an update, which other deployments learn of as of `replicated_ms`."""
-        path = b"" if update.origin is None else update.origin.path
+        path, position = (b"", None) if update.origin is None else (update.origin.path, update.origin.position)
         # With keys from payloads, a timestamp ahead of the clock must not survive its record in a tombstone (C88).
         stamp_ms = update.timestamp_ms if self._settings.several else replicated_ms
-        self._retain(journal_key, stamp_ms, update.offset, update.source, update.at_ms, step, path, replicated_ms)
+        self._retain(
+            journal_key, stamp_ms, update.offset, update.source, update.at_ms, step, path, replicated_ms, position
+        )  # fmt: skip
 
     def _record_removal(
         self, journal_key: bytes, entry: bytes, now_ms: int, step: Step, reasons: tuple[Reason, ...] = _TIME_LIMIT
@@ -279,7 +294,7 @@ class Removals:
             )
             return
         self._add_removal(
-            step, bookmark, journal_key[1:], payload_of(entry), tuple(headers_of(entry)), facts.timestamp_ms,
+            step, bookmark, journal_key[1:], payload_of(entry), _own_headers(entry), facts.timestamp_ms,
             deadline_of(entry), reasons, now_ms, "", journal_key[1:],
         )  # fmt: skip
 
@@ -326,6 +341,28 @@ class Removals:
         kind = EventKind.DEAD_LETTERED if lettered else EventKind.EXPIRED
         about = EventRecord(bookmark, key, deadline_ms)
         step.events.append(ShardEvent(kind, at_ms, about, detail=detail, reasons=reasons))
+
+
+def _own_headers(entry: bytes) -> tuple[tuple[str, bytes | None], ...]:
+    """Return a packed record's headers as its publisher wrote them."""
+    return tuple(header for header in headers_of(entry) if header[0] != PUBLISHED_MS)
+
+
+def _ended_ms(timestamp_ms: int, path: bytes, unwritten: bool) -> int:
+    """Return the timestamp with which other deployments learn that a record has expired, ms since the epoch.
+
+    It is later than that of an update that they never saw and that was published here, since they may have a record
+    before it with an equal timestamp.
+    """
+    return next_instant(timestamp_ms) if unwritten and not path else timestamp_ms
+
+
+def _removed_ms(update: Update, facts: Facts) -> int:
+    """Return the timestamp with which other deployments learn that an update removes a record, ms since the epoch.
+
+    It is later than that of the record. Only the timestamp of a replicated update stays as it is everywhere.
+    """
+    return update.stamp_ms if update.origin is not None else max(update.stamp_ms, next_instant(facts.timestamp_ms))
 
 
 def _expired_event(at_ms: int, about: EventRecord | ExpiryBatch, reasons: tuple[Reason, ...] = _TIME_LIMIT) -> SowEvent:

@@ -10,11 +10,14 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
+from lapse.core.sow.origin import LogPosition
+
 NO_SOURCE: Final = (1 << 32) - 1
 """The source of a command's tombstone. Every update with an equal timestamp is later."""
 
 _LAYOUT: Final = struct.Struct(">qqqI")
 _STAMP: Final = struct.Struct(">q")
+_POSITION: Final = struct.Struct(">qq")
 _BEHIND_PATH: Final = b"\0"
 
 
@@ -29,6 +32,7 @@ class Tombstone(NamedTuple):
         path: deployments that the delete or the expired record passed through; empty if it was published here.
         replicated_ms: the timestamp that counts for updates of other deployments, which learn of the removal with it,
             ms since the epoch. It is later than `timestamp_ms` if the removed record had a later timestamp.
+        position: where another deployment published the expired record; None = unknown.
     """
 
     until_ms: int
@@ -37,20 +41,27 @@ class Tombstone(NamedTuple):
     source: int
     path: bytes = b""
     replicated_ms: int = -1
+    position: LogPosition | None = None
 
     def pack(self) -> bytes:
         """Return the journal's bytes."""
         packed = _LAYOUT.pack(*self[:4]) + self.path
-        return (
-            packed + _BEHIND_PATH + _STAMP.pack(self.replicated_ms)
-            if self.replicated_ms > self.timestamp_ms
-            else packed
-        )
+        if self.replicated_ms <= self.timestamp_ms and self.position is None:
+            return packed
+        packed += _BEHIND_PATH + _STAMP.pack(self.replicated_ms)
+        if self.position is None:
+            return packed
+        partition, topic, offset = self.position
+        return packed + _POSITION.pack(partition, offset) + topic.encode()
 
     @classmethod
     def unpack(cls, data: bytes) -> Tombstone:
         """Read the journal's bytes."""
         until_ms, timestamp_ms, offset, source = _LAYOUT.unpack_from(data)
-        path, _, stamp = data[_LAYOUT.size :].partition(_BEHIND_PATH)
-        replicated_ms = _STAMP.unpack(stamp)[0] if stamp else timestamp_ms
-        return cls(until_ms, timestamp_ms, offset, source, path, replicated_ms)
+        path, _, more = data[_LAYOUT.size :].partition(_BEHIND_PATH)
+        replicated_ms = _STAMP.unpack_from(more)[0] if more else timestamp_ms
+        position = None
+        if len(more) > _STAMP.size:
+            partition, offset_there = _POSITION.unpack_from(more, _STAMP.size)
+            position = partition, more[_STAMP.size + _POSITION.size :].decode(), offset_there
+        return cls(until_ms, timestamp_ms, offset, source, path, replicated_ms, position)

@@ -13,7 +13,7 @@ from lapse.core.lifetime import CE_EXPIRYTIME, EXPIRES_AT_MS, NEVER
 from lapse.core.reason import Reason
 from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.core.sow import journal
-from lapse.core.sow.origin import ORIGIN, path_of
+from lapse.core.sow.origin import ORIGIN, ORIGIN_BOOKMARK, bookmark_of, path_of
 from lapse.core.sow.record import HEAD, HEAD_BYTES, facts_of, unpack_headers
 from lapse.core.sow.step import (
     EventRecord,
@@ -111,9 +111,9 @@ class SowOutput(ShardOutput):
         block = entries[0][HEAD_BYTES : HEAD_BYTES + facts_of(entries[0]).headers_bytes]
         if not all(one.startswith(block, HEAD_BYTES) for one in (entries[len(entries) // 2], entries[-1])):
             return None  # most records have different headers
-        count, tail, path = self._said(block) if block else (0, b"", b"")
-        if path and path_too:
-            count, tail = count + 1, tail + packed_header(ORIGIN, path)
+        count, tail, origin = self._said(block) if block else (0, b"", b"")
+        if origin and path_too:
+            count, tail = count + 2, tail + origin
         titles = columns.Titles(before[1] + _BOOKMARK, _TIMESTAMP, _EXPIRES_AT)
         data, ends = columns.states(keys, entries, block, _prefixes(sources), titles, (before[0] + count, tail), skip)
         return PackedRun(data, ends) if ends[0] and (np.diff(ends) > 0).all() else None
@@ -166,19 +166,19 @@ class SowOutput(ShardOutput):
             expiry = b"%d" % deadline_ms
             count, tail = 3, tail + _EXPIRES_AT + VARINT[len(expiry)] + expiry
         if block:
-            more, passed_on, path = self._said(block)
+            more, passed_on, origin = self._said(block)
             count, tail = count + more, tail + passed_on
-            if path:
-                count, tail = count + 1, tail + packed_header(ORIGIN, path)
+            if origin:
+                count, tail = count + 2, tail + origin
         return VARINT[count] + _BOOKMARK, tail
 
     def _said(self, block: bytes) -> tuple[int, bytes, bytes]:
-        """Return the headers that are passed on of a block, number and bytes, and how the record was replicated."""
+        """Return the headers that are passed on of a block, number and bytes, and the two of a replicated record."""
         said = self._blocks.get(block)
         if said is None:
             headers = unpack_headers(block)
             passed_on = _passed_on(headers)
-            said = len(passed_on), packed_headers(passed_on), path_of(headers)
+            said = len(passed_on), packed_headers(passed_on), _origin(headers)
             if len(block) <= _BLOCK_BYTES:
                 if len(self._blocks) >= _BLOCKS:
                     self._blocks.clear()
@@ -384,6 +384,12 @@ def _tombstone(removal: StateDelete | None) -> bytes:
         if path:
             headers.append((ORIGIN, path))
     return NULL + VARINT[len(headers)] + packed_headers(headers)
+
+
+def _origin(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
+    """Return the two headers that tell how a record was replicated; empty if it was published here."""
+    path = path_of(headers)
+    return packed_headers([(ORIGIN, path), (ORIGIN_BOOKMARK, bookmark_of(headers))]) if path else b""
 
 
 def _prefixes(sources: Sequence[tuple[str, int]]) -> list[bytes]:

@@ -183,16 +183,73 @@ def test_an_update_that_is_over_on_arrival_ends_the_same_on_both_sides(known: bo
 
 
 @pytest.mark.feature("S10")
-def test_of_an_update_that_was_never_seen_only_its_end_is_told_and_it_takes_what_was_before() -> None:
-    for stamp, remains in [(4, True), (5, True), (6, False)]:
-        desk = Desk(shard_of())
-        bring(desk, {"n": 1}, 5, 10, lapse_ttl_ms=0)
-        desk.ask("subscribe", 11, subscription="s")
-        step = bring(desk, None, stamp, 20, lapse_operation="expired")
-        assert bool(desk.select(30)) is remains
-        assert [one.kind for one in step.events] == [EventKind.EXPIRED] * (not remains)
+@pytest.mark.parametrize(
+    ("stamp", "path", "remains"),
+    [
+        *((4, "A", True), (6, "A", False), (6, "B", False)),
+        pytest.param(5, "A", False, id="it came behind the record, in one millisecond"),
+        *((5, "B", False), (5, "0", True)),
+    ],
+)
+def test_of_an_update_that_was_never_seen_only_its_end_is_told_and_it_takes_what_was_before(
+    stamp: int, path: str, remains: bool
+) -> None:
+    desk = Desk(shard_of())
+    bring(desk, {"n": 1}, 5, 10, lapse_ttl_ms=0)
+    desk.ask("subscribe", 11, subscription="s")
+    step = bring(desk, None, stamp, 20, path=path, lapse_operation="expired")
+    assert bool(desk.select(30)) is remains
+    assert [one.kind for one in step.events] == [EventKind.EXPIRED] * (not remains)
+
+
+@pytest.mark.feature("S10")
+def test_the_end_of_an_update_that_was_never_seen_needs_no_record() -> None:
     empty = Desk(shard_of())
     assert not bring(empty, None, 5, 10, lapse_operation="expired").events
+
+
+@pytest.mark.feature("S10", "S3", "C47")
+def test_a_delete_by_command_and_a_scheduled_update_count_although_the_clock_of_what_is_there_is_ahead() -> None:
+    for is_replaced in (False, True):
+        desk = Desk(shard_of())
+        bring(desk, {"n": 1}, 3_600_000, 10)
+        if is_replaced:
+            desk.put("k", {"n": 2}, 15)
+        desk.put("k", {"n": 3}, 16, lapse_enqueue_at_ms=T + 20)
+        desk.advance(20)
+        assert desk.select(20) == [{"n": 3}]
+        desk.crash(21)
+        step = desk.ask("sow_delete", 22, keys=(b"k",))
+        assert step.answers[0].counts == (("removed", 1), ("skipped", 0))
+        ((_, _, left),) = state_records(step)
+        assert left is not None
+        assert left.timestamp_ms > T + 3_600_000, "or other deployments would keep the record"
+        bring(desk, {"n": 1}, 3_600_000, 30, path="B,A")
+        assert desk.select(30) == []
+
+
+@pytest.mark.feature("S10", "C88")
+def test_what_is_ahead_elsewhere_hides_no_update_that_another_partition_brings() -> None:
+    desk = Desk(shard_of(added_partitions=True))
+    bring(desk, {"n": 1}, 3_600_000, 10)
+    for at, partition in [(20, 0), (30, 1), (40, 0)]:
+        desk.put("k", {"n": at}, at, partition=partition)
+        assert desk.select(at) == [{"n": at}]
+    bring(desk, None, 7_200_000, 50)
+    for at, partition in [(60, 1), (70, 0)]:
+        desk.put("k", {"n": at}, at, partition=partition)
+        assert desk.select(at) == [{"n": at}]
+
+
+@pytest.mark.feature("S10")
+def test_an_update_stamped_before_the_one_that_it_replaces_is_told_as_no_earlier() -> None:
+    """Two producers' clocks are apart. Another deployment ignores what is earlier than its record."""
+    here, there = Desk(shard_of()), Desk(shard_of())
+    for at, number in [(100, 1), (95, 2)]:
+        ((_, entry, _),) = state_records(here.put("k", {"n": number}, at))
+        assert entry is not None
+        bring(there, {"n": number}, facts_of(entry).timestamp_ms - T, 110)
+    assert there.select(120) == [{"n": 2}]
 
 
 @pytest.mark.feature("S10", "L12")

@@ -1,7 +1,7 @@
 """Deployments that replicate a SOW topic hold the same records once the links have caught up (S10, C56).
 
-Three shards, and links as `lapse replicate` makes them, which may be away while Kafka compacts what they read. Each
-deployment acts at instants of its own: of two updates of one millisecond that one which expires cannot be told later.
+Three shards, and links as `lapse replicate` makes them, which may be away while Kafka compacts what they read. Clocks
+of deployments may be apart, by hours too. Several updates may share a millisecond, at one deployment and at several.
 """
 
 from __future__ import annotations
@@ -10,23 +10,24 @@ import json
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lapse.core.lifetime import NEVER
 from lapse.core.sow.field_path import parse as path
-from lapse.core.sow.origin import path_of
+from lapse.core.sow.origin import bookmark_of, path_of
 from lapse.core.sow.record import facts_of, headers_of, payload_of
 from lapse.core.sow.step import Step
 from lapse.replication.translation import Translation, Upstream
 from support.suite.at_length import examples
 from unit.core.sow.make import Desk, T, shard_of, state_records
 
-SIDES, KEYS = range(3), range(2)
+SIDES, KEYS = range(3), range(3)
 TURN = 30
 """A turn of all deployments, ms."""
 
 AWAY_MS = 60_000
+HOURS_MS = 3 * 3_600_000
 LINKS = {
     "all": [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)],
     "ring": [(0, 1), (1, 2), (2, 0)],
@@ -38,23 +39,39 @@ class Replica:
     """One deployment: a shard, and the compacted topic that it writes."""
 
     def __init__(self, number: int, keys_in_payloads: bool, ahead_ms: int) -> None:
+        """Make a deployment, whose clock is `ahead_ms` ahead."""
         self.name, self._several = "ABC"[number], keys_in_payloads
         more = {"key": (path("/k"),)} if keys_in_payloads else {}
-        self._desk = Desk(shard_of(remembers_removed=True, tombstone_ms=3_600_000, **more))
-        self._offset_ms = 10 * number + ahead_ms
+        self._desk = Desk(shard_of(remembers_removed=True, tombstone_ms=10 * HOURS_MS, **more))
+        self._ahead_ms = ahead_ms
         self.compacted: list[Upstream] = []
-        self.at = 0
+        self.turn = self._acts = 0
+        self._latest = dict.fromkeys(KEYS, -1)
+
+    @property
+    def at(self) -> int:
+        return TURN * self.turn + self._ahead_ms
 
     def until(self, turn: int) -> None:
         """Let time pass up to a turn."""
-        self.at = TURN * turn + self._offset_ms
+        self.turn = turn
         self._note(self._desk.advance(self.at))
 
     def act(self, what: str, key: int, delay: int) -> None:
-        """Do something with a key."""
+        """Do something with a key. It counts here, whatever other deployments said of the key (S10)."""
+        self._do(what, key, delay)
+        if what in ("put", "delete", "sow_delete", "delta") and self._latest[key] < self.at:
+            held = [one for one in self._desk.select(self.at) if one["k"] == key]
+            mine = [self._acts] if what == "delta" else [f"{self.name}{self._acts}"] if what == "put" else []
+            assert [one[self.name if what == "delta" else "by"] for one in held] == mine
+        self._latest[key] = max(self._latest[key], self.at + (TURN * delay if what == "scheduled" else 0))
+
+    def _do(self, what: str, key: int, delay: int) -> None:
         record_key = self._record_key(key)
-        payload: dict[str, object] | None = {"k": key, "by": f"{self.name}{self.at}"}
+        self._acts += 1
+        payload: dict[str, object] | None = {"k": key, "by": f"{self.name}{self._acts}"}
         headers: dict[str, object] = {}
+        at = self.at
         if what == "sow_delete":
             self._note(self._desk.ask("sow_delete", self.at, keys=(record_key,)))
             return
@@ -70,16 +87,18 @@ class Replica:
         elif what == "scheduled":
             headers = {"lapse_enqueue_at_ms": T + self.at + TURN * delay}
         elif what == "delta":
-            payload, headers = {"k": key, self.name: self.at}, {"lapse_command": "delta"}
+            payload, headers = {"k": key, self.name: self._acts}, {"lapse_command": "delta"}
+        elif what == "behind":
+            at -= TURN * delay
         partition = delay % 2 if self._several else key
         named = record_key if payload is None or not self._several else None
-        self._note(self._desk.put(named, payload, self.at, partition=partition, **headers))
+        self._note(self._desk.put(named, payload, at, partition=partition, **headers))
 
     def bring(self, other: Replica, rows: Sequence[Upstream]) -> None:
         """Take what a link brings."""
         translation = Translation(other.name, self.name)
         for upstream in rows:
-            row = translation.translate(upstream, T + self.at)
+            row = translation.translate(upstream, T + TURN * self.turn)
             if row is not None:
                 partition = next(key for key in KEYS if self._record_key(key) == row.key)
                 headers = {name.replace("-", "_"): value for name, value in row.headers}
@@ -97,6 +116,10 @@ class Replica:
             headers: list[tuple[str, bytes | None]] = []
             if entry is not None:
                 facts, origin = facts_of(entry), path_of(headers_of(entry))
+                if origin:
+                    headers.append(("lapse-origin-bookmark", bookmark_of(headers_of(entry))))
+                bookmark = self._desk.shard.state.bookmark(facts.source, facts.offset)
+                headers.append(("lapse-bookmark", str(bookmark).encode()))
                 headers.append(("lapse-timestamp-ms", b"%d" % facts.timestamp_ms))
                 if facts.deadline_ms != NEVER:
                     headers.append(("lapse-expires-at-ms", b"%d" % facts.deadline_ms))
@@ -110,25 +133,54 @@ class Replica:
             if origin:
                 headers.append(("lapse-origin", origin))
             payload = None if entry is None else payload_of(entry)
-            self.compacted.append(Upstream(key, payload, headers, T + self.at))
+            self.compacted.append(Upstream(key, payload, headers, T + TURN * self.turn))
 
 
-ACTS = ("put", "put", "delete", "sow_delete", "short", "over", "scheduled", "delta", "crash", "carry", "carry")
+ACTS = (
+    *("put", "put", "behind", "delete", "sow_delete", "short", "over", "scheduled", "delta", "crash"),
+    *("carry", "carry", "carry"),
+)
+Act = tuple[str, int, int, int]
+"""What, at which deployment, with which key, and with which delay. `turn` lets time pass."""
+
+NEXT: list[Act] = [("turn", 0, 0, 1)]
 
 
-@pytest.mark.feature("S10", "C56", "C46", "C47")
+@pytest.mark.feature("S10", "C56", "C46", "C47", "C88")
 @settings(max_examples=examples(600))
 @given(
-    st.lists(st.tuples(st.sampled_from(ACTS), st.sampled_from(SIDES), st.sampled_from(KEYS), st.integers(1, 5))),
+    st.lists(
+        st.tuples(
+            st.sampled_from((*ACTS, *["turn"] * 6)), st.sampled_from(SIDES), st.sampled_from(KEYS), st.integers(1, 5)
+        ),
+        max_size=60,
+    ),
     st.sampled_from(sorted(LINKS)),
     st.booleans(),
     st.booleans(),
-    st.sampled_from([0, 4 * TURN]),
+    st.tuples(*[st.sampled_from([0, 10, 4 * TURN, HOURS_MS])] * 3),
+)
+@example(  # a delta here replaces what a link brought to the same partition, from where the clock is ahead
+    acts=[
+        *(("put", 0, 0, 1), *NEXT, ("carry", 0, 0, 3), *NEXT, ("delta", 1, 0, 1), *NEXT, ("carry", 0, 0, 1)),
+        ("put", 2, 0, 2),
+    ],
+    links="ring",
+    keys_in_payloads=True,
+    is_long=False,
+    ahead_ms=(0, 4 * TURN, 10),
+)
+@example(  # two producers' clocks are apart by little
+    acts=[("put", 0, 0, 1), ("behind", 0, 0, 1)],
+    links="all",
+    keys_in_payloads=False,
+    is_long=False,
+    ahead_ms=(0, 0, 0),
 )
 def test_whatever_happens_all_hold_the_same_in_the_end(
-    acts: list[tuple[str, int, int, int]], links: str, keys_in_payloads: bool, is_long: bool, ahead_ms: int
+    acts: list[Act], links: str, keys_in_payloads: bool, is_long: bool, ahead_ms: tuple[int, int, int]
 ) -> None:
-    sides = [Replica(number, keys_in_payloads, ahead_ms if number == 1 else 0) for number in SIDES]
+    sides = [Replica(number, keys_in_payloads, ahead_ms[number]) for number in SIDES]
     read = dict.fromkeys(LINKS[links], 0)
 
     def carry(link: tuple[int, int], turn: int) -> bool:
@@ -138,20 +190,23 @@ def test_whatever_happens_all_hold_the_same_in_the_end(
         rows = source.compacted[read[link] :]
         read[link] += len(rows)
         # Kafka may have removed what was replaced ten seconds ago.
-        old = T + max(source.at, target.at) - 10_000
+        old = T + TURN * turn - 10_000
         last = {row.key: place for place, row in enumerate(rows) if row.written_at_ms <= old}
         target.bring(source, [row for place, row in enumerate(rows) if place >= last.get(row.key, 0)])
         return bool(rows)
 
-    turn = 0
-    for turn, (what, number, key, delay) in enumerate(acts, 1):
-        if what == "carry":
+    turn = 1
+    for what, number, key, delay in acts:
+        if what == "turn":
+            turn += 1
+        elif what == "carry":
             carry(LINKS[links][delay % len(read)], turn)
         else:
             sides[number].until(turn)
             sides[number].act(what, key, delay)
-    for _ in range(2):
-        turn += AWAY_MS // TURN if is_long else 10
+    # A deadline stated where the clock is ahead comes later elsewhere.
+    for wait_ms in (AWAY_MS if is_long else 10 * TURN, 2 * HOURS_MS):
+        turn += wait_ms // TURN
         for side in sides:
             side.until(turn)
         while sum(carry(link, turn) for link in read):

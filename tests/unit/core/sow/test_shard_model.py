@@ -17,7 +17,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from lapse.core.lifetime import NEVER
 from lapse.core.reason import Reason
-from lapse.core.sow.record import facts_of, payload_of
+from lapse.core.sow.record import facts_of, payload_of, published_ms
 from lapse.core.sow.step import Kind, Step
 from support.suite.at_length import examples
 from unit.core.sow.make import Desk, T, shard_of
@@ -263,7 +263,11 @@ class ShardLife(RuleBasedStateMachine):
         assert {name[1:] for name in entries} == set(self.oracle.rows)
         for name, entry in entries.items():
             row, facts = self.oracle.rows[name[1:]], facts_of(entry)
-            assert (facts.deadline_ms, facts.timestamp_ms, facts.offset) == (row.deadline, row.stamp, row.offset)
+            assert (facts.deadline_ms, published_ms(entry, facts), facts.offset) == (
+                row.deadline,
+                row.stamp,
+                row.offset,
+            )
             assert json.loads(payload_of(entry)) == row.doc
         assert self.desk.compacted == {name[1:]: payload_of(entry) for name, entry in entries.items()}
 

@@ -96,5 +96,18 @@ def test_records_of_the_state_in_one_piece_are_those_one_by_one(records, headers
         assert run(changes) is None
 
 
+@pytest.mark.feature("S8", "S10")
+def test_a_replicated_record_says_on_the_compacted_topic_where_it_was_published() -> None:
+    block = pack_headers([(ORIGIN, b"east"), ("lapse-origin-bookmark", b"prices:0:7"), ("lapse-published-ms", b"1")])
+    changes = {journal.RECORD + b"k": pack(Facts(NEVER, T, 1, 3, 0, len(block)), block, b"{}")}
+    ((_, _, headers),) = rows_of(SowOutput("prices", 0, 3, "", 1).state(changes, {}, [("prices", 0)]).records)
+    assert dict(headers) == {
+        "lapse-bookmark": b"prices:0:3",
+        "lapse-timestamp-ms": b"%d" % T,
+        "lapse-origin": b"east",
+        "lapse-origin-bookmark": b"prices:0:7",
+    }
+
+
 ABOUT_THE_MESSAGE = {"lapse-kind", "lapse-subscription", "lapse-epoch", "lapse-operation", "lapse-reasons"}
 """Headers that a message for a subscriber has, and a record of the compacted topic has not."""
