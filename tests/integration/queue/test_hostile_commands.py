@@ -115,6 +115,8 @@ def test_records_with_deep_long_and_odd_parts_are_letters_or_messages_and_stop_n
             write(here.servers, stem, [good], headers=headers, key=LONG if headers == () else None, **COMPRESSED)
     for one in OF_SOW_TOPICS:
         write(here.servers, prices, [good], headers=[(one, b"\xff" * 900_000)], **COMPRESSED)
+    for stem in (name, prices):
+        write(here.servers, stem, [bytes(50 << 20)], key=b"k", **COMPRESSED)  # two kilobytes in Kafka
     with SowClient(prices, connection=here.connection) as client:
         until(lambda: [one.value for one in client.query("/n = 7")] == [good], "the good one", 60)
     with here.subscriber("hostile", 50, filter="LENGTH(/symbol) > 3") as subscriber:
@@ -123,13 +125,18 @@ def test_records_with_deep_long_and_odd_parts_are_letters_or_messages_and_stop_n
             got.append(delivery.value)
             delivery.acknowledge()
     assert sorted(got) == sorted([UNREADABLE["a long key"][0], *[good] * 5])
-    told = [dict(one.headers() or ()) for one in here.letters("prices", len(UNREADABLE) + len(stated) + 2)]
-    undecodable = [*told[: len(UNREADABLE)], *told[-2:]]
-    for letter, text in zip(undecodable, [*(text for _, text in UNREADABLE.values()), *OF_SOW_TOPICS], strict=True):
+    letters = here.letters("prices", len(UNREADABLE) + len(stated) + 3)
+    told = [dict(one.headers() or ()) for one in letters]
+    undecodable = [*told[: len(UNREADABLE)], *told[-3:]]
+    texts = [*(text for _, text in UNREADABLE.values()), *OF_SOW_TOPICS, "uncompressed"]
+    for letter, text in zip(undecodable, texts, strict=True):
         assert letter["lapse-reasons"] == b"undecodable"
         assert text in letter["__dlq.errors.message"].decode()
-    invalid = [dict(one.headers() or ()) for one in here.letters("hostile", len(stated))]
-    for letter in (*invalid, *told[len(UNREADABLE) : -2]):
+    assert letters[-1].value() is None, "Kafka has it"
+    *invalid, unread = (dict(one.headers() or ()) for one in here.letters("hostile", len(stated) + 1))
+    assert unread["lapse-reasons"] == b"undecodable"
+    assert b"uncompressed" in unread["__dlq.errors.message"]
+    for letter in (*invalid, *told[len(UNREADABLE) : -3]):
         assert letter["lapse-reasons"] == b"invalid_lifetime"
     assert max(len(letter["__dlq.errors.message"]) for letter in (*invalid, *told)) <= 1_000, "nothing is echoed whole"
     assert here.depth("hostile")["depth"] == len(UNREADABLE) - 1, "what no filter can read stays, for whoever takes all"

@@ -10,6 +10,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from lapse.runtime.kafka.batch_rows import rows_of
 from lapse.runtime.kafka.checksum import CheckedRecords, crc32c
+from lapse.runtime.kafka.decompression import plain
 from lapse.runtime.kafka.fetched_rows import FetchedRows
 
 BASE = 40
@@ -42,6 +43,6 @@ def both(data: bytes) -> tuple[list[Any], FetchedRows]:
     """Read the records as objects, and in columns."""
     ((batch, _),) = batches(data)
     ((other, (at, stop)),) = batches(data)
-    rows = rows_of(data, at, stop, other)
+    rows = rows_of(*plain(data, at, stop), other)
     assert rows is not None
     return list(batch), rows

@@ -1,47 +1,34 @@
-"""Reads the heads of fetched RecordBatches, and decompresses their records with aiokafka's codecs."""
+"""Reads the heads of fetched RecordBatches."""
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable
-from typing import Any, Final
-
-from aiokafka.codec import gzip_decode, lz4_decode, snappy_decode, zstd_decode
+from typing import Final
 
 from lapse.runtime.kafka.batch_body import BatchBody
-
-_HEAD: Final = struct.Struct(">q8xB4xhiqqqhii")
-"""The head of a RecordBatch: base offset, magic, attributes, last offset delta, first and latest timestamp (ms),
-producer id and epoch, sequence, count."""
-
-_MAGIC: Final = 2
-_CODEC: Final = 0x07
-"""The bits of the attributes with the codec."""
+from lapse.runtime.kafka.decompression import CODEC, HEAD, MAGIC
 
 _BY_THE_BROKER: Final = 0x08
 """The bit of the attributes that says that the broker set one timestamp for all, the latest."""
 
-_DECODE: Final[dict[int, Callable[[bytes], Any]]] = {1: gzip_decode, 2: snappy_decode, 3: lz4_decode, 4: zstd_decode}
-"""The decompressing function of each codec."""
-
 
 def body_of(data: bytes, at: int, stop: int, least: int = 0) -> BatchBody | None:
-    """Read the head of a RecordBatch, and decompress its records; return None for an unknown format or codec.
+    """Read the head of a RecordBatch; return None for an unknown format, or a batch that is compressed.
 
     Args:
         data: the bytes of a fetch.
         at: where the batch begins.
         stop: where it ends.
-        least: return None, before decompression, if there are fewer records.
+        least: return None if there are fewer records.
     """
-    base_offset, magic, attributes, _, first_ms, latest_ms, *_, count = _HEAD.unpack_from(data, at)
-    if magic != _MAGIC or count < least:
+    base_offset, magic, attributes, _, first_ms, latest_ms, *_, count = HEAD.unpack_from(data, at)
+    if magic != MAGIC or attributes & CODEC or count < least:
         return None
-    at += _HEAD.size
-    if codec := attributes & _CODEC:
-        if codec not in _DECODE:
-            return None
-        data = bytes(_DECODE[codec](data[at:stop]))
-        at, stop = 0, len(data)
     append_ms = latest_ms if attributes & _BY_THE_BROKER else None
-    return BatchBody(data, at, stop, count, base_offset, first_ms, append_ms)
+    return BatchBody(data, at + HEAD.size, stop, count, base_offset, first_ms, append_ms)
+
+
+def unread_range(data: bytes, at: int) -> tuple[range, int, int]:
+    """Return the offsets of a RecordBatch, the timestamp of all that is known of it, ms, and who set it (0 or 1)."""
+    base_offset, _, attributes, last_delta, first_ms, latest_ms, *_ = HEAD.unpack_from(data, at)
+    by_the_broker = bool(attributes & _BY_THE_BROKER)
+    return range(base_offset, base_offset + last_delta + 1), latest_ms if by_the_broker else first_ms, by_the_broker

@@ -21,7 +21,7 @@ from confluent_kafka import KafkaException
 
 from lapse.runtime.kafka.bounded_close import bounded_close
 from lapse.runtime.kafka.offsets_asked import next_read
-from lapse.runtime.shard.inbox import Reader
+from lapse.runtime.shard.reader import Reader
 from lapse.runtime.shard.runner import Runner
 from lapse.runtime.topics.topic_id import TopicIds
 from lapse.runtime.tp import TP

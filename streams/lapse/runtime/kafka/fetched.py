@@ -5,26 +5,32 @@ aiokafka's own code still decides which records count as read, and which transac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, Final
 
 import numpy as np
 from aiokafka.consumer import fetcher
+from aiokafka.record.memory_records import MemoryRecords
 
+from lapse.runtime.kafka.batch_codec import unread_range
 from lapse.runtime.kafka.batch_rows import rows_of
 from lapse.runtime.kafka.checksum import CheckedRecords
+from lapse.runtime.kafka.decompression import TooManyBytesError, codec_of, plain
 from lapse.runtime.kafka.fetched_rows import FetchedRows, joined
 from lapse.runtime.kafka.odd_headers import readable
+from lapse.runtime.kafka.read_record import UnreadRecord
 
 Record = Any
 """aiokafka's `DefaultRecord`, which has no types. It has no topic and no partition."""
 
-
 _BLOCK_RECORDS: Final = 1_000
 """The most records in a block. A RecordBatch may have a hundred thousand, and other tasks would wait while all of
 their objects are made (C60)."""
+
+_TAKEN_BYTES: Final = 16 << 20
+"""From so many bytes on that were decompressed, what follows is taken in the next turn. A fetch of a megabyte can have
+thousands of batches, each of which takes so much memory (C60)."""
 
 _ROWS_PER_FEW: Final = 32
 """For so many records in columns, one RecordBatch with few records is read into columns as well. As objects these few
@@ -42,16 +48,22 @@ class _Block:
 
 
 class _Batch:
-    """A RecordBatch whose iterator returns a few blocks."""
+    """A RecordBatch whose iterator returns a few blocks.
 
-    __slots__ = ("_batch", "_records", "_rows")
+    Args:
+        batch: aiokafka's batch.
+        of: the batches of the fetch.
+        at: where the batch begins in their bytes.
+        stop: where it ends.
+    """
 
-    def __init__(
-        self, batch: Any, records: Callable[[], Iterator[Record]], rows: Callable[[Any], FetchedRows | None] | None
-    ) -> None:
+    __slots__ = ("_at", "_batch", "_of", "_stop")
+
+    def __init__(self, batch: Any, of: _Batches, at: int, stop: int) -> None:
         self._batch = batch
-        self._records = records
-        self._rows = rows
+        self._of = of
+        self._at = at
+        self._stop = stop
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batch, name)
@@ -61,13 +73,31 @@ class _Batch:
         return next(self._batch)
 
     def __iter__(self) -> Iterator[_Block]:
-        rows = None if self._rows is None else self._rows(self._batch)
+        batch, data, at, stop = self._batch, self._of.data, self._at, self._stop
+        if codec_of(data, at):
+            try:
+                data, at, stop = plain(data, at, stop)
+            except TooManyBytesError as error:
+                yield from _blocks(_unread(data, at, str(error)))
+                return
+            batch = MemoryRecords(data).next_batch()
+            self._of.decompressed_bytes += stop
+        rows = self._of.rows(data, at, stop, batch)
         if rows is not None:
             yield _Block(rows)
-            return
-        left = self._records()
-        while records := list(islice(left, _BLOCK_RECORDS)):
-            yield _Block(records)
+        else:
+            yield from _blocks(readable(batch, data, at, stop))
+
+
+def _blocks(left: Iterator[Record]) -> Iterator[_Block]:
+    while records := list(islice(left, _BLOCK_RECORDS)):
+        yield _Block(records)
+
+
+def _unread(data: bytes, at: int, why: str) -> Iterator[UnreadRecord]:
+    """Yield a record without content for each offset of a RecordBatch."""
+    offsets, timestamp_ms, timestamp_type = unread_range(data, at)
+    return (UnreadRecord(offset, timestamp_ms, timestamp_type, why) for offset in offsets)
 
 
 class _Batches:
@@ -76,11 +106,17 @@ class _Batches:
     Args:
         records: the batches, verified.
         in_columns: whether their records are wanted in columns.
+
+    Attributes:
+        data: the bytes of the fetch.
+        decompressed_bytes: how many bytes batches had after decompression.
     """
 
-    __slots__ = ("_in_columns", "_records", "_rows_apart")
+    __slots__ = ("_in_columns", "_records", "_rows_apart", "data", "decompressed_bytes")
 
     def __init__(self, records: CheckedRecords, in_columns: bool) -> None:
+        self.data = records.data
+        self.decompressed_bytes = 0
         self._records = records
         self._in_columns = in_columns
         self._rows_apart = 0
@@ -92,13 +128,11 @@ class _Batches:
 
     def next_batch(self) -> _Batch:
         """Return the next batch."""
-        batch, where = self._records.next_batch(), (self._records.data, *self._records.last)
-        return _Batch(
-            batch, partial(readable, batch, *where), partial(self._rows, *where) if self._in_columns else None
-        )
+        return _Batch(self._records.next_batch(), self, *self._records.last)
 
-    def _rows(self, data: bytes, at: int, stop: int, batch: Any) -> FetchedRows | None:
-        rows = rows_of(data, at, stop, batch)
+    def rows(self, data: bytes, at: int, stop: int, batch: Any) -> FetchedRows | None:
+        """Return the records of a batch in columns; None if that is not wanted, or not possible."""
+        rows = rows_of(data, at, stop, batch) if self._in_columns else None
         if rows is not None:
             self._rows_apart += len(rows)
         elif self._rows_apart >= _ROWS_PER_FEW:
@@ -135,13 +169,16 @@ class FetchedRecords(fetcher.PartitionRecords):
         blocks: list[Sequence[Record]] = [self._ahead] if self._ahead else []
         are_last = False
         count, self._ahead = len(self._ahead), ()
-        while most is None or count < most:
+        end_bytes = self._records.decompressed_bytes + _TAKEN_BYTES
+        while (most is None or count < most) and self._records.decompressed_bytes < end_bytes:
+            if blocks and _are_unread(blocks[-1]):
+                break
             block = next(self, None)
             if block is None:
                 are_last = True
                 break
-            if blocks and len(block) > _BLOCK_RECORDS and not isinstance(blocks[-1], FetchedRows):
-                self._ahead = block  # so many stay in columns, and are taken next
+            if blocks and _is_apart(block, blocks[-1]):
+                self._ahead = block
                 break
             blocks.append(block)
             count += len(block)
@@ -155,6 +192,16 @@ class FetchedRecords(fetcher.PartitionRecords):
             # The position must not be behind records that were not taken.
             self.next_fetch_offset = records[-1].offset + 1
         return records, False
+
+
+def _are_unread(records: Sequence[Record]) -> bool:
+    """Return whether these records were not read. They are taken apart from others, so that one look is enough."""
+    return type(records) is list and type(records[0]) is UnreadRecord
+
+
+def _is_apart(block: Sequence[Record], before: Sequence[Record]) -> bool:
+    """Return whether a block is not taken together with the one before it. So many records stay in columns."""
+    return _are_unread(block) or (len(block) > _BLOCK_RECORDS and not isinstance(before, FetchedRows))
 
 
 def joined_blocks(blocks: Sequence[Sequence[Record]]) -> Sequence[Record]:

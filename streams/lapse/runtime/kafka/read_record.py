@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 
 class ReadRecord(NamedTuple):
@@ -23,3 +23,26 @@ class ReadRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: list[tuple[str, bytes | None]]
+
+
+class UnreadRecord:
+    """A record of a RecordBatch that is too large to be decompressed. Kafka still has it; here it has no content.
+
+    Args:
+        offset: see `ReadRecord`.
+        timestamp: see `ReadRecord`; the same for all records of the batch.
+        timestamp_type: see `ReadRecord`.
+        why: why the batch is not read.
+    """
+
+    __slots__ = ("offset", "timestamp", "timestamp_type", "why")
+
+    key: ClassVar[None] = None
+    value: ClassVar[None] = None
+    headers: ClassVar[tuple[()]] = ()
+
+    def __init__(self, offset: int, timestamp: int, timestamp_type: int, why: str) -> None:
+        self.offset = offset
+        self.timestamp = timestamp
+        self.timestamp_type = timestamp_type
+        self.why = why

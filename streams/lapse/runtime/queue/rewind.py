@@ -14,6 +14,7 @@ from lapse.core.queue.rewind.rewinding import RewindRequest
 from lapse.core.queue.rewind.rewinds import Rewind, Span
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
+from lapse.runtime.kafka.read_record import UnreadRecord
 from lapse.runtime.queue.recovery_point import begin_offsets
 from lapse.runtime.queue.sweep_horizon import SweepHorizon
 from lapse.runtime.shard.command_authorizer import Admitted
@@ -168,7 +169,9 @@ class RunningRewind:
             record = self._waiting[number].popleft()
             taken += 1
             judged += len(record.value or b"") if rewind.filter else 0
-            if self._is_set_aside(sources[number].topic, sources[number].partition, record.offset):
+            if isinstance(record, UnreadRecord) or self._is_set_aside(
+                sources[number].topic, sources[number].partition, record.offset
+            ):
                 continue
             if runs and runs[-1][0] == number:
                 runs[-1][1].append(record)

@@ -4,46 +4,28 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.lifetime import NEVER
 from lapse.protocol.tick import TICK_KEY
+from lapse.runtime.kafka.read_record import UnreadRecord
 from lapse.runtime.shard.command_pile import CommandPile
 from lapse.runtime.shard.deaths import STOPPED
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.merged_order import MergedOrder
 from lapse.runtime.shard.pause import Pauses
+from lapse.runtime.shard.reader import Reader
 from lapse.runtime.shard.sweeps import Sweeps, earlier, sweeps
+from lapse.runtime.shard.waiting_sizes import WaitingSizes
 from lapse.runtime.tp import TP
 
 _STEP_BYTES: Final = 1 << 18
 """A step with more bytes of changes takes no further commands, since its changes must fit into one RecordBatch."""
 
 _SATURATED_RECORDS: Final = 50_000
+_SATURATED_BYTES: Final = 64 << 20
 _LEAST_SATURATED_RECORDS: Final = 2_000
-
-
-class Reader(Protocol):
-    """The part of a consumer that an inbox uses."""
-
-    def received(self, reader: object, tp: TP, offset: int) -> None:
-        """Note that a shard has received everything below `offset`, and reads on from there."""
-
-    def finished(self, reader: object, offsets: Mapping[TP, int]) -> None:
-        """Note that a shard has made everything before these offsets durable."""
-
-    def saturate(self, reader: object, tp: TP) -> None:
-        """Leave a partition out of the fetch, because a shard cannot keep up with it."""
-
-    def fetch_caught_up(self, reader: object, tp: TP | None = None) -> None:
-        """Fetch one partition, or all, for a shard that has caught up."""
-
-    def forget(self, reader: object) -> None:
-        """Forget a shard that is given up."""
-
-    async def next_offset(self, tp: TP) -> int:
-        """Return the offset that will be read next."""
 
 
 class Inbox:
@@ -96,6 +78,9 @@ class Inbox:
         self._on_news = on_news
         self._batches: dict[TP, deque[Sequence[Any]]] = {tp: deque() for tp in sorted(positions)}
         self._waiting = 0
+        self._unread: dict[TP, int] = {}
+        """Per source, the offset of the last record without content that was received. Up to it, each is looked at."""
+        self._sizes = WaitingSizes()
         self._merge_until = dict(merge_until or {}) if machine.merged_by_time else {}
         self._merged_by_time = MergedOrder()
         self._pauses = pauses
@@ -142,9 +127,12 @@ class Inbox:
         self.received[tp] = records[-1].offset + 1
         self._reader.received(self, tp, self.received[tp])
         self._batches[tp].append(records)
+        if type(records[0]) is UnreadRecord:
+            self._unread[tp] = records[-1].offset
         if tp != self.commands:
             self._waiting += len(records)
-            if self._piled_up(tp) > self._room_for(tp):
+            self._sizes.add(tp, records)
+            if self._piled_up(tp) > self._room_for(tp) or self._sizes.waiting(self.processed) > _SATURATED_BYTES:
                 self._reader.saturate(self, tp)
         elif self._sweeps is not None:
             self._sweeps.note(records)
@@ -329,12 +317,14 @@ class Inbox:
         """Hand messages over, one by one if some may have stopped the worker; return how many the machine took."""
         machine, (topic, partition) = self._machine, tp
         under_way, first, last = machine.under_way, records[0].offset, records[-1].offset
-        if not under_way.is_suspect(topic, partition, first, last):
+        if first > self._unread.get(tp, -1) and not under_way.is_suspect(topic, partition, first, last):
             with under_way.noted(topic, partition, first, last):
                 return machine.arrive(topic, partition, records)
         for at, record in enumerate(records):
             with under_way.noted(topic, partition, record.offset, record.offset):
-                if under_way.is_set_aside(topic, partition, record.offset):
+                if isinstance(record, UnreadRecord):
+                    machine.set_aside(topic, partition, record, record.why)
+                elif under_way.is_set_aside(topic, partition, record.offset):
                     machine.set_aside(topic, partition, record, STOPPED)
                 elif not machine.arrive(topic, partition, [record]):
                     return at
@@ -396,6 +386,8 @@ class Inbox:
     def fetch_caught_up(self, taken: int) -> None:
         """Fetch partitions again if few messages are left, after `taken` records were taken; commands may need them."""
         self._pile.look(self._machine.waits_for_ends)
+        if self._sizes.waiting(self.processed) > _SATURATED_BYTES // 2:
+            return
         if taken and self._machine.merged_by_time:
             for tp in self.sources:
                 if self._piled_up(tp) < self._room_for(tp) // 2:

@@ -22,11 +22,12 @@ from lapse.runtime.shard.deliveries_under_way import DeliveriesUnderWay
 from lapse.runtime.shard.effect_writer import EffectWriter
 from lapse.runtime.shard.effects import Effects
 from lapse.runtime.shard.gate import ArrivalGate, Gate
-from lapse.runtime.shard.inbox import Inbox, Reader
+from lapse.runtime.shard.inbox import Inbox
 from lapse.runtime.shard.intake import Intake
 from lapse.runtime.shard.log_reader import LogReader
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.pause import Pauses
+from lapse.runtime.shard.reader import Reader
 from lapse.runtime.shard.removed_log import RemovedLog
 from lapse.runtime.shard.step_turns import StepTurns
 from lapse.runtime.shard.taken_over import TakenOver

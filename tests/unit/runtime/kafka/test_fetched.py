@@ -1,20 +1,25 @@
 """Records that are taken batch by batch are those that aiokafka takes one by one, and so is where it stands then."""
 
+import gzip
 import struct
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
+from aiokafka import TopicPartition
 from aiokafka.consumer.fetcher import READ_COMMITTED, READ_UNCOMMITTED
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
+from aiokafka.record.memory_records import MemoryRecords
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse.runtime.kafka.checksum import CheckedRecords, crc32c
+from lapse.runtime.kafka.decompression import plain
 from lapse.runtime.kafka.fetched import FetchedPartition, FetchedRecords
+from lapse.runtime.kafka.read_record import UnreadRecord
 
 PartitionRecords, FetchResult = FetchedRecords.__mro__[1], FetchedPartition.__mro__[1]
 """aiokafka's own."""
@@ -177,6 +182,64 @@ def test_records_of_an_old_format_are_read(magic: int) -> None:
     found = taken((FetchedRecords, FetchedPartition), *told, of=offset_and_value)
     assert found == taken((PartitionRecords, FetchResult), *told, of=offset_and_value)
     assert found[0] == ([(1, b"old")], 2)
+
+
+def _compressed(codec: str, base: int, *values: bytes) -> bytes:
+    builder = DefaultRecordBatchBuilder(2, (CODECS | {"snappy": 2})[codec], 0, -1, -1, -1, 1 << 30)
+    for at, value in enumerate(values):
+        builder.append(at, 1_000 + at, None, value, [])
+    batch = bytearray(builder.build())
+    struct.pack_into(">q", batch, 0, base)
+    return _whole(batch)
+
+
+@pytest.mark.feature("X7", "C60")
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_a_batch_of_a_few_bytes_is_not_decompressed_beyond_a_limit(codec: str) -> None:
+    far_too_large = bytes(150 << 20) if codec == "snappy" else bytes(40 << 20)  # snappy makes little of it
+    data = b"".join(
+        (_compressed(codec, 0, b"a"), _compressed(codec, 1, far_too_large, b"b"), _compressed(codec, 3, b"c", b"d"))
+    )
+    found = FetchedRecords(TopicPartition("t", 0), CheckedRecords(data), [], 0, None, None, True, READ_COMMITTED)
+    before, unread, behind = (found.take(None)[0] for _ in range(3))
+    assert [(one.offset, one.value) for one in before] == [(0, b"a")]
+    assert [(type(one), one.offset, one.timestamp, one.value) for one in unread] == [
+        (UnreadRecord, offset, 1_000, None) for offset in (1, 2)
+    ]
+    assert "uncompressed" in unread[0].why
+    assert [(one.offset, one.value) for one in behind] == [(3, b"c"), (4, b"d")]
+    assert found.next_fetch_offset == 5
+
+
+@pytest.mark.feature("X7", "C60")
+def test_a_batch_that_cannot_be_decompressed_is_not_read() -> None:
+    damaged = bytearray(_compressed("zstd", 0, b"a" * 100))
+    damaged[-20:] = b"x" * 20
+    data = _whole(damaged) + _compressed("zstd", 1, b"b")
+    found = FetchedRecords(TopicPartition("t", 0), CheckedRecords(data), [], 0, None, None, True, READ_COMMITTED)
+    assert [type(one) for one in found.take(None)[0]] == [UnreadRecord]
+    assert [one.value for one in found.take(None)[0]] == [b"b"]
+
+
+@pytest.mark.feature("X7", "C60")
+def test_of_many_batches_that_become_large_only_some_are_taken_in_a_turn() -> None:
+    """A fetch of a megabyte has thousands of such batches: together they took all memory of the machine."""
+    data = b"".join(_compressed("zstd", offset, bytes(6 << 20)) for offset in range(7))
+    found = FetchedRecords(TopicPartition("t", 0), CheckedRecords(data), [], 0, None, None, True, READ_COMMITTED)
+    turns = [found.take(None) for _ in range(3)]
+    assert [[one.offset for one in some] for some, _ in turns] == [[0, 1, 2], [3, 4, 5], [6]]
+    assert [are_last for _, are_last in turns] == [False, False, True]
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_gzip_in_members_is_one_text(split: bool) -> None:
+    """Kafka's own reader takes them one behind the other."""
+    batch = _compressed("gzip", 0, b"a" * 50)
+    text = gzip.decompress(batch[61:])
+    members = [text[:20], text[20:]] if split else [text]
+    data = batch[:61] + b"".join(map(gzip.compress, members)) + bytes(9)
+    found, at, stop = plain(data, 0, len(data))
+    assert [one.value for one in MemoryRecords(found[at:stop]).next_batch()] == [b"a" * 50]
 
 
 def _whole(batch: bytearray) -> bytes:

@@ -28,6 +28,7 @@ from lapse.protocol.header import OF_LETTERS
 from lapse.runtime.kafka import batch_rows, columns
 from lapse.runtime.kafka.batch_rows import rows_of
 from lapse.runtime.kafka.checksum import CheckedRecords, crc32c
+from lapse.runtime.kafka.decompression import plain
 from lapse.runtime.kafka.fetched import FetchedRecords, joined_blocks
 from lapse.runtime.kafka.fetched_rows import FetchedRows
 from lapse.runtime.kafka.packed_run import PackedRun
@@ -155,7 +156,7 @@ def test_rows_are_packed_in_another_order(records: list[Any], chance: Random, mo
 @given(st.lists(_RECORDS, min_size=1, max_size=4), st.lists(st.sampled_from(_CODECS), min_size=4, max_size=4))
 def test_rows_of_several_batches_are_one(logs: list[list[Any]], codecs: list[int]) -> None:
     data = b"".join(encoded(log, codec, base=1_000 * at) for at, (log, codec) in enumerate(zip(logs, codecs)))  # noqa: B905  # codecs are enough
-    parts = [rows_of(data, at, stop, batch) for batch, (at, stop) in batches(data)]
+    parts = [rows_of(*plain(data, at, stop), batch) for batch, (at, stop) in batches(data)]
     whole = joined_blocks([part for part in parts if part is not None])
     assert isinstance(whole, FetchedRows)
     expected = [fields(one) for batch, _ in batches(data) for one in batch]
