@@ -9,9 +9,12 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaConnectionError, KafkaTimeoutError
 from confluent_kafka import KafkaError, KafkaException
 
+from lapse.protocol.header import EPOCH, epoch_of
+from lapse.runtime.journal.changelog_reader import ChangelogReader
 from lapse.runtime.shard.log import Record
 from lapse.runtime.shard.log_reader import LogReader
 from lapse.runtime.topics.topic_id import TopicIds
+from lapse.runtime.tp import TP
 
 pytestmark = pytest.mark.feature("C60")
 
@@ -97,5 +100,76 @@ def test_a_reader_at_the_end_of_a_log_asks_for_nothing_until_it_is_asked(
             assert (await read(3_900, 3_900))[0] == 3_900
             assert not sought, "what is near is read up to"
         await reader.stop()
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("C52")
+def test_a_silent_leader_holds_up_what_is_read_from_it_only(
+    kafka: str, create_topic: Callable[..., str], unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One lock for all partitions kept every entity of the worker waiting for half a minute."""
+    topics = [create_topic(unique(stem)) for stem in ("silent", "well")]
+
+    async def run() -> None:
+        reader, answers = LogReader(kafka, {}, TopicIds({"bootstrap.servers": kafka})), asyncio.Event()
+        asked = asyncio.Event()
+        async with AIOKafkaProducer(bootstrap_servers=kafka) as producer:
+            for topic in topics:
+                await producer.send_and_wait(topic, b"one")
+        plain = reader._read_on
+
+        async def silent(consumer: Any, tp: TopicPartition, *rest: Any) -> Sequence[Record]:
+            if tp.topic == topics[0]:
+                asked.set()
+                await answers.wait()
+            return await plain(consumer, tp, *rest)
+
+        monkeypatch.setattr(reader, "_read_on", silent)
+        waiting = asyncio.create_task(reader.read(topics[0], 0, 0, 0))
+        async with asyncio.timeout(30):
+            await asked.wait()
+            assert [one.value for one in await reader.read(topics[1], 0, 0, 0)] == [b"one"]
+            assert await reader.ends([TP(topics[1], 0)]) == {TP(topics[1], 0): 1}
+            assert await reader.offset_at([TP(topics[1], 0)], 0) == {TP(topics[1], 0): 0}
+            await reader.release(topics[1], 0)
+        assert not waiting.done()
+        answers.set()
+        assert [one.value for one in await waiting] == [b"one"]
+        await reader.stop()
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("Q16", "C41")
+def test_the_epoch_of_the_last_delivery_is_found_behind_what_others_wrote(
+    kafka: str, create_topic: Callable[..., str], unique: Callable[[str], str]
+) -> None:
+    """With the epoch 0 a new changelog began at one that readers of the deliveries pass over for ever."""
+    topic = create_topic(unique("deliveries"))
+
+    async def run() -> None:
+        reader = ChangelogReader(kafka, {})
+
+        async def epoch() -> int:
+            return await reader.search_back(topic, 0, lambda record: epoch_of(dict(record.headers)))
+
+        assert await epoch() == 0
+        async with (
+            AIOKafkaProducer(bootstrap_servers=kafka) as producer,
+            AIOKafkaProducer(bootstrap_servers=kafka, transactional_id=unique("foreign")) as foreign,
+        ):
+            for number in (6, 7):
+                await producer.send_and_wait(topic, b"", headers=[(EPOCH, b"%d" % number)])
+            async with foreign.transaction():
+                for sent in [await foreign.send(topic, b"foreign", partition=0) for _ in range(300)]:
+                    await sent
+            assert await epoch() == 7
+            await foreign.begin_transaction()
+            await foreign.send_and_wait(topic, b"stays open", partition=0)
+            await producer.send_and_wait(topic, b"", headers=[(EPOCH, b"8")])
+            assert await epoch() == 8
+            await foreign.abort_transaction()
+        await reader.rest()
 
     asyncio.run(run())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -25,6 +25,9 @@ _SILENT_FOR_S: Final = 30.0
 
 _RECORDS: Final = 2_000
 """How many records are processed before other shards have a turn (C90)."""
+
+_SEARCHED_RECORDS: Final = 100
+"""How many records are looked at first from the end backwards."""
 
 
 class ChangelogReader:
@@ -80,10 +83,7 @@ class ChangelogReader:
             KafkaError: for example, no leader of the partition answers.
         """
         tp = TopicPartition(topic, partition)
-        bounds = (await self._bounds.of([tp])).get(tp)
-        if bounds is None:
-            raise LeaderNotAvailableError(f"{topic}, partition {partition}: no leader says where it begins and ends")
-        begin, end = bounds
+        begin, end = await self._bounds_of(tp)
         if into.next_offset > end:
             # The topic was deleted and created again: what was kept of the old one is invalid.
             into.latest.clear()
@@ -92,18 +92,11 @@ class ChangelogReader:
             into.next_offset = into.epoch = into.contested = 0
         position = max(into.next_offset, begin)
         if position < end:
-            async with self._borrowed() as consumer:
-                consumer.assign([tp])
-                consumer.seek(tp, position)
-                heard = time.monotonic()
-                while position < end:
-                    if time.monotonic() - heard > _SILENT_FOR_S:
-                        raise KafkaTimeoutError(f"{topic}, partition {partition}: nothing comes from {position} on")
+            async with contextlib.aclosing(self._lots(tp, position, end)) as lots:
+                async for lot, at in lots:
                     taken: list[tuple[bytes, bytes | None]] = []
-                    for records in (await consumer.getmany(timeout_ms=200, max_records=_RECORDS)).values():
+                    for records in lot:
                         taken += into.take_all(records)
-                    if (at := next_read(consumer, tp)) > position:
-                        heard = time.monotonic()
                     if at >= 0:
                         into.next_offset = position = at
                     await asyncio.sleep(0)
@@ -112,6 +105,55 @@ class ChangelogReader:
         into.next_offset = max(position, end)
         if keep is not None:
             keep([])
+
+    async def _bounds_of(self, tp: TopicPartition) -> tuple[int, int]:
+        bounds = (await self._bounds.of([tp])).get(tp)
+        if bounds is None:
+            raise LeaderNotAvailableError(
+                f"{tp.topic}, partition {tp.partition}: no leader says where it begins and ends"
+            )
+        return bounds
+
+    async def _lots(
+        self, tp: TopicPartition, position: int, end: int
+    ) -> AsyncGenerator[tuple[list[Sequence[Any]], int], None]:
+        """Yield the records of a partition up to its end, and where the next ones begin; -1 if that is not known."""
+        async with self._borrowed() as consumer:
+            consumer.assign([tp])
+            consumer.seek(tp, position)
+            heard = time.monotonic()
+            while position < end:
+                if time.monotonic() - heard > _SILENT_FOR_S:
+                    raise KafkaTimeoutError(f"{tp.topic}, partition {tp.partition}: nothing comes from {position} on")
+                got = await consumer.getmany(timeout_ms=200, max_records=_RECORDS)
+                if (at := next_read(consumer, tp)) > position:
+                    heard = time.monotonic()
+                position = at if at >= 0 else position
+                yield list(got.values()), at
+
+    async def search_back(self, topic: str, partition: int, number_of: Callable[[Any], int]) -> int:
+        """Return the greatest number among the last records of a partition that have one; 0 if none has.
+
+        Markers, and records of open transactions, are passed.
+
+        Args:
+            topic: the topic.
+            partition: its partition.
+            number_of: returns the number of a record; 0 if it has none.
+
+        Raises:
+            KafkaError: for example, no leader of the partition answers.
+        """
+        tp = TopicPartition(topic, partition)
+        begin, behind = await self._bounds_of(tp)
+        count, found = _SEARCHED_RECORDS, 0
+        while behind > begin and not found:
+            first = max(begin, behind - count)
+            async with contextlib.aclosing(self._lots(tp, first, behind)) as lots:
+                async for lot, _ in lots:
+                    found = max([found, *(number_of(record) for records in lot for record in records)])
+            behind, count = first, min(2 * count, _RECORDS)
+        return found
 
     async def end(self, topic: str, partition: int) -> int | None:
         """Return where a partition ends now, records of open transactions included; None if no leader answers."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Any, Final
@@ -70,7 +71,8 @@ class LogReader:
         }
         self._consumers: dict[TopicPartition, AIOKafkaConsumer] = {}
         self._next: dict[TopicPartition, int] = {}
-        self._lock = asyncio.Lock()
+        self._locks: defaultdict[TopicPartition, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """One for each partition, so that a silent leader holds up what is read from it only (C52)."""
         self._missing: set[str] = set()
         self._ends = SharedQuestion(self._ask_ends)
         self._begins = SharedQuestion(self._ask_begins)
@@ -87,7 +89,7 @@ class LogReader:
             TimeoutError: no broker answers.
         """
         tp, began = TopicPartition(topic, partition), time.monotonic()
-        async with self._lock:
+        async with self._locks[tp]:
             if tp not in self._consumers and await self._is_gone(topic):
                 return []
             while True:
@@ -187,10 +189,9 @@ class LogReader:
 
     async def _written_since(self, tps: Iterable[TP], instant_ms: int) -> dict[TP, int]:
         """Return the first offset at or after an instant, ms since the epoch, of partitions that have one."""
-        async with self._lock:
-            consumer = await self._consumer(_NO_PARTITION)
-            places = [TopicPartition(*tp) for tp in tps]
-            found = await consumer.offsets_for_times(dict.fromkeys(places, instant_ms)) if places else {}
+        consumer = await self._asker()
+        places = [TopicPartition(*tp) for tp in tps]
+        found = await consumer.offsets_for_times(dict.fromkeys(places, instant_ms)) if places else {}
         return {TP(*tp): at.offset for tp, at in found.items() if at is not None}
 
     async def offset_at(self, tps: Iterable[TP], instant_ms: int) -> dict[TP, int]:
@@ -245,8 +246,7 @@ class LogReader:
 
         One silent leader must not delay the others (C52).
         """
-        async with self._lock:
-            consumer = await self._consumer(_NO_PARTITION)
+        consumer = await self._asker()
         await self._note_missing(self._missing)
         there = [tp for tp in tps if tp.topic not in self._missing]
         if not there:
@@ -267,6 +267,11 @@ class LogReader:
             return
         self._missing = (self._missing | topics) - there
 
+    async def _asker(self) -> AIOKafkaConsumer:
+        """Return the consumer that only asks for offsets."""
+        async with self._locks[_NO_PARTITION]:
+            return await self._consumer(_NO_PARTITION)
+
     async def _consumer(self, tp: TopicPartition) -> AIOKafkaConsumer:
         consumer = self._consumers.get(tp)
         if consumer is None:
@@ -283,9 +288,10 @@ class LogReader:
 
     async def release(self, topic: str, partition: int) -> None:
         """Disconnect from a partition."""
-        async with self._lock:
-            consumer = self._consumers.pop(TopicPartition(topic, partition), None)
-            self._next.pop(TopicPartition(topic, partition), None)
+        tp = TopicPartition(topic, partition)
+        async with self._locks[tp]:
+            consumer = self._consumers.pop(tp, None)
+            self._next.pop(tp, None)
             if consumer is not None:
                 await bounded_close(consumer)
 
@@ -296,8 +302,7 @@ class LogReader:
 
     async def stop(self) -> None:
         """Disconnect from all partitions."""
-        for tp in list(self._consumers):
-            await self.release(tp.topic, tp.partition)
+        await asyncio.gather(*(self.release(tp.topic, tp.partition) for tp in list(self._consumers)))
 
 
 def _from(first: int, records: Sequence[Record]) -> Sequence[Record]:
