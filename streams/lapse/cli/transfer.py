@@ -7,6 +7,7 @@ import logging
 import signal
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,8 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from lapse.cli import cluster
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.runtime.worker_log import TextFormatter, begin
-from lapse_client.error import LapseError, UnknownEntity
-from lapse_client.kafka.fault import LACKS_RIGHT
+from lapse_client.error import LapseError
 from lapse_client.queue.queue import Queue
 
 if TYPE_CHECKING:
@@ -190,15 +190,16 @@ def _follow(link: Link, source: Connection, queue: str, there: Connection) -> No
     """Hand over new messages until Ctrl-C or SIGTERM. While a side does not answer, try again.
 
     Raises:
-        LapseError: at the start, one of the queues is missing, or a right is.
+        LapseError: one of the queues is missing, or a right is.
         KafkaException: a right is missing.
     """
     from confluent_kafka import KafkaException
 
     from lapse.transfer.follower import Follower
+    from lapse.transfer.retries import Retries
 
     begin(TextFormatter("%(asctime)s %(levelname)s %(message)s"))
-    stopping, begun = threading.Event(), False
+    stopping, retries = threading.Event(), Retries()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     while not stopping.is_set():
@@ -209,19 +210,15 @@ def _follow(link: Link, source: Connection, queue: str, there: Connection) -> No
                 try:
                     follower.follow(stopping)
                 finally:
-                    begun = begun or follower.begun
+                    if follower.begun:
+                        retries.note_begun()
         except (LapseError, KafkaException) as error:
-            if _is_final(error, begun):
+            now_s = time.monotonic()
+            if retries.is_final(error, now_s):
                 raise
-            logger.warning("%s; trying again", error)
+            if retries.is_new(error, now_s):
+                logger.warning("%s; trying again", error)
             stopping.wait(_AGAIN_S)
-
-
-def _is_final(error: Exception, begun: bool) -> bool:
-    """Return whether another try is useless: a right is missing, or a queue was missing at the start."""
-    if isinstance(error, LapseError):
-        return not begun and type(error) in (LapseError, UnknownEntity)
-    return error.args[0].code() in LACKS_RIGHT
 
 
 def _log_handed(count: int) -> None:

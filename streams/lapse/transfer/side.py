@@ -8,6 +8,7 @@ from types import TracebackType
 
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command
+from lapse_client.error import UnknownEntity
 from lapse_client.kafka.connection import Connection
 from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
 from lapse_client.session.conversation import Conversation
@@ -36,7 +37,11 @@ class Side:
         self._conversation: Conversation | None = None
 
     def __enter__(self) -> Side:
-        shards = self.connection.shards("queue", self.queue)
+        try:
+            shards = self.connection.shards("queue", self.queue)
+        except UnknownEntity as error:
+            error.args = (f"{self.connection.bootstrap_servers}: {error}",)
+            raise
         self.cluster = str(self.connection.admin().list_topics(timeout=METADATA_TIMEOUT_S).cluster_id)
         self._conversation = self._opened.enter_context(Conversation(self.connection, self.queue, shards))
         (answer,) = self._conversation.ask([0], Command(command="depth"), self._timeout_s)

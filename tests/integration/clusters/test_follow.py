@@ -1,6 +1,7 @@
 """`lapse transfer --follow` between two real deployments: messages go where consumers wait, whatever is killed."""
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator
 
@@ -8,9 +9,11 @@ import pytest
 
 from lapse.embedded import EmbeddedKafka
 from support.kafka.log import until
+from support.processes import fork_server
 from support.processes.deployment import Deploy, broker_now_ms
 from support.processes.sides import Consumer, Sides
 from support.suite import command
+from support.suite.at_length import AT_LENGTH
 
 QUEUES = {
     "orders": {"expiration": "enabled", "partitions": 2, "lease_period": "10m"},
@@ -205,3 +208,29 @@ def test_what_cannot_be_followed_is_refused(options: list[str], told: str) -> No
     done = command.run("transfer", "orders", "--to", "localhost:1", *options)
     assert done.returncode != 0
     assert told in done.stderr
+
+
+@pytest.mark.feature("Q26", "X7")
+@pytest.mark.skipif(not AT_LENGTH, reason="it takes ten seconds; test_retries.py has the rule")
+def test_it_ends_when_the_queue_there_was_deleted_and_stays_away(sides: Sides) -> None:
+    log = sides.here.directory / "ended.log"
+    with log.open("ab") as output:
+        follower = fork_server.start(
+            ["-m", "lapse", "transfer", *sides.command("short", "--follow")], output, os.environ
+        )
+    try:
+        with Consumer(sides.there, "short", 5):
+            sides.here.write("short", "1")
+            until(lambda: sides.here.depth("short")["depth"] == 0, "it works", 60)
+        logged = len(log.read_text("utf-8"))
+        name = sides.there.name("short")
+        done = command.run("queue", "delete", name, "-b", sides.there.servers, "--force", "--yes")
+        assert done.returncode == 0, done.stderr
+        sides.here.write("short", "2")
+        assert follower.wait(60) == 1
+    finally:
+        follower.kill()
+    told = log.read_text("utf-8")[logged:]
+    assert told.count("WARNING") <= 3, told
+    assert f"Error: {sides.there.servers}: there is no queue '{name}'" in told
+    until(lambda: sides.here.depth("short")["available"] == 1, "it is back")

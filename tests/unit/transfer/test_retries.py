@@ -1,0 +1,43 @@
+"""When a process that follows gives up, and what it logs until then."""
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from lapse.transfer.retries import Retries
+from lapse_client.error import AnswerTimeout, EntityDeleted, LapseError, UnknownEntity
+
+UNKNOWN = UnknownEntity("queue", "orders", [])
+DELETED = EntityDeleted("orders", "deleted")
+SILENT = AnswerTimeout("orders", "transfer", [0], 30)
+DOWN = KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+
+@pytest.mark.feature("Q26", "X7")
+def test_a_queue_that_is_away_ends_it_at_the_start_at_once_and_later_after_ten_seconds() -> None:
+    assert Retries().is_final(UNKNOWN, 0)
+    retries = Retries()
+    retries.note_begun()
+    found = [retries.is_final(one, at) for one, at in [(DELETED, 5), (UNKNOWN, 6), (UNKNOWN, 14.9), (UNKNOWN, 15)]]
+    assert found == [False, False, False, True]
+    retries.note_begun()  # it was created anew
+    assert not retries.is_final(UNKNOWN, 16)
+    assert not retries.is_final(SILENT, 20)
+    assert not retries.is_final(UNKNOWN, 27)
+
+
+@pytest.mark.feature("Q26", "X7")
+def test_what_may_pass_is_tried_again_and_a_missing_right_is_not() -> None:
+    retries = Retries()
+    assert not retries.is_final(SILENT, 0)
+    assert not retries.is_final(DOWN, 0)
+    assert retries.is_final(LapseError("a right is missing"), 0)
+    retries.note_begun()
+    assert not retries.is_final(LapseError("there is no answer"), 1)
+    assert retries.is_final(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)), 1)
+
+
+@pytest.mark.feature("Q26", "X7")
+def test_the_same_error_is_logged_once_in_a_minute() -> None:
+    retries = Retries()
+    times = [(UNKNOWN, 0), (UNKNOWN, 1), (DELETED, 2), (UNKNOWN, 3), (UNKNOWN, 59), (UNKNOWN, 60), (UNKNOWN, 61)]
+    assert [retries.is_new(*one) for one in times] == [True, False, True, False, False, True, False]
