@@ -7,9 +7,9 @@ The bookmark of a message that a rewind brought back has its generation after th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from lapse.core.generation import (
     FIRST_REWOUND,
@@ -20,11 +20,15 @@ from lapse.core.generation import (
     position_of,
 )
 
-_RANGE: Final = re.compile(
+_FORM: Final = (
     r"(?P<topic>[A-Za-z0-9._-]{1,249}):(?P<partition>\d{1,10}):(?P<first>\d{1,19})"
-    r"(?:-(?P<last>\d{1,19}))?(?:~(?P<generation>[1-9]\d{0,4}))?(?:#(?P<count>\d{1,10})(?:@(?P<epoch>\d{1,18}))?)?\Z",
-    re.ASCII,
+    r"(?:-(?P<last>\d{1,19}))?(?:~(?P<generation>[1-9]\d{0,4}))?(?:#(?P<count>\d{1,10})(?:@(?P<epoch>\d{1,18}))?)?"
 )
+_RANGE: Final = re.compile(_FORM + r"\Z", re.ASCII)
+_LINES: Final = re.compile(f"^{_FORM}$", re.ASCII | re.MULTILINE)
+
+RangeFields: TypeAlias = tuple[str, int, int, int, int | None, int | None]
+"""The fields of a `BookmarkRange`."""
 
 
 class Bookmark(NamedTuple):
@@ -162,6 +166,33 @@ def ranges(messages: Iterable[tuple[Bookmark, int | None]]) -> list[BookmarkRang
                 continue
         joined.append(BookmarkRange(bookmark.topic, bookmark.partition, bookmark.offset, bookmark.offset, count))
     return joined
+
+
+def parse_fields(texts: Sequence[str]) -> list[RangeFields]:
+    """Parse ranges, as `BookmarkRange.parse` parses each, and return their fields. Many take a third of the time.
+
+    Raises:
+        ValueError: a text has another form; see `BookmarkRange.parse`.
+    """
+    lines = "\n".join(texts)
+    found = _LINES.findall(lines)
+    if len(found) == len(texts) == lines.count("\n") + 1:
+        fields: list[RangeFields] = [
+            (
+                topic,
+                int(partition),
+                int(first),
+                int(last or first),
+                int(count) if count else None,
+                int(epoch) if epoch else None,
+            )
+            for topic, partition, first, last, generation, count, epoch in found
+            if not generation
+        ]
+        if len(fields) == len(texts) and all(one[2] <= one[3] < FIRST_REWOUND for one in fields):
+            return fields
+    ranges = [BookmarkRange.parse(text) for text in texts]
+    return [(one.topic, one.partition, one.first, one.last, one.delivery_count, one.epoch) for one in ranges]
 
 
 def runs(offsets: list[int]) -> Iterator[tuple[int, int]]:

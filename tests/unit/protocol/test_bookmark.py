@@ -1,5 +1,6 @@
 """Bookmarks and ranges of them."""
 
+import re
 from itertools import pairwise
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse.core.generation import FIRST_REWOUND, MOST_GENERATIONS, position_of
-from lapse.protocol.bookmark import Bookmark, BookmarkRange, ranges
+from lapse.protocol.bookmark import Bookmark, BookmarkRange, parse_fields, ranges
 
 TOPICS = st.from_regex(r"[A-Za-z0-9._-]{1,20}", fullmatch=True)
 BOOKMARKS = st.builds(
@@ -49,6 +50,30 @@ def test_a_generation_is_part_of_the_name_and_a_range_stays_in_its_own():
 def test_anything_else_is_refused_with_the_text_and_what_is_wrong(text):
     with pytest.raises(ValueError, match="bookmark"):
         BookmarkRange.parse(text)
+    with pytest.raises(ValueError, match="bookmark"):
+        parse_fields(["t:0:1", text, "t:0:2"])
+
+
+@pytest.mark.feature("Q8", "C13", "C61")
+@given(st.lists(st.builds(
+    lambda name, more, count, epoch: str(name) + more + count + epoch * bool(count),
+    st.builds(Bookmark, TOPICS, st.integers(0, 99), st.integers(0, 50)),
+    st.sampled_from(["", "", "-60", "-60", "~3", f"-{FIRST_REWOUND}", "-1"]),
+    st.sampled_from(["", "#1", "#1", "#2"]),
+    st.sampled_from(["", "@7"]),
+), max_size=6))  # fmt: skip
+def test_many_are_read_as_each_of_them(texts):
+    def fields(text):
+        one = BookmarkRange.parse(text)
+        return one.topic, one.partition, one.first, one.last, one.delivery_count, one.epoch
+
+    try:
+        expected = [fields(text) for text in texts]
+    except ValueError as fault:
+        with pytest.raises(ValueError, match=re.escape(str(fault))):
+            parse_fields(texts)
+    else:
+        assert parse_fields(texts) == expected
 
 
 @pytest.mark.parametrize("text", ["t:0:1-2", "t:0:1#3"])

@@ -341,10 +341,19 @@ def where_of(cuts: list[tuple[int, int]]) -> Where:
     if len(cuts) == 1:
         return slice(*cuts[0])
     edges = np.array(cuts, np.intp)
-    counts = edges[:, 1] - edges[:, 0]
+    return where_between(edges[:, 0], edges[:, 1])
+
+
+def where_between(firsts: NDArray[np.int64], stops: NDArray[np.int64]) -> Where:
+    """Return the slots of ascending, disjoint cuts, given as columns of first slots and slots after the last."""
+    counts = stops - firsts
+    total = int(counts.sum())
+    if total == int(stops[-1]) - int(firsts[0]):
+        return slice(int(firsts[0]), int(stops[-1]))
     # Shift of each cut: its first slot less the number of slots before it. The n-th slot is n plus its shift.
-    shifts = edges[:, 0] - np.concatenate(([0], np.cumsum(counts)[:-1]))
-    return np.arange(int(counts.sum())) + np.repeat(shifts, counts)
+    shifts = firsts - np.cumsum(counts) + counts
+    slots: NDArray[np.intp] = np.arange(total) + np.repeat(shifts, counts)
+    return slots
 
 
 def slots_of(where: Where) -> NDArray[np.intp]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -14,7 +13,7 @@ from lapse.core.queue.segments.segment import SIZE
 from lapse.core.queue.settlement.settlement import Claim, Outcome
 from lapse.core.queue.state import QueueState
 from lapse.core.shard.refused import CommandRefused
-from lapse.protocol.bookmark import BookmarkRange
+from lapse.protocol.bookmark import parse_fields
 from lapse.protocol.command import Command
 
 READ_AT_ONCE: Final = 2_000
@@ -28,10 +27,6 @@ SEGMENT_WORK: Final = 20
 
 MOST_REPEATED: Final = 1_000_000
 """A command may name at most twice as many messages as the shard may hold, plus this number (X7)."""
-
-
-_FEW: Final = 1_000
-"""Below this number claims are compared one by one, since most commands name messages in order."""
 
 
 class NamedSettlement:
@@ -64,6 +59,7 @@ class NamedSettlement:
         self._order: NDArray[np.intp] | None = None
         """The claims' indexes in the command, in the order of settling; None if that is the command's."""
         self._claims: list[Claim] | None = None
+        self._work: tuple[NDArray[np.int64], NDArray[np.bool_]] | None = None
         self._at = 0
         self._part: list[Claim] = []
         self._numbers: list[NDArray[np.intp]] = []
@@ -91,11 +87,10 @@ class NamedSettlement:
     def _read(self, most: int) -> None:
         command, begin = self._command, len(self._named)
         try:
-            ranges = [BookmarkRange.parse(text) for text in command.bookmarks[begin : begin + most]]
+            claims = [Claim(*fields) for fields in parse_fields(command.bookmarks[begin : begin + most])]
         except ValueError as error:
             self._fault = CommandRefused(f"{command.command}: {error}")
             return
-        claims = [Claim(one.topic, one.partition, one.first, one.last, one.delivery_count, one.epoch) for one in ranges]
         self._named += claims
         self._looks += sum(min(claim.last - claim.first + 1, self._there) for claim in claims)
         if len(self._named) > 1 and self._looks > 2 * self._there + MOST_REPEATED:
@@ -154,27 +149,37 @@ class NamedSettlement:
 
     def _part_end(self) -> int:
         """Return the end index of the next part, which holds at least one claim."""
-        claims, work, last = self._ordered(), 0, ("", 0, -1)
-        segments = len(self._state.segments)
-        for at in range(self._at, len(claims)):
-            topic, partition, first, end = claims[at][:4]
-            begun = min(end // SIZE - first // SIZE, segments) + (last != (topic, partition, first // SIZE))
-            work += 1 + SEGMENT_WORK * begun
-            if work > WORK_AT_ONCE and at > self._at:
-                return at
-            last = topic, partition, end // SIZE
-        return len(claims)
+        claims, at = self._ordered(), self._at
+        if at == len(claims):
+            return at
+        if self._work is None:
+            self._work = _work_of(claims, len(self._state.segments))
+        work, goes_on = self._work
+        # The first claim of a part begins a segment, even if the part before ended in it.
+        before = int(work[at - 1]) - (SEGMENT_WORK if goes_on[at] else 0) if at else 0
+        return max(int(np.searchsorted(work, before + WORK_AT_ONCE, "right")), at + 1)
+
+
+def _work_of(claims: Sequence[Claim], segments: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return the work on each claim with all before it, and whether it begins in the segment of the one before.
+
+    `segments` is the number of segments, which one claim cannot exceed.
+    """
+    sources, firsts, lasts = _places(claims)
+    begins, ends = firsts // SIZE, lasts // SIZE
+    goes_on = np.zeros(len(claims), bool)
+    goes_on[1:] = (sources[1:] == sources[:-1]) & (begins[1:] == ends[:-1])
+    begun = np.minimum(ends - begins, segments) + ~goes_on
+    return np.cumsum(1 + SEGMENT_WORK * begun), goes_on
 
 
 def _places(claims: Sequence[Claim | Outcome]) -> tuple[NDArray[np.intp], NDArray[np.int64], NDArray[np.int64]]:
     """Return columns of source, first and last offset. Sources are numbered by topic and partition."""
-    sources = {name: number for number, name in enumerate(sorted({claim[:2] for claim in claims}))}
-    numbers = np.array([sources[claim[:2]] for claim in claims], np.intp)
-    return (
-        numbers,
-        np.array([claim[2] for claim in claims], np.int64),
-        np.array([claim[3] for claim in claims], np.int64),
-    )
+    topics, partitions, firsts, lasts = ([claim[field] for claim in claims] for field in range(4))
+    names = list(zip(topics, partitions, strict=True))
+    sources = {name: number for number, name in enumerate(sorted(set(names)))}
+    numbers = np.zeros(len(claims), np.intp) if len(sources) == 1 else np.array([sources[name] for name in names])
+    return numbers, np.array(firsts, np.int64), np.array(lasts, np.int64)
 
 
 def _ascending(claims: list[Claim]) -> tuple[NDArray[np.intp] | None, bool]:
@@ -182,9 +187,9 @@ def _ascending(claims: list[Claim]) -> tuple[NDArray[np.intp] | None, bool]:
 
     The order is None if the claims are sorted already, or two overlap.
     """
-    if len(claims) < _FEW and all(one[:2] == other[:2] and one.last < other.first for one, other in pairwise(claims)):
-        return None, False
     sources, firsts, lasts = _places(claims)
+    if not sources.any() and bool((lasts[:-1] < firsts[1:]).all()):  # true for most commands
+        return None, False
     order = np.lexsort((firsts, sources))
     sources, firsts, lasts = sources[order], firsts[order], lasts[order]
     if ((sources[1:] == sources[:-1]) & (lasts[:-1] >= firsts[1:])).any():

@@ -266,16 +266,26 @@ def late_mask(some: NDArray[np.bool_], segment: Segment, where: Where, now_ms: i
     return late
 
 
-def outcomes_of(claims: Sequence[Claim], codes: NDArray[np.uint8]) -> list[Outcome]:
-    """Return the outcomes of consecutive claims of one source, given the result codes of all their messages."""
-    firsts = np.array([claim.first for claim in claims])
-    counts = np.array([claim.last for claim in claims]) - firsts + 1
+def outcomes_of(
+    claims: Sequence[Claim], firsts: NDArray[np.int64], counts: NDArray[np.int64], codes: NDArray[np.uint8]
+) -> list[Outcome]:
+    """Return the outcomes of consecutive claims of one source.
+
+    Args:
+        claims: the claims.
+        firsts: the first offset of each.
+        counts: the number of its messages.
+        codes: the result codes of all their messages.
+    """
+    topic, partition = claims[0][:2]
+    if bool((codes == codes[0]).all()):
+        result = RESULTS[codes[0]]
+        return [Outcome(topic, partition, claim[2], claim[3], result) for claim in claims]
     begins = np.cumsum(counts) - counts
     edges = np.unique(np.concatenate((begins, np.flatnonzero(np.diff(codes)) + 1)))
     of = np.searchsorted(begins, edges, "right") - 1
     offsets = firsts[of] + edges - begins[of]
     lasts = offsets + np.diff(edges, append=len(codes)) - 1
-    topic, partition = claims[0][:2]
     return [
         Outcome(topic, partition, first, last, RESULTS[code])
         for first, last, code in zip(offsets.tolist(), lasts.tolist(), codes[edges].tolist(), strict=True)

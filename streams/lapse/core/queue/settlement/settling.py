@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -23,14 +22,14 @@ from lapse.core.queue.life.message_state import State
 from lapse.core.queue.life.table import Guard, Trigger, route
 from lapse.core.queue.life.transitions import Transitions
 from lapse.core.queue.schedule.schedule import Schedule
-from lapse.core.queue.segments.segment import AVAILABLE, DELAYED, SIZE, Segment, Where, slots_of, where_of
+from lapse.core.queue.segments.segment import AVAILABLE, DELAYED, SIZE, Segment, Where, slots_of, where_between
 from lapse.core.queue.settlement import settlement
+from lapse.core.queue.settlement.claim_columns import ClaimColumns
 from lapse.core.queue.settlement.locator import Locator
 from lapse.core.queue.settlement.settlement import Claim, Outcome, Result, SettleAction
 from lapse.core.queue.step import Messages, Step
 from lapse.core.shard.event import ShardEvent
 
-_MOST_TOKEN: Final = 1 << 32
 _MOST_REMEMBERED: Final = 10_000
 """How many messages beyond the target depth a range may acknowledge, since each is a record in the journal."""
 
@@ -260,22 +259,21 @@ class Settling:
         Consecutive claims on ascending messages of one run are settled together, because none depends on the result of
         another, and one call for all is faster.
         """
-        waiting, looked = deque(claims), 0
-        if len(waiting) == 1:
-            yield waiting.popleft()
-        while waiting:
-            claim = waiting.popleft()
-            together = [claim]
-            if waiting and claim.last < waiting[0].first:
+        waiting, at, looked = list(claims), 0, 0
+        columns = ClaimColumns(waiting) if len(waiting) > 1 else None
+        while at < len(waiting):
+            claim, stop = waiting[at], at + 1
+            if columns is not None and columns.end_of_ascending(at) > stop:
                 standing = self._find_run(claim)
-                while standing and waiting and _continues_run(waiting[0], together[-1], standing):
-                    together.append(waiting.popleft())
-            if len(together) == 1:
+                if standing is not None:
+                    stop = columns.end_of_run(at, standing.offset + standing.count)
+                    if stop > at + 1:
+                        self._settle_together(asked, waiting[at:stop], columns, at, standing)
+            if stop == at + 1:
                 yield claim
-            else:
-                self._settle_together(asked, together)
+            at = stop
             if any(one.result is Result.STALE for one in asked.outcomes[looked:]):
-                yield from settlement.without_repeats(waiting, asked.outcomes)
+                yield from settlement.without_repeats(waiting[at:], asked.outcomes)
                 return
             looked = len(asked.outcomes)
 
@@ -286,19 +284,21 @@ class Settling:
             return None
         return self._state.sources[number].find_run(claim.first)
 
-    def _settle_together(self, asked: Settlement, claims: Sequence[Claim]) -> None:
-        """Settle several claims on messages of one run."""
-        standing = self._find_run(claims[0])
-        assert standing is not None
+    def _settle_together(
+        self, asked: Settlement, claims: Sequence[Claim], columns: ClaimColumns, at: int, standing: PlacedRun
+    ) -> None:
+        """Settle several claims on messages of one run; the first is the one at index `at` of the columns."""
         segment = self._state.segments[standing.place // SIZE]
         shift = standing.place - segment.base - standing.offset
-        where = where_of([(claim.first + shift, claim.last + shift + 1) for claim in claims])
-        tokens = [settlement.NO_TOKEN if claim.delivery_count is None else claim.delivery_count for claim in claims]
-        counts = [claim.last - claim.first + 1 for claim in claims]
-        codes = self._judge(asked, segment, where, np.repeat(np.array(tokens, np.int64), counts))
-        if asked.action is not SettleAction.RENEW:
+        firsts, lasts, tokens = (one[at : at + len(claims)] for one in (columns.firsts, columns.lasts, columns.tokens))
+        where, counts = where_between(firsts + shift, lasts + (shift + 1)), lasts - firsts + 1
+        token: int | NDArray[np.int64] | None = claims[0].delivery_count
+        if not bool((tokens == tokens[0]).all()):
+            token = np.repeat(tokens, counts)
+        codes = self._judge(asked, segment, where, token)
+        if asked.action is not SettleAction.RENEW and self._settings.traits.barrier is not None:
             self._spare_barriers(codes, segment, where, np.repeat([not claim.names_one for claim in claims], counts))
-        asked.outcomes.extend(settlement.outcomes_of(claims, codes))
+        asked.outcomes.extend(settlement.outcomes_of(claims, firsts, counts, codes))
         self._carry_out(asked, segment, slots_of(where)[codes == settlement.SETTLED])
         self._state.segments.make_room()
 
@@ -401,13 +401,3 @@ class Settling:
             first, last = max(claim.first, low), min(claim.last, high - 1)
             parts.append(claim._replace(first=first, last=last) if first <= last else None)
         return parts[0], parts[1], parts[2]
-
-
-def _continues_run(claim: Claim, before: Claim, standing: PlacedRun) -> bool:
-    """Return whether a claim is on later messages of the same run as another one, with the same epoch."""
-    return (
-        claim[:2] == before[:2]
-        and before.last < claim.first <= claim.last < standing.offset + standing.count
-        and claim.epoch == before.epoch
-        and max(claim.delivery_count or 0, before.delivery_count or 0) < _MOST_TOKEN
-    )
