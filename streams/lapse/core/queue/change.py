@@ -127,13 +127,29 @@ def join_places(places: Sequence[int] | NDArray[np.int64]) -> Places:
         return [(first, count)]
     at = np.asarray(places, np.int64)
     begins = np.concatenate([[0], np.flatnonzero(np.diff(at) != 1) + 1])
-    counts = np.diff(begins, append=count)
-    return list(zip(at[begins].tolist(), counts.tolist(), strict=True))
+    return _Ranges(at[begins], np.diff(begins, append=count))
+
+
+class _Ranges(list[tuple[int, int]]):
+    """Ranges of places that are also at hand in columns."""
+
+    __slots__ = ("columns",)
+
+    def __init__(self, firsts: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
+        super().__init__(zip(firsts.tolist(), counts.tolist(), strict=True))
+        self.columns = np.stack((firsts, counts))
+
+
+def columns_of(places: Places) -> NDArray[np.int64]:
+    """Return two rows: the first place of each range, and its number of places."""
+    if isinstance(places, _Ranges) and places.columns.shape[1] == len(places):
+        return places.columns
+    return np.array(places, np.int64).reshape(-1, 2).T
 
 
 def indexes_in(places: Places, wanted: NDArray[np.int64]) -> NDArray[np.intp]:
     """Return the index of each wanted place among all places of the ranges, beginning with 0."""
-    firsts, counts = np.array(places, np.int64).T
+    firsts, counts = columns_of(places)
     ranges = np.searchsorted(firsts, wanted, "right") - 1
     indexes: NDArray[np.intp] = (wanted - firsts[ranges] + (np.cumsum(counts) - counts)[ranges]).astype(np.intp)
     return indexes

@@ -235,6 +235,8 @@ class Decisions:
 
 def places_of(slots: Slots) -> Places:
     """Return places by segment as ranges."""
+    if len(slots) == 1:
+        return join_places(slots[0][1] + slots[0][0].base)
     places: Places = []
     for segment, some in slots:
         base = segment.base

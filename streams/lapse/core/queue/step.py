@@ -89,10 +89,9 @@ class Messages:
                 yield offset, offset
             return
         breaks = np.flatnonzero(np.diff(offsets) != 1)
-        firsts = [0, *(breaks + 1).tolist()]
-        lasts = [*breaks.tolist(), len(offsets) - 1]
-        for first, last in zip(firsts, lasts, strict=True):
-            yield int(offsets[first]), int(offsets[last])
+        firsts = [int(offsets[0]), *offsets[breaks + 1].tolist()]
+        lasts = [*offsets[breaks].tolist(), int(offsets[-1])]
+        yield from zip(firsts, lasts, strict=True)
 
 
 def _column(

@@ -1,5 +1,7 @@
 """A queue whose expressions look at each message does the same with records in columns and with objects (Q11, Q20)."""
 
+from dataclasses import replace
+from json import loads as loads_json
 from typing import Any
 
 import pytest
@@ -53,6 +55,18 @@ def _few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_traits_and_filters_are_those_of_the_records(records: list[Any], options: str, text: str) -> None:
     objects, rows = both(encoded(records))
     assert _changes(rows, options, text) == _changes(objects, options, text)
+
+
+@pytest.mark.feature("Q14", "Q25")
+def test_a_payload_is_parsed_once_for_all_expressions(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[bytes] = []
+    settings = loads('[queue.q]\ngroup_by = "/g"\npriority = "/rank"\n').queue["q"].settings("q", 0)
+    shard = QueueShard(replace(settings, parse=lambda value: parsed.append(value) or loads_json(value)), QueueState())
+    for name, text in (("s", "/g = 'a'"), ("t", "/rank > 0 AND OFFSET() >= 0")):
+        shard.subscribing.subscribe(name, "c", 20, 3_600_000, text, _NOW_MS, Step())
+    _, rows = both(encoded([(0, _NOW_MS, None, b'{"g":"a","rank":%d}' % at, [], False) for at in range(20)]))
+    shard.arrive("q", 0, rows, Step(), _NOW_MS)
+    assert len(parsed) == 20
 
 
 def _changes(records: Any, options: str, text: str) -> list[str]:

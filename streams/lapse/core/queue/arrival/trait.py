@@ -17,7 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.expression import Value, priority_of
-from lapse.core.queue.inquiry.view import RecordView, RowViews
+from lapse.core.queue.inquiry.view import RecordView, RowViews, parse_payloads
+
+_ALIKE_IF_EQUAL: Final = {str, type(None)}
+"""Types of which equal values are of one group."""
 
 OWN_GROUP: Final = 0
 """Group number of messages without the group's field. Each of them is a group of its own (C32)."""
@@ -104,6 +107,8 @@ class TraitReader:
 
     def read(self, messages: Sequence[RecordView]) -> Traits:
         """Return the traits of messages."""
+        if any(getattr(one, "uses_payload", False) for one in (self.priority, self.barrier, self.group)):
+            parse_payloads(messages)
         count = len(messages)
         ranks, groups = None, None
         flags = None if self.priority is None and self.barrier is None else np.zeros(count, np.uint8)
@@ -115,7 +120,7 @@ class TraitReader:
         if self.barrier is not None and flags is not None:
             flags[[self.barrier(message) for message in messages]] |= np.uint8(Flag.BARRIER)
         if self.group is not None:
-            groups = np.array([group_hash(value) for value in _values(self.group, messages)], np.int64)
+            groups = _group_hashes(_values(self.group, messages))
         return Traits(ranks, flags, groups)
 
 
@@ -131,6 +136,14 @@ def _values(expression: Callable[[RecordView], object], messages: Sequence[Recor
 
 NO_TRAITS: Final = TraitReader()
 """The reader of a queue without priority, barrier and groups."""
+
+
+def _group_hashes(values: Sequence[object]) -> NDArray[np.int64]:
+    """Return the hash of each value's group."""
+    if set(map(type, values)) <= _ALIKE_IF_EQUAL:  # not so for 1 and true
+        known = {value: group_hash(value) for value in set(values)}
+        return np.fromiter(map(known.__getitem__, values), np.int64, len(values))
+    return np.array([group_hash(value) for value in values], np.int64)
 
 
 def group_hash(value: object) -> int:

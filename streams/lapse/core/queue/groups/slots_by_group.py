@@ -6,6 +6,7 @@ from bisect import bisect_left
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lapse.core.queue.arrival.trait import OWN_GROUP
 from lapse.core.queue.segments.segment import Segment
@@ -20,10 +21,10 @@ class SlotsByGroup:
     def __init__(self) -> None:
         self._kept: dict[int, _Sorted] = {}
 
-    def find(self, segment: Segment, group: int) -> list[int]:
+    def find(self, segment: Segment, group: int) -> NDArray[np.int16]:
         """Return the slots of a segment that were given to a group's messages, ascending, whatever became of these."""
         if segment.groups is None:
-            return list(range(segment.used)) if group == OWN_GROUP else []
+            return np.arange(segment.used if group == OWN_GROUP else 0, dtype=np.int16)
         known = self._kept.get(segment.index)
         if known is None or known.used != segment.used:
             self._kept.pop(segment.index, None)
@@ -48,9 +49,8 @@ class _Sorted:
         self._groups = column[self._edges[:-1]].tolist()
         self._slots = order.astype(np.int16)
 
-    def find(self, group: int) -> list[int]:
+    def find(self, group: int) -> NDArray[np.int16]:
         at = bisect_left(self._groups, group)
         if at == len(self._groups) or self._groups[at] != group:
-            return []
-        slots: list[int] = self._slots[self._edges[at] : self._edges[at + 1]].tolist()
-        return slots
+            return self._slots[:0]
+        return self._slots[self._edges[at] : self._edges[at + 1]]

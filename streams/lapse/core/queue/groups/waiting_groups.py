@@ -30,6 +30,8 @@ Line = tuple[int, int]
 Entry = tuple[int, int, int, int]
 """Band, tag, place and hash of the group. Entries sort in this order."""
 
+_NONE = np.zeros(0, np.int64)
+
 Found = tuple[Segment, int]
 """A message as its segment and slot."""
 
@@ -228,7 +230,7 @@ class WaitingGroups:
         for index in waiting.segments:
             segment = self._look(index)
             if segment is not None and segment.available and not hopeless(index, segment.used):
-                yield from _available(segment, self._slots(line, segment))
+                yield from _available(segment, self._slots(line, segment).tolist())
 
     def first_places(self, line: Line, most: int) -> list[int]:
         """Return the first places of a line, `most` if it has so many. Messages at some may have left."""
@@ -266,25 +268,27 @@ class WaitingGroups:
         waiting.loaded_to = waiting.segments.pop(0)
         segment = self._look(waiting.loaded_to)
         if segment is not None:
-            waiting.head += [slot + segment.base for slot in self._slots(line, segment)]
+            waiting.head += (self._slots(line, segment) + segment.base).tolist()
 
-    def _slots(self, line: Line, segment: Segment) -> list[int]:
+    def _slots(self, line: Line, segment: Segment) -> NDArray[np.int64]:
         """Return the available slots of a line in a segment."""
         band, group = line
         if not self._ranked:
             slots = self._by_group.find(segment, group)
-            return [slot for slot in slots if segment.state[slot] == AVAILABLE]
+            if segment.available < segment.used:
+                slots = slots[segment.state[slots] == AVAILABLE]
+            return slots.astype(np.int64)
         wanted = segment.state[: segment.used] == AVAILABLE
         if segment.groups is not None:
             wanted &= segment.groups[: segment.used] == group
         elif group != OWN_GROUP:
-            return []
+            return _NONE
         if segment.ranks is not None and segment.flags is not None:
             ranked = (segment.flags[: segment.used] & Flag.RANKED) != 0
             wanted &= (segment.ranks[: segment.used] == np.uint64(-band - 1)) & ranked if band else ~ranked
         elif band:
-            return []
-        return np.flatnonzero(wanted).tolist()
+            return _NONE
+        return np.flatnonzero(wanted)
 
 
 def _segment_of(place: int) -> int:

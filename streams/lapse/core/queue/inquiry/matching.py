@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from lapse.core.queue.inquiry.view import RecordView
+from lapse.core.queue.inquiry.view import RecordView, parse_payloads
 from lapse.core.queue.segments.segment import SIZE, Segment, State
 
 UNKNOWN: Final = 0
@@ -141,9 +141,7 @@ class Matching:
     def judge(self, places: Sequence[int], messages: Sequence[RecordView | None]) -> None:
         """Evaluate every filter on messages. A message whose record is gone (None) matches none."""
         if any(getattr(predicate, "uses_payload", False) for predicate, _ in self._filters.values()):
-            for message in messages:
-                if message is not None:
-                    message.payload  # noqa: B018  # parses the payload now, outside the measured work
+            parse_payloads(messages)  # outside the measured work
         for text, (predicate, columns) in self._filters.items():
             with self.measured(text) as look:
                 judged = 0

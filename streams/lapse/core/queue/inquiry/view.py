@@ -98,8 +98,18 @@ class RowViews(Sequence[RecordView]):
             if len(rows) and int(rows.sizes()[1].min()) < 0:  # one has no value
                 self._payloads = [message.payload for message in self]
             else:
-                self._payloads = [_parsed(value, parse) for value in rows.values()]
+                self._payloads = _all_parsed(rows.values(), parse)
         return self._payloads
+
+
+def parse_payloads(messages: Sequence[RecordView | None]) -> None:
+    """Parse the payloads of messages now, once for all expressions that look at them."""
+    if isinstance(messages, RowViews):
+        messages.payloads()
+        return
+    for message in messages:
+        if message is not None:
+            message.payload  # noqa: B018  # is kept
 
 
 def _parsed(value: bytes | None, parse: Parse) -> object:
@@ -108,3 +118,15 @@ def _parsed(value: bytes | None, parse: Parse) -> object:
         return None if value is None else parse(value)
     except ValueError:
         return None
+
+
+def _all_parsed(values: Sequence[bytes], parse: Parse) -> list[object]:
+    """Return parsed payloads; None for one that cannot be parsed."""
+    payloads: list[object] = []
+    add = payloads.append
+    for value in values:
+        try:
+            add(parse(value))
+        except ValueError:  # calling a function for each would take longer
+            add(None)
+    return payloads

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from lapse.core.queue.change import Places, join_places
+from lapse.core.queue.change import Places, columns_of, join_places
 
 _BITS: Final = 12
 _BLOCK: Final = 1 << _BITS
@@ -32,7 +32,7 @@ def pack(places: Places) -> tuple[bytes, bool]:
     """Return the bytes of places, and whether they are packed as bits."""
     if len(places) == 1:  # true for most changes
         return _RANGE.pack(*places[0]), False
-    ranges = np.array(places, "<i8").reshape(-1, 2)
+    ranges = np.ascontiguousarray(columns_of(places).T, "<i8")
     if len(ranges) * _RANGE_BYTES <= 2 * _BLOCK_BYTES:
         return ranges.tobytes(), False
     firsts, counts = ranges[:, 0], ranges[:, 1]

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from lapse.core.queue.change import Places
+from lapse.core.queue.change import Places, columns_of
 from lapse.core.queue.segments.segment import Where, where_of
 
 _FEW: Final = 32
@@ -38,7 +38,7 @@ def by_segment(places: Places, size: int) -> Iterator[tuple[int, Where]]:
             yield index, slice(slot, slot + places[0][1])
             return
     if len(places) > _FEW:
-        firsts, counts = np.array(places, np.int64).T
+        firsts, counts = columns_of(places)
         if int(counts.sum()) < _LONG * len(places):
             yield from _cut_many(firsts, counts, size)
             return
