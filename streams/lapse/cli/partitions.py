@@ -62,8 +62,10 @@ def _deployment(path: Path) -> Config:
     config = load(path)
     if config.lapse.definitions == "file":
         return config
-    found = opened(config).read_if_there()
-    return config if found is None else with_only_defined(config, understood(found).values(), path.absolute().parent)
+    there = opened(config).read_if_there()
+    if there is None:
+        return config
+    return with_only_defined(config, understood(there.found).values(), path.absolute().parent)
 
 
 def check(name: str, config: Config) -> None:

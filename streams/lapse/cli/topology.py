@@ -154,13 +154,13 @@ class _Defined:
 def _defined(path: Path, config: Config, topology: Topology) -> _Defined:
     topic = DefinitionsTopic(config)
     try:
-        found = topic.read_if_there()
-        if found is None:
+        there = topic.read_if_there()
+        if there is None:
             return _Defined()
         if config.lapse.definitions == "file":
             conflict = f'{topic.name} is there, which is for all workers: a worker with definitions = "file" refuses'
             return _Defined((conflict,))
-        decided = decide(path, config, left(found, topology.existing))
+        decided = decide(path, config, left(there.found, topology.existing))
         hidden = tuple(filter(None, [topic.open_change()]))
         others = decided.definitions.keys() - {*config.queue, *config.sow}
         if not others:

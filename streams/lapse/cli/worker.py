@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from lapse.config.decided_entities import DecidedEntities
     from lapse.runtime.endpoint import Endpoint
     from lapse.runtime.topics.definitions import DefinitionsTopic
+    from lapse.runtime.topics.definitions_reader import Contents
     from lapse.runtime.worker_log import Format
 
 CRASHED: Final = 70
@@ -191,25 +192,27 @@ def _read_definitions(path: Path, config: Config, endpoint: Endpoint) -> Decided
 
     try:
         with ThreadPoolExecutor(1) as beside:  # so that signals are handled while librdkafka waits
-            there = beside.submit(awaited, Cluster(config).metadata, endpoint.note_away).result().topics
+            topics = beside.submit(awaited, Cluster(config).metadata, endpoint.note_away).result().topics
             topic = DefinitionsTopic(config)
-            found = beside.submit(_once_there, topic, endpoint.note_away).result()
+            there = beside.submit(_once_there, topic, endpoint.note_away).result()
         endpoint.note_back()
-        decided = before_definitions(path, config, topic.name) if found is None else decide(path, config, found)
-        decided = replace(decided, offsets=topic.offsets)
+        if there is None:
+            decided = before_definitions(path, config, topic.name)
+        else:
+            decided = replace(decide(path, config, there.found), offsets=there.offsets)
     except (TopologyError, ValueError) as error:
         raise click.ClickException(str(error)) from error
     if hidden := topic.open_change():
         decided = replace(decided, warnings=(*decided.warnings, f"{hidden}. The worker takes it up as soon as it ends"))
     if decided.definitions:
         return decided
-    if found is None and names.commands(names.definer(config.lapse.app_id)) not in there:
+    if there is None and names.commands(names.definer(config.lapse.app_id)) not in topics:
         raise click.ClickException(f"{path}: {_NOTHING}. If programs are to create queues, run `lapse apply` first")
     idle = f"nothing is defined that can be served; the worker waits for `lapse apply`, or for programs: {topic.name}"
     return replace(decided, warnings=(*decided.warnings, idle))
 
 
-def _once_there(topic: DefinitionsTopic, away: Callable[[str], None]) -> dict[str, bytes] | None:
+def _once_there(topic: DefinitionsTopic, away: Callable[[str], None]) -> Contents | None:
     """Read the definitions once a broker leads their topic: a worker knows nothing to serve before (C52, Q23).
 
     A broker that has just come back may tell for a moment that the topic is empty. A change under way is waited for,
@@ -220,10 +223,10 @@ def _once_there(topic: DefinitionsTopic, away: Callable[[str], None]) -> dict[st
     believes_from, waited_until = time.monotonic(), time.monotonic() + _OPEN_S
     while True:
         try:
-            found = topic.read_if_there()
+            there = topic.read_if_there()
             now = time.monotonic()
-            if (found or now >= believes_from) and (topic.open_from is None or now >= waited_until):
-                return found
+            if ((there and there.found) or now >= believes_from) and (topic.open_from is None or now >= waited_until):
+                return there
         except DefinitionsAway as error:
             away(str(error))
             believes_from = time.monotonic() + _EMPTY_S

@@ -145,7 +145,8 @@ class DefinitionFollower:
         """
         if not any(one.made and name not in self._app.entities for name, one in self._serving.items()):
             return []
-        found, offsets = await asyncio.to_thread(self._topic.read_with_offsets)
+        there_now = await asyncio.to_thread(self._topic.read_if_there)
+        found, offsets = ({}, {}) if there_now is None else (there_now.found, there_now.offsets)
         needed = {
             name: {*names.entity_topics(self._config.lapse.app_id, name), *one.made}
             for name, one in understood(found).items()

@@ -85,13 +85,11 @@ class DefinitionsTopic:
         unreadable: what the last `defined` or `read_to_change` could not read, by entity.
         open_from: where a change begins that Kafka had neither committed nor aborted at the last reading; None if there
             was none. Nothing behind it can be read.
-        offsets: the offset of each entity's last record at the last reading.
     """
 
     def __init__(self, config: Config) -> None:
         self.unreadable: Mapping[str, Unreadable] = {}
         self.open_from: int | None = None
-        self.offsets: Mapping[str, int] = {}
         self._config = config
         self.name = names.definitions(config.lapse.app_id)
         self._settings: dict[str, Any] = {
@@ -106,25 +104,22 @@ class DefinitionsTopic:
         Raises:
             TopologyError: it cannot be read.
         """
-        return self.read_if_there() or {}
+        there = self.read_if_there()
+        return {} if there is None else there.found
 
-    def read_if_there(self) -> dict[str, bytes] | None:
-        """Return the encoded definitions, by entity; None if nothing was ever defined, so that there is no topic.
-
-        Raises:
-            TopologyError: it cannot be read.
-        """
-        there = self._read()
-        return None if there is None else there.found
-
-    def read_with_offsets(self) -> tuple[dict[str, bytes], dict[str, int]]:
-        """Return the encoded definitions, and the offset of each, by entity.
+    def read_if_there(self) -> Contents | None:
+        """Return the committed records; None if nothing was ever defined, so that there is no topic.
 
         Raises:
             TopologyError: it cannot be read.
         """
-        there = self._read()
-        return ({}, {}) if there is None else (there.found, there.offsets)
+        self.open_from = None
+        with self._reader() as reader:
+            if not reader.is_there():
+                return None
+            there = reader.read()
+        self.open_from = there.open_from
+        return there
 
     def read_to_change(self) -> dict[str, Definition]:
         """Return the definitions, before an entity is created or changed.
@@ -133,7 +128,7 @@ class DefinitionsTopic:
             TopologyError: the topic cannot be read; or nothing is defined yet, and `lapse.toml` has entities. These
                 must be defined first, since workers serve only defined entities once there is a definition.
         """
-        there = self._read()
+        there = self.read_if_there()
         if there is None and (self._config.queue or self._config.sow):
             raise TopologyError(
                 f"{self.name} is not there: nobody has defined yet what lapse.toml has. Run `lapse apply` first"
@@ -146,7 +141,7 @@ class DefinitionsTopic:
         Raises:
             TopologyError: the topic cannot be read.
         """
-        return self._defined(self._read())
+        return self._defined(self.read_if_there())
 
     def _defined(self, there: Contents | None) -> dict[str, Definition]:
         if there is None:
@@ -154,16 +149,6 @@ class DefinitionsTopic:
             return {}
         self.unreadable = _unreadable(there.found, there.offsets)
         return understood(there.found)
-
-    def _read(self) -> Contents | None:
-        """Return the definitions; None if there is no topic."""
-        self.open_from, self.offsets = None, {}
-        with self._reader() as reader:
-            if not reader.is_there():
-                return None
-            there = reader.read()
-        self.open_from, self.offsets = there.open_from, there.offsets
-        return there
 
     def _reader(self) -> DefinitionsReader:
         return DefinitionsReader(self.name, self._settings)
@@ -225,7 +210,7 @@ class DefinitionsTopic:
             TopologyError: the cluster refuses, or the transaction is of another program.
         """
         give_up = time.monotonic() + _OPEN_S
-        while self._read() is not None and self.open_from is not None:
+        while self.read_if_there() is not None and self.open_from is not None:
             if time.monotonic() >= give_up:
                 self._change(())
                 return
