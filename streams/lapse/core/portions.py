@@ -18,6 +18,26 @@ PORTION_BYTES: Final = 1 << 18
 """The most payload bytes that filters see in a portion, plus one message. Their work grows with the length of texts."""
 
 
+class JudgedBytes:
+    """Counts the payload bytes that filters see in a portion.
+
+    Attributes:
+        is_full: whether they are so many that the portion ends.
+    """
+
+    __slots__ = ("_left", "is_full")
+
+    def __init__(self) -> None:
+        self._left = PORTION_BYTES
+        self.is_full = False
+
+    def add(self, count: int) -> bool:
+        """Count bytes, and return whether the portion ends."""
+        self._left -= count
+        self.is_full = self._left < 0
+        return self.is_full
+
+
 def run_to_end(work: Portions[T]) -> T:
     """Do all portions of some work at once, and return the result."""
     while True:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from lapse.core.error_code import ErrorCode, Refusal
-from lapse.core.portions import PORTION_BYTES
+from lapse.core.portions import JudgedBytes
 from lapse.core.shard.answer import CommandAnswer
 from lapse.core.sow import journal
 from lapse.core.sow.arrival import Refused, key_in
@@ -81,7 +81,7 @@ class Deletion(ABC):
     __slots__ = (
         "_at_ms",
         "_command",
-        "_judged_bytes",
+        "_judged",
         "_refusal",
         "_removals",
         "_row_filter",
@@ -107,7 +107,7 @@ class Deletion(ABC):
         self._walk = walk
         self._row_filter = row_filter
         self._refusal: Refusal | None = None
-        self._judged_bytes = 0
+        self._judged = JudgedBytes()
         """How many bytes the filters have seen in this portion."""
         self.removed = 0
         self.skipped = 0
@@ -147,11 +147,11 @@ class Deletion(ABC):
 
     def examine_next(self, step: Step, portion: int = PORTION) -> None:
         """Examine the next `portion` records, fewer if filters see long ones, and remove those that are named."""
-        self._judged_bytes = 0
+        self._judged = JudgedBytes()
         names = self._walk.take(portion)
         for examined, journal_key in enumerate(names, 1):
             self._examine(journal_key, step)
-            if self._judged_bytes > PORTION_BYTES:
+            if self._judged.is_full:
                 self._walk.put_back(len(names) - examined)
                 return
 
@@ -162,7 +162,7 @@ class Deletion(ABC):
     def _matches(self, predicates: tuple[Predicate, ...], journal_key: bytes, entry: bytes) -> bool:
         if not predicates:
             return True
-        self._judged_bytes += len(entry)
+        self._judged.add(len(entry))
         view = self._state.view(journal_key, entry)
         return all(predicate(view) is True for predicate in predicates)
 

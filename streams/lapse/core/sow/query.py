@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from lapse.core.portions import PORTION_BYTES
+from lapse.core.portions import JudgedBytes
 from lapse.core.shard.answer import CommandAnswer
 from lapse.core.sow.ranking import Order, Ranking
 from lapse.core.sow.record import facts_of
@@ -200,10 +200,11 @@ class Query:
             if self._ranked is None:
                 return
         room = request.batch_size if self._left is None else min(request.batch_size, self._left)
-        sent = judged = 0
+        sent = 0
+        judged = JudgedBytes()
         ended = False
         for _ in range(self._scan):
-            if sent == room or sent * _SENT_COST >= self._scan or judged > PORTION_BYTES:
+            if sent == room or sent * _SENT_COST >= self._scan or judged.is_full:
                 break
             found = self._next()
             if found is None:
@@ -217,7 +218,7 @@ class Query:
                 continue
             view = self._state.view(journal_key, entry)
             if self._ranked is None and request.predicates:
-                judged += len(entry)
+                judged.add(len(entry))
                 if not self._matches(view):
                     continue
             if self._skip:
@@ -238,16 +239,15 @@ class Query:
     def _rank(self, ranking: Ranking) -> None:
         """Add some matching records of the snapshot to the ranking."""
         lot = []
-        judged = 0
+        judged = JudgedBytes()
         names = self._walk.take(self._scan)
         for examined, journal_key in enumerate(names, 1):
             entry = self._as_of_start(journal_key)
             if entry is None:
                 continue
-            judged += len(entry)
             if self._matches(view := self._state.view(journal_key, entry)):
                 lot.append(view)
-            if judged > PORTION_BYTES:
+            if judged.add(len(entry)):
                 self._walk.put_back(len(names) - examined)
                 break
         ranking.add(lot)
@@ -256,12 +256,11 @@ class Query:
 
     def _count_scheduled(self) -> None:
         """Count some of the matching scheduled updates."""
-        request, judged = self._request, 0
+        request, judged = self._request, JudgedBytes()
         for version in request.scheduled[self._counted : self._counted + self._scan]:
             self._counted += 1
             self._scheduled += is_seen(self._state, version, request.predicates)
-            judged += judged_bytes(version, request.predicates)
-            if judged > PORTION_BYTES:
+            if judged.add(judged_bytes(version, request.predicates)):
                 return
 
     def _next(self) -> tuple[bytes, bytes | None, object] | None:

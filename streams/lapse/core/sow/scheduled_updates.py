@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Final
 
 from lapse.core.lifetime import NEVER
-from lapse.core.portions import PORTION_BYTES
+from lapse.core.portions import JudgedBytes
 from lapse.core.shard.answer import CommandAnswer
 from lapse.core.shard.refused import CommandRefused
 from lapse.core.sow.deletion import Bookmarks, Deletion
@@ -149,18 +149,17 @@ class Listing:
     def _examine_some(self, most: int) -> int:
         """Examine at most `most` updates, fewer if filters see long ones. Return the part of `most` that is used up."""
         ranked: list[_Ranked] = []
-        examined = judged = 0
+        examined, judged = 0, JudgedBytes()
         for one in islice(self._left, most):
             examined += 1
-            judged += judged_bytes(one, self._predicates)
             if is_seen(self._state, one, self._predicates):
                 ranked.append((self._sort_key(one), one))
-            if judged > PORTION_BYTES:
+            if judged.add(judged_bytes(one, self._predicates)):
                 break
         if ranked:
             self._lots.append(sorted(ranked))
             self._seen += len(ranked)
-        if judged > PORTION_BYTES:
+        if judged.is_full:
             return most
         if examined < most:
             self._merged = heapq.merge(*self._lots)
@@ -249,7 +248,7 @@ class Withdrawal(Deletion):
             return
         if self._bookmarks is not None and not self._bookmarks.contains(version.source, version.offset):
             return
-        self._judged_bytes += judged_bytes(version, self._predicates)
+        self._judged.add(judged_bytes(version, self._predicates))
         if is_seen(self._state, version, self._predicates):
             self._updates.withdraw(journal_key, self._at_ms, step)
             self.removed += 1

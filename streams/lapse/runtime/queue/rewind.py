@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from lapse.core.expression import compile_filter
-from lapse.core.portions import PORTION_BYTES
+from lapse.core.portions import JudgedBytes
 from lapse.core.queue.rewind.rewind_command import Point, parse_rewind_point
 from lapse.core.queue.rewind.rewinding import RewindRequest
 from lapse.core.queue.rewind.rewinds import Rewind, Span
@@ -155,8 +155,8 @@ class RunningRewind:
         """Return the next records, of several sources ordered by timestamp, and the offsets behind them."""
         sources = self._shard.state.sources
         runs: list[tuple[int, list[Record]]] = []
-        taken = judged = 0
-        while taken < self.most and judged <= PORTION_BYTES:
+        taken, judged = 0, JudgedBytes()
+        while taken < self.most and not judged.is_full:
             waiting = [number for number, some in self._waiting.items() if some]
             if not waiting:
                 break
@@ -168,7 +168,7 @@ class RunningRewind:
                 )
             record = self._waiting[number].popleft()
             taken += 1
-            judged += len(record.value or b"") if rewind.filter else 0
+            judged.add(len(record.value or b"") if rewind.filter else 0)
             if isinstance(record, UnreadRecord) or self._is_set_aside(
                 sources[number].topic, sources[number].partition, record.offset
             ):

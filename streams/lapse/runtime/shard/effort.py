@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from lapse.core.error_code import ErrorCode, Refusal
-from lapse.core.portions import PORTION_BYTES
+from lapse.core.portions import JudgedBytes
 
 TURN_S: Final = 0.005
 """CPU that a portion should take, s. Others then wait about twice as long at most."""
@@ -38,11 +38,10 @@ class Portion:
 
     def end(self, records: Sequence[Any | None], at: int) -> int:
         """Return the index behind the last record of a portion that begins at index `at`."""
-        last, left = min(len(records), at + self.size), PORTION_BYTES
+        last, judged = min(len(records), at + self.size), JudgedBytes()
         for stop in range(at, last):
             record = records[stop]
-            left -= 0 if record is None else len(record.value or b"")
-            if left < 0:
+            if record is not None and judged.add(len(record.value or b"")):
                 return stop + 1
         return last
 
