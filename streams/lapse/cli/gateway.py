@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -165,21 +166,28 @@ def gateway(
             found.beside(_other_deployments(deployments, settings, found.name))
             kafka_log.setLevel(logging.ERROR)
             context(found)  # report a wrong certificate before the address
-
-            def started(address: str) -> None:
-                click.echo(orjson.dumps({"address": address}) if as_json else f"lapse gateway: {address}")
-                if not all(one.users.users for one in found.deployments) and not is_loopback(host):
-                    logging.getLogger("lapse_gateway").warning(
-                        "everybody who reaches %s may do everything: configure users in lapse.toml (docs/security.md)",
-                        address,
-                    )
-
-            gc.collect()
-            gc.freeze()
-            gc.set_threshold(*_GARBAGE_THRESHOLDS)
-            serve(found, opened, started)
+            _spare_collector()
+            serve(found, opened, partial(_report_start, found, host, as_json))
     except LapseError as error:
         raise click.ClickException(str(error)) from error
+
+
+def _report_start(gateway: Gateway, host: str, as_json: bool, address: str) -> None:
+    """Print the address, and warn if everybody who reaches it may do everything."""
+    from lapse_gateway.called_host import is_loopback
+
+    click.echo(orjson.dumps({"address": address}) if as_json else f"lapse gateway: {address}")
+    if not all(one.users.users for one in gateway.deployments) and not is_loopback(host):
+        logging.getLogger("lapse_gateway").warning(
+            "everybody who reaches %s may do everything: configure users in lapse.toml (docs/security.md)", address
+        )
+
+
+def _spare_collector() -> None:
+    """Have the garbage collector look seldom, and never at what is there at the start."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GARBAGE_THRESHOLDS)
 
 
 def _wait_for_cluster(connection: Connection, wait: bool) -> Connection:

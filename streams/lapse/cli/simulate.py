@@ -195,18 +195,11 @@ def simulate(
     whole = _loaded(config)
     arrivals, work = None, _NO_WORK
     if gaps is None:
-        first_ms, last_ms = (None if one is None else at_ms(one, _now_ms) for one in (since, until))
-        try:
-            connection = cluster.connection(bootstrap_servers, config)
-            by_topic = whole.lapse.definitions == "topic" and _is_defined(whole, connection)
-            served = None if by_topic else _by_file(config, whole, queue)
-            definition, whole, servings = served or recorded.defined(queue, config, whole, connection)
-            if replay:
-                recorded.show(recorded.replay(queue, whole, servings, connection, first_ms, last_ms), as_json)
-                return
-            arrivals, work = recorded.read_arrivals_and_work(queue, whole.queue[queue], connection, first_ms, last_ms)
-        except (ConfigError, LapseError) as error:
-            raise click.ClickException(str(error)) from error
+        span = tuple(None if one is None else at_ms(one, _now_ms) for one in (since, until))
+        recording = _recording(queue, config, whole, bootstrap_servers, span, as_json if replay else None)
+        if recording is None:
+            return
+        definition, arrivals, work = recording
     else:
         definition = _in_file(config, whole, queue)
     try:
@@ -217,6 +210,47 @@ def simulate(
     except ValueError as error:
         raise click.ClickException(str(error)) from error
     assert arrivals is not None
+    runs = _run_and_show(queue, some, arrivals, seed, as_json)
+    advice: list[Advice] = []
+    if goal is not None:
+        chosen = {one.key: one for one in reversed(list(_settings(settings)))}  # of several values the first
+        meant = changed(definition, chosen.values())
+        adviser = Adviser(meant, config.absolute().parent, some[0], arrivals, seed, goal)
+        advice = list(adviser.advice())
+        _advise(advice, goal, as_json)
+    if page is not None:
+        _write_page(page, queue, runs, advice, goal or ())
+
+
+def _recording(
+    queue: str,
+    config: Path,
+    whole: Config,
+    bootstrap_servers: str | None,
+    span: tuple[int | None, ...],
+    replay_as_json: bool | None,
+) -> tuple[Definition, Arrivals, RecordedWork] | None:
+    """Return a queue's definition, and what the cluster recorded of it within a span (ms since the epoch).
+
+    With `replay_as_json` (None = no replay) it is replayed instead, and the comparison printed.
+    """
+    first_ms, last_ms = span
+    try:
+        connection = cluster.connection(bootstrap_servers, config)
+        by_topic = whole.lapse.definitions == "topic" and _is_defined(whole, connection)
+        served = None if by_topic else _by_file(config, whole, queue)
+        definition, whole, servings = served or recorded.defined(queue, config, whole, connection)
+        if replay_as_json is not None:
+            recorded.show(recorded.replay(queue, whole, servings, connection, first_ms, last_ms), replay_as_json)
+            return None
+        found = recorded.read_arrivals_and_work(queue, whole.queue[queue], connection, first_ms, last_ms)
+    except (ConfigError, LapseError) as error:
+        raise click.ClickException(str(error)) from error
+    return definition, *found
+
+
+def _run_and_show(queue: str, some: Sequence[Scenario], arrivals: Arrivals, seed: int, as_json: bool) -> list[Run]:
+    """Simulate each combination, and print its figures: JSON as soon as they are known, a table at the end."""
     runs = []
     for one in some:
         runs.append(run(queue, one, arrivals, seed))
@@ -227,15 +261,7 @@ def simulate(
     for one_run in runs:
         if one_run.outcome.endless:
             click.echo(_endless(one_run), err=True)
-    advice: list[Advice] = []
-    if goal is not None:
-        chosen = {one.key: one for one in reversed(list(_settings(settings)))}  # of several values the first
-        meant = changed(definition, chosen.values())
-        adviser = Adviser(meant, config.absolute().parent, some[0], arrivals, seed, goal)
-        advice = list(adviser.advice())
-        _advise(advice, goal, as_json)
-    if page is not None:
-        _write_page(page, queue, runs, advice, goal or ())
+    return runs
 
 
 def _choose(replay: bool, recorded: bool, drawn: bool, since: bool, until: bool) -> None:

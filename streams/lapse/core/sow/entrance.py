@@ -110,14 +110,12 @@ class Entrance:
         acted_on = settings.expiration.enabled
         max_bytes = settings.max_step_bytes
         small_bytes = settings.max_record_bytes // 4
-        header_cache = self._header_cache
         entries, tombstones, subscribers = state.entries, state.tombstones, state.subscribers
         scheduled = state.schedule.by_key
         pack = HEAD.pack
         unpack = HEAD.unpack_from
         stamp_ms, headers = -2, None
-        fit = False
-        block, block_bytes, deadline_ms = b"", 0, NEVER
+        plain_update = None
         taken = 0
         for taken, record in enumerate(records, 1):  # noqa: B007  # the last one is returned
             if record.timestamp != stamp_ms or record.headers != headers:
@@ -125,21 +123,13 @@ class Entrance:
                 stamp_ms, headers = record.timestamp, record.headers
                 if stamp_ms > state.now_ms:
                     state.now_ms = stamp_ms
-                header_facts = header_cache.meaning_of(headers) if headers else header_cache.none
-                fit = False
-                if header_facts is not None and plain and stamp_ms >= 0:
-                    block, deadline_ms, relative_ms = header_facts
-                    block_bytes = len(block)
-                    # A deadline beyond 64 bits is a fault, which the slow path reports.
-                    fit = stamp_ms + relative_ms < NEVER
-                    if relative_ms >= 0 and stamp_ms + relative_ms < deadline_ms:
-                        deadline_ms = stamp_ms + relative_ms
-                    if acted_on and deadline_ms <= stamp_ms:
-                        fit = False
+                plain_update = self._plain_update(stamp_ms, headers) if plain else None
             value = record.value
             key = record.key
-            if fit and value is not None and key is not None:
+            if plain_update is not None and value is not None and key is not None:
                 # A faster form of `RecordUpdates.take_in`: see `test_the_plain_way_does_what_the_long_one_does`.
+                block, deadline_ms = plain_update
+                block_bytes = len(block)
                 journal_key = RECORD + key
                 old = entries.get(journal_key)
                 if old is None:
@@ -176,6 +166,25 @@ class Entrance:
             if step.change_bytes >= max_bytes:
                 break
         return taken
+
+    def _plain_update(self, stamp_ms: int, headers: Sequence[tuple[str, bytes | None]]) -> tuple[bytes, int] | None:
+        """Return what a plain update's headers say; None of another update.
+
+        Returns:
+            The packed headers, and the deadline, ms since the epoch or `NEVER`.
+        """
+        header_cache = self._header_cache
+        header_facts = header_cache.meaning_of(headers) if headers else header_cache.none
+        if header_facts is None or stamp_ms < 0:
+            return None
+        block, deadline_ms, relative_ms = header_facts
+        if stamp_ms + relative_ms >= NEVER:  # a deadline beyond 64 bits is a fault, which the slow path reports
+            return None
+        if relative_ms >= 0 and stamp_ms + relative_ms < deadline_ms:
+            deadline_ms = stamp_ms + relative_ms
+        if self._settings.expiration.enabled and deadline_ms <= stamp_ms:
+            return None
+        return block, deadline_ms
 
     def _take(self, topic: str, partition: int, source: int, record: Record, step: Step, clock_ms: int = NEVER) -> None:
         if any(name in MEANT for name, _ in record.headers) and is_redriven_elsewhere(record, self._settings.name):
