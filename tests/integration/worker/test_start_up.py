@@ -14,7 +14,7 @@ from lapse.protocol import header, topic
 from lapse.runtime.watch import CRASHED
 from support.kafka.log import until, write
 from support.processes.deployment import Deploy, Deployment, WorkerProcess
-from support.suite.at_length import AT_LENGTH, cases
+from support.suite.at_length import AT_LENGTH
 
 
 def seconds_to_restore(worker: WorkerProcess) -> float:
@@ -134,10 +134,10 @@ def test_a_shard_serves_before_the_others_are_restored(deploy: Deploy) -> None:
 
 @pytest.mark.feature("Q16", "C5")
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("count", cases([], [1_000]))
-def test_a_thousand_entities_serve_within_ten_seconds_of_their_assignment(kafka: str, count: int) -> None:
+@pytest.mark.at_length
+def test_a_thousand_entities_serve_within_ten_seconds_of_their_assignment(kafka: str) -> None:
     """The first within one. One after the other, 300 took 81 s. Figures of a busy machine say nothing."""
-    figures = entities.run(kafka, count)
+    figures = entities.run(kafka, 1_000)
     assert figures["start_first_after_s"] <= 1, figures
     assert figures["start_last_after_s"] <= 10, figures
 
