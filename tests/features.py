@@ -2,6 +2,7 @@
 
     python tests/features.py            a table
     python tests/features.py --json     {"L1": {"promise": "...", "tests": ["tests/unit/...::test_..."]}, ...}
+    python tests/features.py --json tests/unit/protocol     the same for some tests
     python tests/features.py --missing  only promises without a test; exit code 1 if there are any
     python tests/features.py --map      for each number the code that keeps it and the tests that show it, best first
     python tests/features.py --map Q12  the same for some numbers
@@ -49,6 +50,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--missing", action="store_true", help="print promises without a test, and fail if any")
     parser.add_argument("--map", nargs="*", metavar="NUMBER", help="print the files behind each number, or some")
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="count the tests of some files or folders only")
     options = parser.parse_args()
     if options.map is not None:
         return show_map(options.map, as_json=options.json)
@@ -58,7 +60,8 @@ def main() -> int:
     os.chdir(root)  # pytest's testpaths are relative to where it is called
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        status = pytest.main(["--collect-only", "-qq", "-p", "no:cacheprovider", f"--rootdir={root}"], [collector])
+        arguments = ["--collect-only", "-qq", "-p", "no:cacheprovider", f"--rootdir={root}", *options.paths]
+        status = pytest.main(arguments, [collector])
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         errors = [line for line in printed.getvalue().splitlines() if line.startswith(("E ", "ERROR "))]
         sys.stderr.write("\n".join(["Tests could not be collected:", *errors, ""]))

@@ -15,6 +15,7 @@ from lapse.protocol.event import TERMINAL
 from lapse_client.error import LapseError
 from support.kafka.log import Tail, until
 from support.processes.deployment import Deployment
+from support.suite.at_length import AT_LENGTH
 
 Place = tuple[int, int]
 """Partition and offset."""
@@ -34,7 +35,7 @@ class Load:
         queue: str,
         partitions: int,
         subscribers: int = 2,
-        rate: int = 400,
+        rate: int = 400 if AT_LENGTH else 200,
         forgetful: bool = True,
     ) -> None:
         self.deployment = deployment
@@ -220,14 +221,14 @@ def _read_ends(deployment: Deployment, name: str, written: set[Place], found: Ac
     tail = Tail(deployment.servers, topic.events(name))
     epochs: dict[int, int] = {}
     for message in tail.drain():
-        told = event.decode(message.value() or b"")
-        if told.epoch < epochs.get(told.partition, 0):
-            found.void_events.append(f"{told.event} of epoch {told.epoch} at events offset {message.offset()}")
-        epochs[told.partition] = max(told.epoch, epochs.get(told.partition, 0))
-        if told.event in TERMINAL:
-            for one in told.messages:
+        decoded = event.decode(message.value() or b"")
+        if decoded.epoch < epochs.get(decoded.partition, 0):
+            found.void_events.append(f"{decoded.event} of epoch {decoded.epoch} at events offset {message.offset()}")
+        epochs[decoded.partition] = max(decoded.epoch, epochs.get(decoded.partition, 0))
+        if decoded.event in TERMINAL:
+            for one in decoded.messages:
                 for bookmark in one:
-                    ends[bookmark.partition, bookmark.offset].add(told.event)
+                    ends[bookmark.partition, bookmark.offset].add(decoded.event)
     tail.close()
     source = Tail(deployment.servers, name)
     there = {(message.partition() or 0, message.offset() or 0) for message in source.drain()}

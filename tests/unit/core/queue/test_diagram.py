@@ -123,8 +123,8 @@ class Life:
 
     def others(self, come: bool) -> None:
         """Other messages take the place within the target depth, or leave it."""
-        self.moved = True
         if self.shard.settings.target_depth is not None:
+            self.moved = True
             self.shard._target_depth._target = 0 if come else 1
 
 
