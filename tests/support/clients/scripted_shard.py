@@ -166,8 +166,8 @@ class ScriptedShards:
                 if subscribed is None and self.answers_late:
                     self._deliver(partition, now_ms)
                     late = commands.Command.of(command="heartbeat", subscription=command.subscription)
-                    told = {"error": "nobody of that name was here", "code": ErrorCode.UNKNOWN_SUBSCRIPTION}
-                    self._answer(partition, late, encoding, status="error", at_ms=now_ms, **told)
+                    facts = {"error": "nobody of that name was here", "code": ErrorCode.UNKNOWN_SUBSCRIPTION}
+                    self._answer(partition, late, encoding, status="error", at_ms=now_ms, **facts)
         elif command.command == "heartbeat":
             error = "" if subscribed else "nobody of that name is here"
         elif command.command == "unsubscribe":

@@ -41,8 +41,8 @@ class Wire:
         assert self._producer.flush(60) == 0
 
     def event(self, queue: str, kind: EventKind, *messages: BookmarkRange, at_ms: int = 1_000, **facts: object) -> None:
-        told = Event(entity=queue, event=kind, at_ms=at_ms, partition=0, messages=messages, **facts)
-        self.put(topic.events(queue), event.encode(told))
+        one = Event(entity=queue, event=kind, at_ms=at_ms, partition=0, messages=messages, **facts)
+        self.put(topic.events(queue), event.encode(one))
 
     def letter(
         self,

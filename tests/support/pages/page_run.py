@@ -95,8 +95,8 @@ class PageRun:
         for line in self._shell.stdout:
             if line.startswith(end):
                 code = line.removeprefix(end).strip()
-                told = (self._place / "errors.txt").read_text()
-                assert code == "0", f"$ {command}\nended with {code}: {told}"
+                errors = (self._place / "errors.txt").read_text()
+                assert code == "0", f"$ {command}\nended with {code}: {errors}"
                 return "".join(lines).rstrip("\n") + "\n"
             lines.append(line)
         raise AssertionError(f"$ {command}\nended the shell: {(self._place / 'errors.txt').read_text()}")
@@ -114,9 +114,9 @@ class PageRun:
             assert self._dev.poll() is None, (self._place / "dev-errors.txt").read_text()
             assert time.monotonic() < give_up, "lapse dev has not started"
             time.sleep(0.1)
-        told = log.read_text().split("\n\nIn another terminal")[0]
+        printed = log.read_text().split("\n\nIn another terminal")[0]
         return re.sub(
-            r"(Kafka +127\.0\.0\.1:)\d+", r"\g<1>9092", re.sub(r"(http://127\.0\.0\.1:)\d+", r"\g<1>8080", told)
+            r"(Kafka +127\.0\.0\.1:)\d+", r"\g<1>9092", re.sub(r"(http://127\.0\.0\.1:)\d+", r"\g<1>8080", printed)
         )
 
     def _end(self) -> None:

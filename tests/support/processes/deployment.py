@@ -40,7 +40,7 @@ _ASKED_AGAIN_S = 0.5
 """How long a client is kept for the next request for figures, s. Later requests use a new client without a past."""
 
 
-class _Asked(NamedTuple):
+class _KeptClient(NamedTuple):
     """A client that has just requested its queue's figures."""
 
     stem: str
@@ -143,7 +143,7 @@ class Deployment:
         self.config = directory / "lapse.toml"
         self.workers: list[WorkerProcess] = []
         self._tails: list[Tail] = []
-        self._asked: _Asked | None = None
+        self._kept: _KeptClient | None = None
         self.configure(queues, **lapse)
         LIVE.append(self)
 
@@ -306,7 +306,7 @@ class Deployment:
 
     def depth(self, stem: str) -> dict[str, int]:
         """Return a queue's figures now. Repeated requests within a short time share one client."""
-        kept, self._asked = self._asked, None
+        kept, self._kept = self._kept, None
         if kept is not None and (kept.stem != stem or time.monotonic() - kept.at > _ASKED_AGAIN_S):
             kept.queue.close()
             kept = None
@@ -316,12 +316,12 @@ class Deployment:
         except BaseException:
             queue.close()
             raise
-        self._keep(_Asked(stem, queue, time.monotonic()))
+        self._keep(_KeptClient(stem, queue, time.monotonic()))
         return figures
 
-    def _keep(self, asked: "_Asked | None") -> None:
+    def _keep(self, client: "_KeptClient | None") -> None:
         """Keep a client for the next request, and close the one that was kept."""
-        before, self._asked = self._asked, asked
+        before, self._kept = self._kept, client
         if before is not None:
             before.queue.close()
 

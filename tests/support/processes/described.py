@@ -23,10 +23,10 @@ class Described:
     def check(self, answer: httpx.Response) -> None:
         """Check that an answer has a described status and type, and no fields beyond its schema."""
         request = answer.request
-        told = self._operation(request.method, request.url.path)
-        if told is None:
+        operation = self._operation(request.method, request.url.path)
+        if operation is None:
             return  # a page of the console, or an unknown path
-        responses = told["responses"]
+        responses = operation["responses"]
         kind = "default" if answer.status_code >= 400 else str(answer.status_code)
         place = f"{request.method} {request.url.path}: {answer.status_code}"
         assert kind in responses, f"{place} is not described"

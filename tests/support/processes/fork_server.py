@@ -164,11 +164,11 @@ def run(
             code = process.wait(timeout_s)
         finally:
             process.kill()
-        told = []
+        texts = []
         for file in (output, errors):
             file.seek(0)
-            told.append(file.read().decode("utf-8", "replace"))
-    return subprocess.CompletedProcess(arguments, code, *told)
+            texts.append(file.read().decode("utf-8", "replace"))
+    return subprocess.CompletedProcess(arguments, code, *texts)
 
 
 def fresh(

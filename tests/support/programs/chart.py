@@ -90,8 +90,8 @@ class Container:
     @property
     def environment(self) -> dict[str, str]:
         """The variables of the container and of the image, without those of this process."""
-        told = {one["name"]: self._here(one["value"]) for one in self.container["env"] if "value" in one}
-        return {"PATH": os.environ["PATH"], "PYTHONUNBUFFERED": "1", **told}
+        variables = {one["name"]: self._here(one["value"]) for one in self.container["env"] if "value" in one}
+        return {"PATH": os.environ["PATH"], "PYTHONUNBUFFERED": "1", **variables}
 
     @property
     def log(self) -> Path:
