@@ -169,7 +169,7 @@ class World:
         records = self.topics[topic, 0]
         offset = (records[-1].offset + 1 if records else 0) + gap
         said.setdefault("timestamp", self.now_ms)
-        if any(record.timestamp > said["timestamp"] for record in records):
+        if said.get("message_id") and any(record.timestamp > said["timestamp"] for record in records):
             said["message_id"] = b""  # The window is by timestamps: nothing is promised where they run backwards.
         records.append(published(offset, **said))
         return (topic, 0, offset)
