@@ -246,6 +246,8 @@ def _read_deliveries(deployment: Deployment, name: str, lease_ms: int, found: Ac
     for message in tail.drain():
         fields = dict(message.headers() or [])
         shard = message.partition() or 0
+        if fields[header.KIND] == b"void":
+            continue  # it took the place of a delivery that would have come too late
         epoch = int(fields[header.EPOCH] or b"0")
         if epoch < epochs.get(shard, 0):
             found.void += 1
