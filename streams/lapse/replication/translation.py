@@ -77,15 +77,14 @@ class Translation:
             (ORIGIN_TIMESTAMP_MS, stamp),
             (ORIGIN_TARGET, self.target.encode()),
         ]
+        if (bookmark := facts.get(ORIGIN_BOOKMARK if visited else BOOKMARK)) is not None:
+            headers.append((ORIGIN_BOOKMARK, bookmark))
         if record.payload is None:
             operation = facts.get(OPERATION) or b"deleted"
             is_late = now_ms - record.written_at_ms >= _BEHIND_MS
             if operation == b"expired" and not is_late and UNWRITTEN not in facts:
                 return None
             return Downstream(record.key, None, [*headers, (OPERATION, operation)])
-        bookmark = facts.get(ORIGIN_BOOKMARK if visited else BOOKMARK)
-        if bookmark is not None:
-            headers.append((ORIGIN_BOOKMARK, bookmark))
         deadline = facts.get(EXPIRES_AT_MS)
         headers.append((TTL_MS, b"0") if deadline is None else (EXPIRES_AT_MS, deadline))
         headers += [(name, value) for name, value in record.headers if not name.startswith(_OWN_PREFIX)]

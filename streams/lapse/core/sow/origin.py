@@ -66,7 +66,7 @@ class Origin(NamedTuple):
     @property
     def position(self) -> LogPosition | None:
         """The position of the update where it was published; None = unknown."""
-        return LAST_POSITION if self.spent else position_of(self.bookmark)
+        return LAST_POSITION if self.spent and not self.bookmark else position_of(self.bookmark)
 
 
 def parse_origin(headers: Sequence[tuple[str, bytes | None]]) -> Origin | None:

@@ -120,7 +120,9 @@ class Precedence:
         publisher = publisher_of(path) or origin.target
         if publisher == origin.publisher:
             position, other = position_of(bookmark_of(headers_of(entry))), origin.position
-            return path != origin.path if position is None or other is None else position >= other
+            if position is not None and other is not None:
+                return position >= other
+            return path != origin.path or not self._is_one_partition(facts.source, update.source)
         if publisher:
             return publisher > origin.publisher
         # An older replicator brought it, so the id of this deployment is unknown.
@@ -137,7 +139,8 @@ class Precedence:
     def _is_in_order(self, tombstone: Tombstone, update: Update) -> bool:
         """Return whether an update came the same way as a removal, so that it is later by the order of the log."""
         if update.origin is not None:
-            return update.origin.path == tombstone.path
+            one_way = update.origin.path == tombstone.path and tombstone.source != NO_SOURCE
+            return one_way and self._is_one_partition(tombstone.source, update.source)
         return not self._settings.several and tombstone.source != NO_SOURCE
 
     def _order(self, timestamp_ms: int, source: int, offset: int) -> tuple[int, int, str, int]:

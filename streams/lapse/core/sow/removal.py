@@ -80,10 +80,12 @@ class Removals:
         facts = facts_of(entry)
         path = path_of(headers_of(entry)) if facts.headers_bytes else b""
         unwritten = journal_key in step.changes
-        removal = StateDelete(OutOfFocus.EXPIRED, _ended_ms(facts.timestamp_ms, path, unwritten), path, unwritten)
+        bookmark = bookmark_of(headers_of(entry)) if path else b""
+        ended_ms = _ended_ms(facts.timestamp_ms, path, unwritten)
+        removal = StateDelete(OutOfFocus.EXPIRED, ended_ms, path, unwritten, bookmark)
         self._remove(journal_key, entry, removal, step)
         if self.retains:
-            position = position_of(bookmark_of(headers_of(entry))) if path else None
+            position = position_of(bookmark) if path else None
             self._retain(
                 journal_key, published_ms(entry, facts), facts.offset, facts.source, now_ms, step, path,
                 removal.timestamp_ms, position,
@@ -117,7 +119,8 @@ class Removals:
             if size and is_replicated(entry, size):
                 path = path_of(headers_of(entry))
                 ended_ms = _ended_ms(timestamp_ms, path, unwritten)
-                state_deletes[journal_key] = StateDelete(OutOfFocus.EXPIRED, ended_ms, path, unwritten)
+                bookmark = bookmark_of(headers_of(entry))
+                state_deletes[journal_key] = StateDelete(OutOfFocus.EXPIRED, ended_ms, path, unwritten, bookmark)
             else:
                 deleted = alike.get((timestamp_ms, unwritten))
                 if deleted is None:
@@ -162,7 +165,8 @@ class Removals:
             # The deletion of a missing record matters only if its key may be on several partitions, or if it comes from
             # another deployment. Only then are other deployments told.
             if self._settings.several or update.origin is not None:
-                self._report_missing_delete(journal_key, update.stamp_ms, step, path, spent=spent)
+                bookmark = b"" if update.origin is None else update.origin.bookmark
+                self._report_missing_delete(journal_key, update.stamp_ms, step, path, bookmark, spent=spent)
                 self._retain_for_update(update, journal_key, step, update.stamp_ms)
             return
         facts = facts_of(entry)
@@ -171,6 +175,7 @@ class Removals:
             _removed_ms(update, facts),
             path,
             unwritten=spent,
+            bookmark=b"" if update.origin is None else update.origin.bookmark,
         )
         self._remove(journal_key, entry, removal, step)
         self._retain_for_update(update, journal_key, step, removal.timestamp_ms)
@@ -184,13 +189,13 @@ class Removals:
         self, journal_key: bytes, entry: bytes | None, fresh: bytes, update: Update, step: Step
     ) -> None:
         """Report an update that has expired on arrival, and remove the record that it replaces."""
-        path = b"" if update.origin is None else update.origin.path
-        at_ms = update.stamp_ms
+        path, bookmark = (b"", b"") if update.origin is None else (update.origin.path, update.origin.bookmark)
+        at_ms = update.stamp_ms if entry is None else _removed_ms(update, facts_of(entry))
+        removal = StateDelete(OutOfFocus.EXPIRED, at_ms, path, unwritten=True, bookmark=bookmark)
         if entry is not None:
-            at_ms = _removed_ms(update, facts_of(entry))
-            self._remove(journal_key, entry, StateDelete(OutOfFocus.EXPIRED, at_ms, path, unwritten=True), step)
+            self._remove(journal_key, entry, removal, step)
         elif self._state.retains_all_deletes:  # another deployment may have an older record
-            step.state_deletes[journal_key] = StateDelete(OutOfFocus.EXPIRED, at_ms, path, unwritten=True)
+            step.state_deletes[journal_key] = removal
             self._state.apply_change(step, journal_key, None)
         if self.retains:
             self._retain_for_update(update, journal_key, step, at_ms)
@@ -236,7 +241,14 @@ class Removals:
         self._retain(journal_key, at_ms, -1, NO_SOURCE, at_ms, step, replicated_ms=stamp_ms)
 
     def _report_missing_delete(
-        self, journal_key: bytes, timestamp_ms: int, step: Step, path: bytes = b"", *, spent: bool = False
+        self,
+        journal_key: bytes,
+        timestamp_ms: int,
+        step: Step,
+        path: bytes = b"",
+        bookmark: bytes = b"",
+        *,
+        spent: bool = False,
     ) -> None:
         """Report the deletion of a missing record to other deployments, which may have an older one (C56).
 
@@ -244,7 +256,7 @@ class Removals:
         """
         if self._state.retains_all_deletes:
             how = OutOfFocus.EXPIRED if spent else OutOfFocus.DELETED
-            step.state_deletes[journal_key] = StateDelete(how, timestamp_ms, path, unwritten=spent)
+            step.state_deletes[journal_key] = StateDelete(how, timestamp_ms, path, spent, bookmark)
             self._state.apply_change(step, journal_key, None)
 
     def _remove(self, journal_key: bytes, entry: bytes, removal: StateDelete, step: Step) -> None:

@@ -144,12 +144,14 @@ class StateDelete(NamedTuple):
         timestamp_ms: instant of the deletion, or timestamp of the expired record, ms since the epoch.
         path: deployments that the delete, or the expired record, has passed through.
         unwritten: whether the expired update was never written to the compacted topic.
+        bookmark: bookmark of the expired record where another deployment published it; empty = unknown.
     """
 
     reason: OutOfFocus
     timestamp_ms: int
     path: bytes = b""
     unwritten: bool = False
+    bookmark: bytes = b""
 
 
 class RunningQuery(Protocol):

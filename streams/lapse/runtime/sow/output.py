@@ -377,12 +377,14 @@ def _tombstone(removal: StateDelete | None) -> bytes:
     """Return the bytes of a tombstone behind its key."""
     headers: _Headers = []
     if removal is not None:
-        reason, timestamp_ms, path, unwritten = removal
+        reason, timestamp_ms, path, unwritten, bookmark = removal
         headers = [(header.OPERATION, reason.encode()), (header.TIMESTAMP_MS, b"%d" % timestamp_ms)]
         if unwritten:
             headers.append((header.UNWRITTEN, b"true"))
         if path:
             headers.append((ORIGIN, path))
+        if bookmark:
+            headers.append((ORIGIN_BOOKMARK, bookmark))
     return NULL + VARINT[len(headers)] + packed_headers(headers)
 
 

@@ -339,6 +339,17 @@ def test_along_one_way_the_order_of_the_way_counts_and_no_stamp() -> None:
     assert here.select(113) == [{"n": 2}]
 
 
+@pytest.mark.feature("C56", "C81")
+def test_along_one_way_over_two_partitions_the_stamps_count() -> None:
+    """Partitions were added here, so a link brings a key's updates to another one, which may be read before."""
+    here = Desk(shard_of(tombstone_ms=3_600_000, added_partitions=True))
+    bring(here, None, 101, 111, partition=2)
+    bring(here, {"n": 1}, 100, 112)
+    assert here.select(113) == []
+    bring(here, {"n": 2}, 102, 114)
+    assert here.select(115) == [{"n": 2}]
+
+
 @pytest.mark.feature("C56")
 def test_without_replication_no_more_tombstones_are_kept_than_a_minute_needs() -> None:
     here = Desk(shard_of(tombstone_ms=3_600_000, tombstone_least_ms=1_000, most_tombstones=2))

@@ -130,6 +130,8 @@ class Replica:
                 headers.append(("lapse-timestamp-ms", b"%d" % left.timestamp_ms))
                 if left.unwritten:
                     headers.append(("lapse-unwritten", b"true"))
+                if left.bookmark:
+                    headers.append(("lapse-origin-bookmark", left.bookmark))
             if origin:
                 headers.append(("lapse-origin", origin))
             payload = None if entry is None else payload_of(entry)
@@ -176,6 +178,13 @@ NEXT: list[Act] = [("turn", 0, 0, 1)]
     keys_in_payloads=False,
     is_long=False,
     ahead_ms=(0, 0, 0),
+)
+@example(  # one of two updates in one millisecond is over where the clock is ahead, and its end comes by another way
+    acts=[("short", 2, 1, 3), ("carry", 2, 0, 3), ("behind", 2, 1, 3), ("carry", 0, 0, 5)],
+    links="all",
+    keys_in_payloads=False,
+    is_long=False,
+    ahead_ms=(4 * TURN, 0, 0),
 )
 def test_whatever_happens_all_hold_the_same_in_the_end(
     acts: list[Act], links: str, keys_in_payloads: bool, is_long: bool, ahead_ms: tuple[int, int, int]

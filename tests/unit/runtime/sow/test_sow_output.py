@@ -10,7 +10,7 @@ from lapse.core.lifetime import NEVER
 from lapse.core.sow import journal
 from lapse.core.sow.origin import ORIGIN
 from lapse.core.sow.record import Facts, pack, pack_headers
-from lapse.core.sow.step import Kind, OutOfFocus, OutOfFocusBatch
+from lapse.core.sow.step import Kind, OutOfFocus, OutOfFocusBatch, StateDelete
 from lapse.runtime.kafka import columns
 from lapse.runtime.sow.output import SowOutput
 from support.kafka.packed import rows_of
@@ -103,6 +103,16 @@ def test_a_replicated_record_says_on_the_compacted_topic_where_it_was_published(
     ((_, _, headers),) = rows_of(SowOutput("prices", 0, 3, "", 1).state(changes, {}, [("prices", 0)]).records)
     assert dict(headers) == {
         "lapse-bookmark": b"prices:0:3",
+        "lapse-timestamp-ms": b"%d" % T,
+        "lapse-origin": b"east",
+        "lapse-origin-bookmark": b"prices:0:7",
+    }
+    removals = {journal.RECORD + b"k": StateDelete(OutOfFocus.EXPIRED, T, b"east", bookmark=b"prices:0:7")}
+    ((_, _, headers),) = rows_of(
+        SowOutput("prices", 0, 3, "", 1).state({journal.RECORD + b"k": None}, removals, []).records
+    )
+    assert dict(headers) == {
+        "lapse-operation": b"expired",
         "lapse-timestamp-ms": b"%d" % T,
         "lapse-origin": b"east",
         "lapse-origin-bookmark": b"prices:0:7",
