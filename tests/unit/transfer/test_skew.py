@@ -5,12 +5,22 @@ from __future__ import annotations
 import pytest
 
 from lapse.transfer.skew import Skew
-from lapse_client.kafka.clock import ClientClock, elapsed_ms
+from lapse_client.kafka import clock
+from lapse_client.kafka.clock import ClientClock
 
 pytestmark = pytest.mark.feature("Q26", "C74")
 
 ANSWERS_MS = 4
 """How long a broker takes to stamp and answer."""
+
+
+NOW_MS = 5_000.0
+"""Time stands still here, since a machine without CPU would look like clocks that are apart."""
+
+
+@pytest.fixture(autouse=True)
+def time_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "elapsed_ms", lambda: NOW_MS)
 
 
 class Broker:
@@ -19,11 +29,11 @@ class Broker:
     def __init__(self, off_ms: int) -> None:
         self.off_ms = off_ms
         self.clock = ClientClock(lambda: 1_800_000_000.0)
-        self._real_ms = 1_800_000_000_000 - elapsed_ms()
+        self._real_ms = 1_800_000_000_000 - NOW_MS
 
     def answer(self) -> None:
         """Stamp a command that was sent just now."""
-        sent_ms = elapsed_ms() - ANSWERS_MS
+        sent_ms = NOW_MS - ANSWERS_MS
         stamp_ms = round(self._real_ms + sent_ms + ANSWERS_MS / 2) + self.off_ms
         self.clock.observe(sent_ms, stamp_ms, sent_ms + ANSWERS_MS)
 
