@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from lapse.cli import cluster
+from lapse.log_limit import LogLimit
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.runtime.worker_log import TextFormatter, begin
 from lapse_client.error import LapseError
@@ -199,7 +200,7 @@ def _follow(link: Link, source: Connection, queue: str, there: Connection) -> No
     from lapse.transfer.retries import Retries
 
     begin(TextFormatter("%(asctime)s %(levelname)s %(message)s"))
-    stopping, retries = threading.Event(), Retries()
+    stopping, retries, limit = threading.Event(), Retries(), LogLimit()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     while not stopping.is_set():
@@ -216,7 +217,7 @@ def _follow(link: Link, source: Connection, queue: str, there: Connection) -> No
             now_s = time.monotonic()
             if retries.is_final(error, now_s):
                 raise
-            if retries.is_new(error, now_s):
+            if limit.allows(error, now_s):
                 logger.warning("%s; trying again", error)
             stopping.wait(_AGAIN_S)
 

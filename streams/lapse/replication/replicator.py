@@ -32,6 +32,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists no
 )
 from confluent_kafka.cimpl import NewTopic
 
+from lapse.log_limit import LogLimit
 from lapse.protocol import topic as names
 from lapse.replication import progress
 from lapse.replication.link import Link
@@ -90,6 +91,7 @@ class Replicator:
         Raises:
             LinkError: the link cannot work as it is.
         """
+        limit = LogLimit()
         while not self._stopped.is_set():
             try:
                 self._session()
@@ -99,7 +101,8 @@ class Replicator:
                     raise LinkError("another `lapse replicate` has taken over this link; this one ends") from error
                 if fault.code() in LACKS_RIGHT:
                     raise LinkError(f"{fault.str().rstrip('.')}. {_GRANT}") from error
-                logger.warning("%s; trying again", fault.str())
+                if limit.allows(fault.str(), time.monotonic()):
+                    logger.warning("%s; trying again", fault.str())
                 self._stopped.wait(_RETRY_S)
 
     def _session(self) -> None:

@@ -1,4 +1,4 @@
-"""Retries: whether a process that follows tries again after an error, and whether it logs that (Q26, X7)."""
+"""Retries: whether a process that follows tries again after an error (Q26, X7)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ from lapse_client.kafka.fault import LACKS_RIGHT
 _GONE_S: Final = 10.0
 """For how long a queue must have been away until the process ends, s: longer than creating it anew takes."""
 
-_LOGGED_AGAIN_S: Final = 60.0
-"""How long the same error is not logged again, s."""
-
 
 class Retries:
     """The tries of one process, which decides only from what it is told."""
@@ -20,7 +17,6 @@ class Retries:
     def __init__(self) -> None:
         self._begun = False
         self._gone_since_s: float | None = None
-        self._logged: dict[str, float] = {}
 
     def note_begun(self) -> None:
         """Note that both queues are there and messages can go."""
@@ -46,9 +42,3 @@ class Retries:
         if self._gone_since_s is None:
             self._gone_since_s = now_s
         return isinstance(error, UnknownEntity) and now_s - self._gone_since_s >= _GONE_S
-
-    def is_new(self, error: Exception, now_s: float) -> bool:
-        """Return whether an error is worth a line in the log: the same one is so once in a minute."""
-        text = str(error)
-        self._logged = {one: at_s for one, at_s in self._logged.items() if now_s - at_s < _LOGGED_AGAIN_S}
-        return text not in self._logged and self._logged.setdefault(text, now_s) == now_s

@@ -1,4 +1,4 @@
-"""When a process that follows gives up, and what it logs until then."""
+"""When a process that follows gives up."""
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -34,10 +34,3 @@ def test_what_may_pass_is_tried_again_and_a_missing_right_is_not() -> None:
     retries.note_begun()
     assert not retries.is_final(LapseError("there is no answer"), 1)
     assert retries.is_final(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)), 1)
-
-
-@pytest.mark.feature("Q26", "X7")
-def test_the_same_error_is_logged_once_in_a_minute() -> None:
-    retries = Retries()
-    times = [(UNKNOWN, 0), (UNKNOWN, 1), (DELETED, 2), (UNKNOWN, 3), (UNKNOWN, 59), (UNKNOWN, 60), (UNKNOWN, 61)]
-    assert [retries.is_new(*one) for one in times] == [True, False, True, False, False, True, False]
