@@ -89,7 +89,7 @@ class ReplayedShard:
         if epoch.taken_over:
             self._own.take(claim_key(epoch.number), b"", epoch_header(epoch.number))
         positions = dict(epoch.begin.positions)
-        of_messages = {tp: offset for tp, offset in positions.items() if tp != self._commands and offset}
+        of_messages = {tp: offset for tp, offset in positions.items() if offset and self._reads(serving, tp)}
         began_ms = epoch_start.began_ms(epoch)
         entity = QueueEntity(self._name, serving.config, self._recording, serving.forward)
         machine = entity.machine(self._partition, epoch.number, self._own, of_messages)
@@ -123,6 +123,10 @@ class ReplayedShard:
             for output in outputs_of(effects.before):
                 if output.topic == self._events and output.value is not None:
                     yield event.decode(output.value)
+
+    def _reads(self, serving: Serving, tp: TP) -> bool:
+        """Return whether the queue reads a topic; a journal also keeps the positions of topics that were taken away."""
+        return tp.topic in serving.config.underlying(self._name) or serving.config.reads(tp.topic)
 
     def _restore_unjournaled(self, machine: QueueMachine, epoch: RecordedEpoch, serving: Serving) -> None:
         """Restore what the owner had read before, where its journal does not say it."""

@@ -140,7 +140,7 @@ class QueueEntity(Entity):
         restored = restore(changelog.items())
         for tp, offset in positions.items():
             source = restored.state.sources[restored.state.sources.number(tp.topic, tp.partition)]
-            source.next_offset = max(source.next_offset, offset)
+            source.next_offset, source.is_read = max(source.next_offset, offset), True
         forwarding = None
         if self._forward is not None:
             forwarding = Forwarding(self.name, self._forward, self.cluster.partitions().get(self._forward, 1))

@@ -118,7 +118,7 @@ class Keyed:
         account(self.here, self.stem, set(self.written)).assert_balanced()
 
 
-@pytest.mark.feature("C81", "Q11", "Q16")
+@pytest.mark.feature("C62", "C81", "Q11", "Q16")
 def test_keys_keep_their_order_while_a_queue_gets_shards_and_a_worker_is_killed(deploy: Deploy) -> None:
     here = deploy({"flow": {"partitions": 2, "group_by": "/key", "lease_period": "2s"}}, session_timeout="2s").apply()
     first, second = here.worker(), here.worker()
@@ -163,6 +163,9 @@ def test_keys_keep_their_order_while_a_queue_gets_shards_and_a_worker_is_killed(
     assert {partition for partition, _ in keyed.written} == {0, 1, 2, 3}
     keyed.check()
     assert here.depth("flow")["depth"] == 0
+    with here.queue("flow") as queue:
+        counted = queue.rewind("beginning", dry_run=True)
+    assert counted["rewound"] == len(keyed.written), "no shard brings back what another one reads now (C62)"
     assert here.lapse("check").returncode == 0
     again = here.lapse("queue", "partitions", here.name("flow"))
     assert "Nothing to do" in again.stdout

@@ -93,6 +93,24 @@ def test_a_topic_goes_once_it_has_nothing_live_whatever_the_others_have_and_come
             assert came.value == b"unread", "it is read on from where it was"
 
 
+@pytest.mark.feature("C62", "C65", "Q22")
+def test_a_rewind_brings_back_nothing_of_a_topic_that_was_taken_away(lapse: Lapse) -> None:
+    lapse.queue("both", topics=["a", "b"])
+    with lapse.admin() as admin, lapse.publisher() as publisher, lapse.queue_client("both") as queue:
+        for topic_of_it in ("a", "b"):
+            publisher.publish(topic_of_it, topic_of_it.encode())
+        lapse.settle()
+        queue.acknowledge(["a:0:0", "b:0:0"])
+        admin.alter_queue("both", topics=["b"])
+        with pytest.raises(CommandFailed, match="a:0:0 is of none of the queue's partitions"):
+            queue.rewind("a:0:0")
+        assert queue.rewind("beginning")["rewound"] == 1
+        assert [one.bookmark for one in queue.peek()] == ["b:0:0~1"]
+        admin.alter_queue("both", topics=["a", "b"])
+        assert queue.rewind("beginning")["rewound"] == 1, "the other one is live"
+        assert sorted(one.bookmark for one in queue.peek()) == ["a:0:0~1", "b:0:0~1"]
+
+
 @pytest.mark.feature("Q18", "C39", "C65")
 def test_a_temporary_sow_topic_goes_with_the_topic_that_was_made_for_it(lapse: Lapse) -> None:
     with Admin() as admin, lapse.publisher() as publisher:

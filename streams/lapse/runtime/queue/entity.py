@@ -205,7 +205,7 @@ class QueueEntity(Entity):
         for tp, offset in positions.items():
             if tp.topic != names.commands(self.name):
                 source = restored.state.sources[restored.state.sources.number(tp.topic, tp.partition)]
-                source.next_offset = max(source.next_offset, offset)
+                source.next_offset, source.is_read = max(source.next_offset, offset), True
         output = QueueOutput(self.name, partition, epoch, settings.dead_letter_topic, self.letter_partitions())
         output.ignores_lifetimes = not settings.expiration.enabled
         payloads = PayloadWindow(self.services.log_reader, self.config.payload_window << 20, self.services.aside_reader)

@@ -114,7 +114,8 @@ class RunningRewind:
             self._shard.rewinding.resume()
             return known
         sources = self._shard.state.sources
-        numbers = {TP(one.topic, one.partition): sources.number(one.topic, one.partition) for one in sources.current()}
+        read = [TP(one.topic, one.partition) for one in sources.current() if one.is_read]
+        numbers = {tp: sources.number(*tp) for tp in read}
         log, name = self._payloads.log, self._shard.settings.name
         there = await self._payloads.ends(numbers)
         found = await begin_offsets(name, self._point, [*there], log)

@@ -61,6 +61,7 @@ class Entrance:
         """
         number = self._state.sources.number(topic, partition)
         source = self._state.sources[number]
+        source.is_read = True
         if not records or records[-1].offset < source.next_offset:
             return len(records)
         given, placed = len(records), self.placed
@@ -185,6 +186,7 @@ class Entrance:
         """See `QueueShard.set_aside`."""
         number = self._state.sources.number(topic, partition)
         source = self._state.sources[number]
+        source.is_read = True
         if record.offset < source.next_offset:
             return
         if not self._state.remembered or self._drop_acknowledged(Trigger.SPOIL, number, [record], step):

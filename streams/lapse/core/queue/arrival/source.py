@@ -40,6 +40,7 @@ class Source:
         begin_offset: Kafka has removed all records below it, as far as this epoch knows; 0 = none (C40).
         since_epoch: the epoch that found the topic replaced by a new one of the same name; 0 = none did (C42).
         generation: how many times the source was rewound (Q22).
+        is_read: whether this epoch reads it. Otherwise its topic was taken away, or another shard reads it.
     """
 
     __slots__ = (
@@ -48,6 +49,7 @@ class Source:
         "begin_offset",
         "end_offset",
         "generation",
+        "is_read",
         "next_offset",
         "partition",
         "since_epoch",
@@ -62,6 +64,7 @@ class Source:
         self.begin_offset = 0
         self.since_epoch = 0
         self.generation = 0
+        self.is_read = False
         self._standings: list[PlacedRun] = []
         self._rewound: list[PlacedRun] = []
 

@@ -47,7 +47,7 @@ def rewind_refusal(command: Command, shard: QueueShard) -> CommandRefused | None
     except ValueError as error:
         return CommandRefused(f"rewind: field to: {error}")
     for bookmark in point if isinstance(point, tuple) else ():
-        there = [source for source in shard.state.sources.current() if source.topic == bookmark.topic]
+        there = [one for one in shard.state.sources.current() if one.is_read and one.topic == bookmark.topic]
         most = max(shard.settings.shards, *(source.partition + 1 for source in there)) if there else 0
         if bookmark.partition >= most:
             return CommandRefused(f"rewind: field to: {bookmark} is of none of the queue's partitions")
