@@ -1,8 +1,8 @@
-"""Avro bounds: limits the nesting and the empty items of Avro payloads before they are decoded (X7).
+"""Avro bounds: limits the nesting, the records and the empty items of Avro payloads before they are decoded (X7).
 
 fastavro's decoder is recursive, on the stack of the process. 10 KB of a recursive schema overflow the stack and crash
 the process. An array whose items take no bytes can expand eight bytes to a billion values. So payloads of such schemas
-are checked before they are decoded. Other payloads are bounded by their schema, and need no check.
+are checked before they are decoded, and large ones with records in arrays. Other payloads are bounded by their schema.
 """
 
 from __future__ import annotations
@@ -16,6 +16,12 @@ MOST_LEVELS: Final = 256
 
 MOST_EMPTY_ITEMS: Final = 1 << 16
 """The greatest number of items of no bytes in the arrays of a payload."""
+
+MOST_CONTAINERS: Final = 1 << 16
+"""The greatest number of records, arrays and maps in a payload. The decoder takes a microsecond for each (C60)."""
+
+_LARGE_BYTES: Final = 1 << 18
+"""Larger payloads are walked if they may hold many records, even if their schema bounds the depth."""
 
 _LONG_BYTES: Final = 10
 _SIZES: Final = {"boolean": 1, "float": 4, "double": 8}
@@ -70,6 +76,7 @@ class AvroBounds:
         self._root = parts[0]
         self._has_empty_items = any(part.kind == "array" and part.inner[0].is_empty for part in parts)
         self._walked = recursive or self._has_empty_items
+        self._may_have_many = any(part.kind in _BLOCKS and part.inner[0].kind not in _LEAVES for part in parts)
 
     def check(self, data: bytes, at: int) -> None:
         """Check a payload.
@@ -79,13 +86,13 @@ class AvroBounds:
             at: index of its body's first byte.
 
         Raises:
-            ValueError: it is nested too deeply, has too many items of no bytes, or is damaged in a way that decoders
-                interpret differently.
+            ValueError: it is nested too deeply, has too many records or items of no bytes, or is damaged in a way that
+                decoders interpret differently.
         """
-        if not self._walked:
+        if not self._walked and not (self._may_have_many and len(data) - at > _LARGE_BYTES):
             return
         # Each level that is not of another record takes at least a byte, so a short payload cannot be deep.
-        if not self._has_empty_items and (len(data) - at + 1) * (self._records + 1) <= MOST_LEVELS:
+        if self._walked and not self._has_empty_items and (len(data) - at + 1) * (self._records + 1) <= MOST_LEVELS:
             return
         try:
             self._walk(data, at)
@@ -99,14 +106,15 @@ class AvroBounds:
             IndexError: it ends too early.
             ValueError: it exceeds the bounds, or is damaged.
         """
-        empty_items = 0
+        empty_items = containers = 0
         # Parts still to read: a part of the schema, its level, and the number of items left in its block.
         ahead: list[tuple[_Part, int, int]] = [(self._root, 1, 0)]
         while ahead:
             part, level, left = ahead.pop()
             kind = part.kind
-            if level > MOST_LEVELS and kind in _CONTAINERS:
-                raise ValueError(f"nested more than {MOST_LEVELS} deep")
+            if kind in _CONTAINERS:
+                containers += not left
+                _refuse_beyond(level, containers)
             if kind == "record":
                 ahead += [(field, level + 1, 0) for field in part.inner]
             elif kind == "union":
@@ -239,6 +247,18 @@ def _note_empty(parts: list[_Part]) -> None:
             empty = part.kind == "sized" and not part.size_bytes
             if not part.is_empty and (empty or (part.kind == "record" and all(one.is_empty for one in part.inner))):
                 part.is_empty = changed = True
+
+
+def _refuse_beyond(level: int, containers: int) -> None:
+    """Check how deep a record, array or map is, and how many there are up to it.
+
+    Raises:
+        ValueError: it exceeds a bound.
+    """
+    if level > MOST_LEVELS:
+        raise ValueError(f"nested more than {MOST_LEVELS} deep")
+    if containers > MOST_CONTAINERS:
+        raise ValueError(f"more than {MOST_CONTAINERS:,} records, arrays and maps")
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.protocol.avro_bounds import MOST_EMPTY_ITEMS, MOST_LEVELS, AvroBounds
+from lapse.protocol.avro_bounds import MOST_CONTAINERS, MOST_EMPTY_ITEMS, MOST_LEVELS, AvroBounds
 from lapse.protocol.avro_payload import AvroPayload
 from lapse.protocol.avro_schema import AvroSchema
 
@@ -179,3 +179,27 @@ def test_a_value_that_fits_two_branches_at_every_level_is_looked_at_once(end: by
     else:
         with pytest.raises(ValueError, match="does not fit"):
             avro.serialize(delta, b"")
+
+
+ITEM = {"type": "record", "name": "Item", "fields": [{"name": "n", "type": "int"}]}
+MANY: list[tuple[object, object]] = [
+    (ITEM, {"n": 1}),
+    ({"type": "array", "items": "int"}, []),
+    ({"type": "map", "values": "int"}, {}),
+    (["null", ITEM], {"n": 1}),
+]
+
+
+@pytest.mark.feature("X7", "C60")
+@pytest.mark.parametrize(("items", "item"), MANY)
+def test_a_payload_of_very_many_tiny_records_is_refused_before_it_is_decoded(items: object, item: object) -> None:
+    """A megabyte of them takes the decoder a second, in which nobody else has a turn."""
+    fields = [{"name": "all", "type": {"type": "array", "items": items}}, {"name": "text", "type": "string"}]
+    tree = {"type": "record", "name": "Top", "fields": fields}
+    avro, out = AvroPayload(AvroSchema(tree)), io.BytesIO()
+    fastavro.schemaless_writer(out, tree, {"all": [item] * (MOST_CONTAINERS + 1), "text": "x" * (1 << 18)})
+    with pytest.raises(ValueError, match="more than 65,536 records, arrays and maps"):
+        avro.parse(out.getvalue())
+    few = {"all": [item] * (MOST_CONTAINERS - 3), "text": "x" * (1 << 18)}
+    fastavro.schemaless_writer(out := io.BytesIO(), tree, few)
+    assert avro.parse(out.getvalue()) == few
