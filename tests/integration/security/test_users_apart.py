@@ -16,6 +16,7 @@ from lapse_client import Delivery
 from support.kafka.log import Headers, header, until, write
 from support.processes.deployment import broker_now_ms
 from support.processes.entitled import Entitled
+from support.processes.gateway import Door, door
 
 pytestmark = pytest.mark.feature("X4")
 
@@ -28,7 +29,8 @@ USERS = {
 }
 OWN, OTHER = b'{"desk":"A"}', b'{"desk":"B"}'
 FLOOD = 300
-VARYING = re.compile(rb'\d{13}|(?<="outstanding":)\d+')
+INSTANT = re.compile(rb"\d{13}")
+OUTSTANDING = re.compile(rb'(?<="outstanding":)\d+')
 FILTERS = [{"filter": text} for text in ("TRUE", "/desk = 'A'", "/desk = 'B'")]
 
 
@@ -45,6 +47,13 @@ def desks(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Enti
     flood(deployment)
     yield deployment
     deployment.close()
+
+
+@pytest.fixture(scope="module")
+def gate(desks: Entitled) -> Iterator[Door]:
+    """A gateway to all of them."""
+    with door(desks) as opened:
+        yield opened
 
 
 def flood(desks: Entitled) -> None:
@@ -85,7 +94,8 @@ class Log:
 def told(desks: Entitled, stem: str, asked: Sequence[tuple[str, dict[str, object]]]) -> list[list[tuple[bytes, ...]]]:
     """All that alice gets for each command: kind, key and value, without instants and the name of the entity.
 
-    Nor has it the deliveries to her own subscription so far: commands that come together are one step, or several.
+    Nor have answers about her own subscription its deliveries so far: commands that come together are one step, or
+    several, and it gets her own message between them.
     """
     name, at_ms = desks.name(stem), broker_now_ms()
     tail = desks.tail(topic.deliveries(name, "alice"), from_end=True)
@@ -98,8 +108,11 @@ def told(desks: Entitled, stem: str, asked: Sequence[tuple[str, dict[str, object
     def found(number: int, command: str) -> list[tuple[bytes, ...]]:
         ident = f"{command}-{number}".encode()
         mine = [one for one in tail.records if header(one, "lapse-command-id") == ident]
+        values = [INSTANT.sub(b"N", one.value() or b"") for one in mine]
+        if "subscribe" in command:
+            values = [OUTSTANDING.sub(b"N", value) for value in values]
         return [
-            (header(one, "lapse-kind") or b"", one.key() or b"", VARYING.sub(b"N", one.value() or b"")) for one in mine
+            (header(one, "lapse-kind") or b"", one.key() or b"", value) for one, value in zip(mine, values, strict=True)
         ]
 
     def answered(_: object) -> bool:
@@ -119,6 +132,28 @@ def compare(desks: Entitled, stem: str, asked: Sequence[tuple[str, dict[str, obj
     for (command, fields), one, other in zip(asked, hidden, never, strict=True):
         assert one == other, (command, fields)
         assert one, (command, fields)
+
+
+Asked = tuple[str, str, dict[str, object]]
+"""What is asked over HTTP: the method, the path, and the parameters or the body. In them, @ is the entity."""
+
+
+def compare_over_http(gate: Door, stem: str, asked: Sequence[Asked]) -> None:
+    """Ask the same over HTTP where something is hidden, and where it never was."""
+    desks, told = gate.deployment, list[list[tuple[int, bytes]]]()
+    assert isinstance(desks, Entitled)
+    for where in ("shared", "lonely"):
+        name, answers = desks.name(f"{where}{stem}"), list[tuple[int, bytes]]()
+        for method, path, fields in asked:
+            whole = json.loads(json.dumps(fields).replace("@", name))
+            content = {"params": whole} if method == "GET" else {"json": whole}
+            auth = "alice", desks.secret("alice")
+            answer = gate.http.request(method, path.replace("@", name), auth=auth, **content)
+            answers.append((answer.status_code, INSTANT.sub(b"N", answer.content.replace(name.encode(), b"it"))))
+        told.append(answers)
+    for one, hidden, never in zip(asked, *told, strict=True):
+        assert hidden == never, one
+        assert hidden[0] != 404, one
 
 
 def fill(desks: Entitled, stem: str, open_until_end: ExitStack) -> dict[str, int]:
@@ -154,12 +189,33 @@ def fill(desks: Entitled, stem: str, open_until_end: ExitStack) -> dict[str, int
 
 
 @pytest.mark.feature("Q8", "Q15", "Q17", "C82", "L5")
-def test_a_hidden_message_answers_every_command_as_one_that_never_was(desks: Entitled) -> None:
+def test_a_hidden_message_answers_every_command_as_one_that_never_was(desks: Entitled, gate: Door) -> None:
+    """Over Kafka, and over HTTP."""
     with ExitStack() as open_until_end:
         places, same = (fill(desks, stem, open_until_end) for stem in ("shared", "lonely"))
         assert places == same
         desks.letters("shared", 2)
+        ask_all_over_http(gate, places)
         ask_all_of_a_queue(desks, places)
+
+
+def ask_all_over_http(gate: Door, places: dict[str, int]) -> None:
+    bookmarks = [f"@:0:{offset}" for state, offset in places.items() if state != "own"]
+    lists = [*([one] for one in bookmarks), [f"@:0:0-{places['invalid']}"]]
+    settled = [{"receipts": one} for one in lists] + [{"filter": "/desk = 'B'"}]
+    asked: list[Asked] = [
+        *(("GET", "/queues/@", one) for one in ({}, *FILTERS)),
+        *(("GET", "/queues/@/messages", one) for one in ({}, *FILTERS)),
+        *(("GET", "/queues/@/messages", {"state": state}) for state in "available leased scheduled dying".split()),
+        *(("GET", "/explain", {"bookmark": one}) for one in bookmarks),
+        *(("GET", "/explain", {"bookmark": one, "entity": "@"}) for one in bookmarks),
+        *(("GET", f"/{what}/@", {}) for what in ("letters", "figures")),
+        ("GET", "/queues/@/subscriptions", {}),
+        *(("POST", f"/queues/@/{how}", one) for how in ("renew", "cancel", "expire", "acknowledge") for one in settled),
+        *(("POST", f"/queues/@/{how}", {}) for how in ("pause", "resume", "purge", "rewind")),
+        ("POST", "/letters/@/redrive", {}),
+    ]
+    compare_over_http(gate, "", asked)
 
 
 def ask_all_of_a_queue(desks: Entitled, places: dict[str, int]) -> None:
@@ -188,7 +244,8 @@ def ask_all_of_a_queue(desks: Entitled, places: dict[str, int]) -> None:
 
 
 @pytest.mark.feature("S3", "S5", "S6", "C82", "L5")
-def test_a_hidden_record_answers_every_command_as_one_that_never_was(desks: Entitled) -> None:
+def test_a_hidden_record_answers_every_command_as_one_that_never_was(desks: Entitled, gate: Door) -> None:
+    """Over Kafka, and over HTTP."""
     later = [("lapse-enqueue-at-ms", b"%d" % (broker_now_ms() + 600_000))]
     places: dict[str, int] = {}
     for stem in ("shared-quotes", "lonely-quotes"):
@@ -207,6 +264,18 @@ def test_a_hidden_record_answers_every_command_as_one_that_never_was(desks: Enti
             until(lambda q=ops, k=keys: {one.key for one in q.query()} == k, "all arrived, and the expired one is gone")
             assert len(ops.scheduled()) == (0 if log.is_lonely else 2)
     keys = [[state] for state in places if state != "own"]
+    asked: list[Asked] = [
+        ("GET", "/sow/@", {}),
+        *(("GET", "/sow/@/records", one) for one in ({}, *FILTERS, *({"key": one} for one in keys))),
+        *(("GET", "/sow/@/scheduled", one) for one in ({}, *FILTERS)),
+        *(("POST", "/sow/@/withdraw", {"bookmarks": [f"@:0:{offset}"]}) for offset in places.values()),
+        *(("POST", "/sow/@/withdraw", one) for one in FILTERS),
+        *(("POST", "/sow/@/delete", {"keys": one}) for one in keys),
+        ("POST", "/sow/@/delete", FILTERS[2]),
+        *(("GET", "/explain", {"bookmark": f"@:0:{offset}", "entity": "@"}) for offset in places.values()),
+        *(("GET", path, {}) for path in ("/sow/@/subscriptions", "/letters/@", "/figures/@")),
+    ]
+    compare_over_http(gate, "-quotes", asked)
     bookmarks = [[f"{{}}:0:{offset}"] for state, offset in places.items() if state != "own"]
     bookmarks.append([f"{{}}:0:0-{places['invalid']}"])
     named = [*({"bookmarks": one} for one in bookmarks), *FILTERS[2:]]
