@@ -196,7 +196,7 @@ class ReplayedShard:
         self._recording.now_ms = instants.get("arrived", step.at_ms)
         machine.now_ms = max(machine.now_ms, instants.get("from", 0))
         machine.crowd.give(instants.get("room", _MANY))
-        machine.rewinder.give(instants.get("part", PART))
+        machine.rewinder.give(instants.get("part", PART), "stopped" in instants)
         machine.begin_step()
         for take in step.takes:
             self._feed_records(inbox, step, take)

@@ -175,7 +175,7 @@ def refused(there: Kcat, asked: list[tuple[str, dict[str, object]]], others: Que
     return [told()[ident] for ident in idents]
 
 
-@pytest.mark.feature("X7", "X1", "Q8", "Q15", "Q17")
+@pytest.mark.feature("X7", "X1", "Q8", "Q15", "Q17", "Q22")
 def test_a_command_whose_filter_costs_too_much_is_refused_with_its_reason_and_does_nothing(stern: Deployment) -> None:
     here, text = stern, "a" * 100_000
     here.write("full", *[orjson.dumps({"n": str(number), "text": text}) for number in range(60)])
@@ -196,6 +196,15 @@ def test_a_command_whose_filter_costs_too_much_is_refused_with_its_reason_and_do
             assert not one["settlements"], "nothing is settled"
         assert {state: full.depth()[state] for state in states} == before
         assert full.purge(filter="/n = 'later'")["removed"] == 60, "one that costs little is carried out"
+        full.purge()
+        for _ in range(2):  # asked again, it is answered again
+            with pytest.raises(CommandFailed, match="records were not looked at") as told:
+                full.rewind("beginning", filter=COSTLY, command_id="costly")
+            assert told.value.code == ErrorCode.TOO_COSTLY
+        came = full.depth()
+        assert 0 < came["available"] + came["scheduled"] < 100, "a part of them is back"
+        left = full.rewind("beginning", dry_run=True)
+        assert left["rewound"] + left["live"] >= 115
 
 
 @pytest.mark.feature("X7", "X1", "S3", "S5", "L5")

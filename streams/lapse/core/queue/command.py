@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from lapse.core.error_code import ErrorCode
+from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.expression import ExpressionError
 from lapse.core.near_name import did_you_mean
 from lapse.core.queue.answer import open_subscription, queued_message
@@ -14,7 +14,7 @@ from lapse.core.queue.delivery.dispatch import STEP_MESSAGES
 from lapse.core.queue.inquiry.inquiry import PLACED
 from lapse.core.queue.inquiry.row_filter import chooses_spare_messages, peeks_by_bookmarks
 from lapse.core.queue.parts_done import PartsDone
-from lapse.core.queue.rewind.rewind_command import rewind_refusal
+from lapse.core.queue.rewind.rewind_command import rewind_refusal, stopped
 from lapse.core.queue.rewind.rewinding import RewindRequest
 from lapse.core.queue.rewind.rewinds import Rewind
 from lapse.core.queue.settings import Semantics
@@ -186,10 +186,12 @@ class QueueCommands:
             if command.answer != "none":
                 step.answers.append(CommandAnswer(*context, error.refusal))
             return
-        if command.answer == "none" or (command.answer == "errors" and not facts.get("settlements")):
+        refusal: Refusal | None = facts.pop("refusal", None)
+        is_error = bool(refusal or facts.get("settlements"))
+        if command.answer == "none" or (command.answer == "errors" and not is_error):
             return
         counts: Counts = facts.pop("counts", {})
-        step.answers.append(CommandAnswer(*context, counts=tuple(counts.items()), facts=tuple(facts.items())))
+        step.answers.append(CommandAnswer(*context, refusal, counts=tuple(counts.items()), facts=tuple(facts.items())))
 
     def _named(self, command: Command) -> str:
         if not command.subscription:
@@ -311,7 +313,7 @@ class QueueCommands:
         counted, self.counted = self.counted, None
         done = self._shard.state.rewinds.get(command.id) or counted
         assert done is not None
-        return {"counts": dict(done.counts)}
+        return {"counts": dict(done.counts), "refusal": stopped(done)}
 
     def _depth(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         if _counts_nothing(command):

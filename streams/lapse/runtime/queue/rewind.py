@@ -18,6 +18,7 @@ from lapse.runtime.kafka.read_record import UnreadRecord
 from lapse.runtime.queue.recovery_point import begin_offsets
 from lapse.runtime.queue.sweep_horizon import SweepHorizon
 from lapse.runtime.shard.command_authorizer import Admitted
+from lapse.runtime.shard.effort import Effort
 from lapse.runtime.shard.log import Record
 from lapse.runtime.shard.payload import PayloadWindow
 from lapse.runtime.shard.under_way import UnderWay
@@ -49,6 +50,7 @@ class RunningRewind:
         admitted: the command; None if the journal says that a rewind is under way.
         rewind: the shard's rewind; None before its first part.
         most: the number of records in the next part.
+        effort: what it has taken since its command, or since the take-over.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class RunningRewind:
         self.admitted = admitted
         self.rewind: Rewind | None = None
         self.most = PART
+        self.effort = Effort()
         self._shard = shard
         self._payloads = payloads
         self._request = request
@@ -98,12 +101,19 @@ class RunningRewind:
         runs, cursors = self._next(rewind)
         matches = compile_filter(rewind.filter) if rewind.filter else None
         began = time.monotonic()
-        self._shard.rewinding.bring_back_part(rewind, runs, cursors, matches, step, dry_run=self._dry_run)
+        with self.effort.measured() as looked_at:
+            self._shard.rewinding.bring_back_part(rewind, runs, cursors, matches, step, dry_run=self._dry_run)
+            looked_at(sum(len(some) for _, some in runs))
         took_s = time.monotonic() - began
         if took_s > _STEP_S:
             self.most = max(1, self.most // 2)
         elif took_s < _STEP_S / 4:
             self.most = min(2 * self.most, PART)
+
+    def stop(self, step: Step) -> None:
+        """End the rewind, because it costs too much (X7)."""
+        if self.rewind is not None and not self.rewind.done:
+            self._shard.rewinding.stop(self.rewind, step, dry_run=self._dry_run)
 
     async def _begin(self, step: Step) -> Rewind:
         """Begin the rewind, or return the one that is under way."""
@@ -205,6 +215,8 @@ class Rewinder:
         self._running: RunningRewind | None = None
         self._part = PART
         self._given = 0
+        self._stops = False
+        """Whether the rewind is ended in this step, because it costs too much; in a replay, whether it shall be."""
         self._known = shard.state.rewinds.under_way
         if self._known is not None:  # its command is read again and answered after the end
             self._running = self._work(None, None, "beginning")
@@ -221,6 +233,7 @@ class Rewinder:
     async def continue_rewind(self, step: Step) -> bool:
         """Do a part of the rewind; return whether it has reached its end, or cannot begin."""
         self._part = PART
+        self._stops = self._stops and bool(self._given)
         if self._running is None:
             return False
         if self._given == _REFUSED:
@@ -235,15 +248,20 @@ class Rewinder:
                 raise
             self._part = _REFUSED
             return True
+        if not self._given:
+            self._stops = self._running.effort.is_spent and not self._running.done
+        if self._stops:
+            self._running.stop(step)
         return self._running.done
 
     def step_ends(self) -> dict[str, int]:
-        """Return the number of records in the step's part, for replays; empty if it was the greatest possible."""
-        return {"part": self._part} if self._part != PART else {}
+        """Return the size of the step's part, if it was not the greatest, and whether the rewind was stopped."""
+        part = {"part": self._part} if self._part != PART else {}
+        return part | ({"stopped": 1} if self._stops else {})
 
-    def give(self, part: int) -> None:
-        """Set the size of the next part to what it was when it was recorded (X10)."""
-        self._given = part
+    def give(self, part: int, stops: bool = False) -> None:
+        """Set the size of the next part to what it was when it was recorded, and whether the rewind ends (X10)."""
+        self._given, self._stops = part, stops
 
     def end(self) -> tuple[Admitted | None, Rewind | None]:
         """Return the rewind with its command, if this process read that, and forget both; None if it did not begin."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from lapse.core.error_code import ErrorCode
+from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.expression import ExpressionError, compile_filter
+from lapse.core.queue.rewind.rewinding import REWOUND, UNREAD
+from lapse.core.queue.rewind.rewinds import Rewind
 from lapse.core.queue.shard import QueueShard
 from lapse.core.shard.refused import CommandRefused
 from lapse.protocol.bookmark import Bookmark
@@ -56,3 +58,16 @@ def rewind_refusal(command: Command, shard: QueueShard) -> CommandRefused | None
     except ExpressionError as error:
         return CommandRefused(f"rewind: filter: {error}", ErrorCode.INVALID_EXPRESSION)
     return None
+
+
+def stopped(rewind: Rewind) -> Refusal | None:
+    """Return the refusal of a rewind that was stopped because its filter costs too much; None if it was not (X7)."""
+    if UNREAD not in rewind.counts:
+        return None
+    back, unread = rewind.counts[REWOUND], rewind.counts[UNREAD]
+    return Refusal(
+        ErrorCode.TOO_COSTLY,
+        f"rewind: stopped, because its filter takes more work than others can spare. {back:,} messages matched and "
+        f"are back, unless it only counted. {unread:,} records were not looked at. Simplify the filter (LIKE and "
+        "functions on long texts cost most), or begin at a later point",
+    )

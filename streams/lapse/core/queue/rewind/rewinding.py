@@ -37,6 +37,9 @@ LEFT_OUT: Final = (
 )
 """Why records were not brought back, as the answer to a rewind counts them."""
 
+UNREAD: Final = "unread"
+"""The records that a rewind which was stopped has not looked at. Others do not have this count."""
+
 COUNTS: Final = (REWOUND, *LEFT_OUT)
 
 
@@ -145,14 +148,23 @@ class Rewinding:
             self._bring_back(rewind, number, some, live[number], matches, step, dry_run)
         for number, cursor in cursors.items():
             rewind.spans[number].cursor = cursor
-        rewind.done = all(span.cursor >= span.stop for span in rewind.spans.values())
-        if rewind.done:
-            # A source of which nothing came back keeps its generation, so settlements of its messages are not stale.
-            rewind.spans = {number: span for number, span in rewind.spans.items() if span.brought}
+        if all(span.cursor >= span.stop for span in rewind.spans.values()):
+            self._end(rewind)
         if not dry_run:
             self._write(rewind, step)
-            for number in self._state.rewinds.outdated() if rewind.done else ():
-                self._decisions.apply_change(Change(ChangeKind.REWIND, holder=number), step)
+
+    def stop(self, rewind: Rewind, step: Step, *, dry_run: bool = False) -> None:
+        """End a rewind before its end, because its filter costs too much (X7). What it has done stays."""
+        rewind.counts[UNREAD] = sum(span.stop - span.cursor for span in rewind.spans.values())
+        self._end(rewind)
+        if not dry_run:
+            self._write(rewind, step)
+
+    @staticmethod
+    def _end(rewind: Rewind) -> None:
+        rewind.done = True
+        # A source of which nothing came back keeps its generation, so settlements of its messages are not stale.
+        rewind.spans = {number: span for number, span in rewind.spans.items() if span.brought}
 
     def _bring_back(
         self,
@@ -258,6 +270,8 @@ class Rewinding:
 
     def _write(self, rewind: Rewind, step: Step) -> None:
         self._decisions.apply_change(Change(ChangeKind.REWIND, holder=rewind.number, facts=rewind.facts()), step)
+        for number in self._state.rewinds.outdated() if rewind.done else ():
+            self._decisions.apply_change(Change(ChangeKind.REWIND, holder=number), step)
 
 
 class _ArrivalOutcome(NamedTuple):
