@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
 from lapse.protocol import header as names
+from lapse.protocol import topic
 from lapse.protocol.redrive import target_fault
 from lapse_spark import read
 from lapse_spark.connection import Connection
@@ -91,7 +92,7 @@ def run(
 
     Raises:
         ValueError: letters must not be sent to the target topic.
-        LapseError: a transaction with notes of sent letters stays open.
+        LapseError: a transaction with notes of sent letters stays open, or the cluster cannot be reached.
     """
     if why := target_fault(target.topic):
         raise ValueError(why)
@@ -152,20 +153,25 @@ def _mark_unsendable(
     Returns:
         The letters, and the greatest size of a batch of records, in bytes.
     """
-    if not target.topic:
-        chosen = origins.mark_unreachable(chosen, connection)
+    places = chosen.select("topic", "partition", "entity").distinct().collect()
+    try:
+        topics = connection.of_lapse().partitions()
+    except ValueError:  # with options that only Java's client has, the sink reports the error
+        topics = None
+    if not target.topic and topics is not None:
+        chosen = origins.mark_unreachable(chosen, [(one.topic, one.partition) for one in places], topics)
     if hook is None:
-        judged, batch_bytes = untaken.mark_untaken(redrive.with_records(chosen, target), connection)
+        to = {target.topic or one.topic for one in places}
+        judged, batch_bytes = untaken.mark_untaken(redrive.with_records(chosen, target), connection, to)
         chosen = judged.drop(untaken.RECORD)
     else:
         records = _records(chosen.withColumn("refused", F.lit(None)), target, hook)
         chosen, batch_bytes = untaken.mark_untaken_by_id(chosen, records, connection)
-    entities = [target.topic] if target.topic else [row[0] for row in chosen.select("entity").distinct().collect()]
-    if not entities:
-        return chosen, batch_bytes
-    return newer_records.mark_superseded(
-        chosen, newer_records.records(spark, connection, entities), target.topic
-    ), batch_bytes
+    entities = {target.topic} if target.topic else {one.entity for one in places}
+    sow = [name for name in sorted(filter(None, entities)) if topics is None or topic.sow(name) in topics]
+    if sow and places:
+        chosen = newer_records.mark_superseded(chosen, newer_records.records(spark, connection, sow), target.topic)
+    return chosen, batch_bytes
 
 
 def _catch_up(audited: DataFrame, connection: Connection, dry_run: bool) -> None:

@@ -16,7 +16,9 @@ from lapse_spark.read import Span
 from lapse_spark.records import header
 
 NEWER = "_newer"
-"""The column that says whether the SOW topic has a later record of the letter's key; false for other entities."""
+"""The column that says whether the SOW topic has a later record of the letter's key; false for other entities.
+
+It is missing where no letter is of a SOW topic."""
 
 _PLACE = r"^(.+):(\d{1,10}):(\d{1,19})$"
 

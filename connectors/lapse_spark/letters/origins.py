@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 import orjson
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lapse.protocol.redrive import partition_fault
-from lapse_spark.connection import Connection
 
 ASTRAY = "_astray"
-"""The column that says why a letter cannot return to its origin; null if it can."""
+"""The column that says why a letter cannot return to its origin; null if it can. It is missing where all can."""
 
 
-def mark_unreachable(letters: DataFrame, connection: Connection) -> DataFrame:
-    """Add to letters why they cannot return to their origins.
+def mark_unreachable(letters: DataFrame, places: Iterable[tuple[str, int]], topics: Mapping[str, int]) -> DataFrame:
+    """Add to letters why they cannot return to their origins, unless all of them can.
 
     Args:
         letters: `schema.DEAD_LETTER`.
-        connection: connection to the cluster.
-
-    Raises:
-        LapseError: the cluster cannot be reached.
+        places: topics and partitions of the letters' messages.
+        topics: numbers of partitions by topic.
     """
-    try:
-        topics = connection.of_lapse().partitions()
-    except ValueError:  # with options that only Java's client has, the sink reports the error
+    found = [(name, number, partition_fault(name, number, topics)) for name, number in set(places)]
+    faults = [{"topic": name, "partition": number, ASTRAY: why} for name, number, why in found if why]
+    if not faults:
         return letters
-    places = letters.select("topic", "partition").distinct().collect()
-    found = [(place.topic, place.partition, partition_fault(place.topic, place.partition, topics)) for place in places]
-    text = orjson.dumps([{"topic": name, "partition": number, ASTRAY: why} for name, number, why in found if why])
-    rows = F.from_json(F.lit(text.decode()), f"array<struct<topic:string,partition:int,{ASTRAY}:string>>")
+    rows = F.from_json(
+        F.lit(orjson.dumps(faults).decode()), f"array<struct<topic:string,partition:int,{ASTRAY}:string>>"
+    )
     known = letters.sparkSession.range(1).select(F.inline(rows))
     return letters.join(F.broadcast(known), ["topic", "partition"], "left").select(*letters.columns, ASTRAY)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import orjson
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]  # it lists no names
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lapse.protocol import header as names
@@ -28,17 +28,18 @@ _ESTIMATE: Final = 32
 """By how many bytes Java's client overestimates a record at most."""
 
 
-def mark_untaken(letters: DataFrame, connection: Connection) -> tuple[DataFrame, int]:
+def mark_untaken(letters: DataFrame, connection: Connection, topics: Iterable[str]) -> tuple[DataFrame, int]:
     """Add to letters the column `UNTAKEN` for their records.
 
     Args:
         letters: letters with the column `RECORD`.
         connection: connection to the cluster.
+        topics: the topics of the records.
 
     Returns:
         The letters, and the smallest batch limit of the topics, in bytes.
     """
-    settings, fewest = _settings(letters.select(f"{RECORD}.topic"), connection)
+    settings, fewest = _settings(letters.sparkSession, connection, topics)
     known = letters.join(F.broadcast(settings), F.col(f"{RECORD}.topic") == F.col("_target"), "left")
     return known.withColumn(UNTAKEN, _untaken_reason(F.col(RECORD))).select(*letters.columns, UNTAKEN), fewest
 
@@ -54,7 +55,9 @@ def mark_untaken_by_id(letters: DataFrame, records: DataFrame, connection: Conne
     Returns:
         See `mark_untaken`.
     """
-    told, fewest = mark_untaken(records.select(F.struct("topic", "key", "value", "headers").alias(RECORD)), connection)
+    topics = [row.topic for row in records.select("topic").distinct().collect()]
+    made = records.select(F.struct("topic", "key", "value", "headers").alias(RECORD))
+    told, fewest = mark_untaken(made, connection, topics)
     given = header.text(header.newest_first(F.col(f"{RECORD}.headers")), names.MESSAGE_ID)
     found = told.where(F.col(UNTAKEN).isNotNull()).groupBy(redriven.letter_of(given).alias("id"))
     known = letters.join(found.agg(F.min(UNTAKEN).alias(UNTAKEN)), "id", "left")
@@ -97,15 +100,15 @@ def _varint(number: Column) -> Column:
     return width.otherwise(5)
 
 
-def _settings(places: DataFrame, connection: Connection) -> tuple[DataFrame, int]:
+def _settings(spark: SparkSession, connection: Connection, topics: Iterable[str]) -> tuple[DataFrame, int]:
     """Return the limits of topics: name, most bytes of a batch, whether a key is needed; without unknown topics."""
-    found = [row[0] for row in places.distinct().collect() if row[0]]
+    found = [name for name in topics if name]
     own = int(connection.writing()["kafka.max.request.size"])
     limits = _topic_limits(found, connection) if found else []
     fewest = min((own - _ESTIMATE, *(most for _, most, _ in limits)))
     told = [{"_target": name, "_most": min(most, own - _ESTIMATE), "_keyed": keyed} for name, most, keyed in limits]
     rows = F.from_json(F.lit(orjson.dumps(told).decode()), "array<struct<_target:string,_most:bigint,_keyed:boolean>>")
-    return places.sparkSession.range(1).select(F.inline(rows)), fewest
+    return spark.range(1).select(F.inline(rows)), fewest
 
 
 def _topic_limits(topics: Sequence[str], connection: Connection) -> list[tuple[str, int, bool]]:
