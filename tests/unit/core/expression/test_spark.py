@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from lapse.core.expression import SparkColumn, SparkColumns, compile_value, to_spark_sql, to_spark_sql_value, to_text
 from lapse.core.expression.syntax import Arithmetic, Comparison, IsNan, Like, Literal, Node, Not, Path
+from support.suite.at_length import AT_LENGTH
 from unit.core.expression.sql_trees import ROWS, conditions, operators, texts
 from unit.core.expression.trees import PATTERNS, Sample
 
@@ -49,7 +50,11 @@ def frame(spark):
 
 
 @settings(
-    max_examples=4, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck), derandomize=True
+    max_examples=8 if AT_LENGTH else 2,  # each has 40 conditions, and one plan
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
 )
 @given(trees=st.lists(st.one_of(odd, odd.map(Not)), min_size=40, max_size=40))
 def test_conditions_agree_with_spark(frame, trees: list[Node]) -> None:
