@@ -244,6 +244,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
         # Topics and frames have several partitions; what is shuffled into several is for the jobs that are processes.
         "spark.sql.shuffle.partitions": "1",
         "spark.databricks.delta.snapshotPartitions": "1",  # tables of some rows: each look at a log is one task
+        "spark.databricks.delta.stats.collect": "false",  # the least and the most of each column, of each file
+        "spark.databricks.delta.writeChecksumFile.enabled": "false",
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "1",
         "spark.sql.ui.retainedExecutions": "1",  # for pages that are off; a plan each
         "spark.ui.retainedJobs": "1",

@@ -78,20 +78,20 @@ def test_a_batch_that_died_between_its_tables_is_in_delta_once(spark, dead, laps
 @pytest.mark.feature("D5")
 def test_delta_is_redriven_from_merged_and_cleared(spark, kafka, dead, lapse_spark, tmp_path, create_topic, unique):
     path = tmp_path / "archive `1`"  # as SQL names it, it has to be quoted
-    for first in (0, 5, 10):
+    for first in (0, 5):
         dead(first, first + 5, Reason.MAX_CANCELS)
         dead(first, first + 1, Reason.MAX_CANCELS)  # a copy
         lapse_spark("archive", path, "--format", "delta")
-    assert kept(spark, path) == Counter(range(15)) + Counter([0, 5, 10])
+    assert kept(spark, path) == Counter(range(10)) + Counter([0, 5])
     words = ["redrive", str(tmp_path / "audit"), "--archive", str(path), "--to", create_topic(unique("again"))]
     answer = CliRunner().invoke(commands, [*words, "--bootstrap", kafka, "--json"])
-    assert json.loads(answer.stdout)["sent"] == 15
+    assert json.loads(answer.stdout)["sent"] == 10
 
     before = lapse_spark("compact", path)
-    assert before["letters"] == 3
+    assert before["letters"] == 2
     assert lapse_spark("compact", path)["letters"] == 0
     found = archive.letters(spark, str(path))
-    assert sorted(row["offset"] for row in found.collect()) == list(range(15))
+    assert sorted(row["offset"] for row in found.collect()) == list(range(10))
 
     days = sorted({row["day"] for row in found.collect()})
     listed = [day.isoformat() for day in days]
