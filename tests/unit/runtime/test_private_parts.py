@@ -43,7 +43,8 @@ PARTS = {
         "c41379321f01",
         "kafka/fetcher.py, SwiftFetcher; kafka/metadata.py, know",
     ),
-    "aiokafka.producer.sender:Sender._send_produce_req": ("f565254ecb38", "kafka/producer.py, _Sender"),
+    "aiokafka.producer.sender:Sender._send_produce_req": ("f565254ecb38", "kafka/swift_sender.py, SwiftSender"),
+    "aiokafka.producer.sender:Sender._sender_routine": ("44546675befb", "kafka/swift_sender.py, SwiftSender"),
     "aiokafka.producer.message_accumulator:MessageAccumulator": (
         "705a6cdd6d08",
         "kafka/producer.py, BatchProducer.give_up",
@@ -114,8 +115,8 @@ def found(part: str) -> Any:
     one: Any = importlib.import_module(module)
     for name in path.split("."):
         one = getattr(one, name)
-    if inspect.isclass(one):  # lapse puts its own class in the place of some
-        one = next(kind for kind in inspect.getmro(one) if not kind.__module__.startswith("lapse."))
+        if inspect.isclass(one):  # lapse puts its own class in the place of some
+            one = next(kind for kind in inspect.getmro(one) if not kind.__module__.startswith("lapse."))
     return getattr(one, "fun", one)  # what mode's `Service.task` wraps
 
 

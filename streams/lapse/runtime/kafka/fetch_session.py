@@ -130,7 +130,7 @@ class SessionRequest(FetchRequest):
             rack = ("",) if version >= _RACK_SINCE_VERSION else ()
             session = (self.session_id, self.epoch)
             built = request_struct_class(*limits, *session, topics, list(forgotten.items()), *rack)
-        built.__dict__["RESPONSE_TYPE"] = _Answer(self, request_struct_class.RESPONSE_TYPE)
+        built.__dict__["RESPONSE_TYPE"] = SessionAnswer(self, request_struct_class.RESPONSE_TYPE)
         return built
 
     def answered(self, response: Any) -> None:
@@ -145,15 +145,24 @@ class SessionRequest(FetchRequest):
         ]
 
 
-class _Answer:
-    """Decodes the answer to one request, and notifies that. aiokafka gets the decoder from the request."""
+class SessionAnswer:
+    """Decodes the answer to one request, and notifies that. aiokafka gets the decoder from the request.
+
+    Args:
+        request: the request.
+        kind: the kind of its answer.
+    """
 
     def __init__(self, request: SessionRequest, kind: Any) -> None:
+        self.kind = kind
         self._request = request
-        self._kind = kind
 
     def decode(self, data: Any) -> Any:
         """Decode the answer."""
-        response = self._kind.decode(data)
-        self._request.answered(response)
+        response = self.kind.decode(data)
+        self.note(response)
         return response
+
+    def note(self, response: Any) -> None:
+        """Notify the request of its answer."""
+        self._request.answered(response)

@@ -62,6 +62,14 @@ class SwiftFetcher(fetcher.Fetcher):
         self.taken += 1
         return records
 
+    async def _proc_fetch_request(self, *args: Any) -> Any:
+        """Do the same as aiokafka's, and wake who waits for records. Otherwise the task that sends fetches does so."""
+        are_new = await super()._proc_fetch_request(*args)
+        if are_new:
+            for waiter in self._fetch_waiters:
+                self._notify(waiter)
+        return are_new
+
     @property
     def _fetch_max_wait_ms(self) -> int:
         crowded = not self._asked_for.isdisjoint(self._records)

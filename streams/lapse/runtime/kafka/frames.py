@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, cast
 
 _LENGTH: Final = struct.Struct(">i")
@@ -24,10 +24,13 @@ class Frames(asyncio.BufferedProtocol):
 
     Args:
         closed: set when the connection is lost.
+        take: called with each frame as soon as it is here; None to keep frames for `frame`. An error that it raises
+            ends the connection.
     """
 
-    def __init__(self, closed: asyncio.Future[None]) -> None:
+    def __init__(self, closed: asyncio.Future[None], take: Callable[[bytes | bytearray], None] | None = None) -> None:
         self._closed = closed
+        self._take = take
         self._transport: asyncio.Transport | None = None
         self._small = bytearray(_SMALL_BYTES)
         self._small_view = memoryview(self._small)
@@ -74,8 +77,8 @@ class Frames(asyncio.BufferedProtocol):
             return
         self._filled += nbytes
         if self._filled == len(self._large):
-            self._frames.append(self._large)
-            self._large = None
+            frame, self._large = self._large, None
+            self._arrived(frame)
             self._wake()
 
     def pause_writing(self) -> None:
@@ -130,7 +133,8 @@ class Frames(asyncio.BufferedProtocol):
             await asyncio.shield(self._may_write)
 
     def close(self) -> None:
-        """Close the connection, once everything is sent."""
+        """Close the connection, once everything is sent. Frames that still come are dropped."""
+        self._end(None)
         if self._transport is not None:
             self._transport.close()
 
@@ -141,7 +145,7 @@ class Frames(asyncio.BufferedProtocol):
             (length,) = _LENGTH.unpack_from(small, at)
             begin = at + _LENGTH.size
             if length <= held - begin:
-                self._frames.append(bytes(small[begin : begin + length]))
+                self._arrived(bytes(small[begin : begin + length]))
                 at = begin + length
                 continue
             if length > _SMALL_BYTES - _LENGTH.size:
@@ -153,6 +157,15 @@ class Frames(asyncio.BufferedProtocol):
         if at and self._held:
             self._small[: self._held] = small[at:held].tobytes()
         self._wake()
+
+    def _arrived(self, frame: bytes | bytearray) -> None:
+        if self._take is None:
+            self._frames.append(frame)
+        elif not self._ended:
+            try:
+                self._take(frame)
+            except Exception as error:  # noqa: BLE001  # the reader raises it
+                self._end(error)
 
     def _wake(self) -> None:
         if self._frames and self._waiter is not None and not self._waiter.done():

@@ -86,7 +86,7 @@ def test_a_broker_that_knows_no_sessions_is_told_everything() -> None:
     session = FetchSession()
     old = asked(session, a=1).build(FetchRequest_v4)
     assert FetchRequest_v4.decode(old.encode()).topics == [("a", [(0, 1, 100)])]
-    old.RESPONSE_TYPE.decode(BytesIO(old.RESPONSE_TYPE._kind(0, []).encode()))  # type: ignore[attr-defined]
+    old.RESPONSE_TYPE.decode(BytesIO(old.RESPONSE_TYPE.kind(0, []).encode()))  # type: ignore[attr-defined]
     assert named(asked(session, a=1)) == (0, 0, {"a": 1}, [])
     seven = FetchRequest_v7.decode(asked(session, a=1).build(FetchRequest_v7).encode())
     assert seven.topics == [("a", [(0, 1, -1, 100)])]

@@ -103,6 +103,37 @@ def test_a_broken_connection_ends_who_waits_for_a_frame(loop: str) -> None:
     run(loop, work())
 
 
+@given(sizes=SIZES, reads=st.lists(st.integers(1, 50_000), min_size=1, max_size=5), fails_at=st.integers(0, 9))
+def test_frames_are_handed_over_as_soon_as_they_are_here_until_one_is_refused(
+    sizes: list[int], reads: list[int], fails_at: int
+) -> None:
+    frames = [b"x" * size for size in sizes]
+    taken: list[bytes] = []
+
+    def take(frame: bytes | bytearray) -> None:
+        if len(taken) == fails_at:
+            raise ValueError("refused")
+        taken.append(bytes(frame))
+
+    async def work() -> None:
+        one = Frames(asyncio.get_running_loop().create_future(), take)
+        reader = asyncio.create_task(one.frame())
+        await asyncio.sleep(0)
+        data, at, turn = framed(frames), 0, 0
+        while at < len(data):
+            room = one.get_buffer(-1)
+            count = min(len(room), len(data) - at, reads[turn % len(reads)])
+            room[:count] = data[at : at + count]
+            one.buffer_updated(count)
+            at, turn = at + count, turn + 1
+        assert taken == frames[:fails_at]
+        one.close()
+        with pytest.raises(ValueError if len(frames) > fails_at else EOFError):
+            await reader
+
+    asyncio.run(work())
+
+
 TOPICS = st.lists(
     st.tuples(
         st.text(max_size=8),
