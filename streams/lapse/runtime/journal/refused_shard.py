@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from lapse.runtime.journal.store import Fenced, JournalStore
-from lapse.runtime.kafka.producer import REFUSALS
+from lapse.runtime.kafka.refusals import REFUSALS
 from lapse.runtime.watch import end_process, start_task
 
 logger = logging.getLogger(__name__)

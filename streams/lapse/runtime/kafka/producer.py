@@ -8,8 +8,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from aiokafka import AIOKafkaProducer, errors
-from aiokafka.producer.message_accumulator import MessageBatch
-from aiokafka.producer.sender import Sender, SendProduceReqHandler
 from aiokafka.structs import RecordMetadata, TopicPartition
 
 from lapse.runtime.kafka import connection  # noqa: F401  # every client of the process connects as it says
@@ -18,7 +16,8 @@ from lapse.runtime.kafka.output import MAX_BATCH_BYTES, Headers, Output, Packed
 from lapse.runtime.kafka.packed_run import joined
 from lapse.runtime.kafka.record_batch import Leased, PackedBatch, RecordBatch, Row, wall_ms
 from lapse.runtime.kafka.shared_question import SharedQuestion
-from lapse.runtime.kafka.timely_accumulator import TimelyAccumulator, leave_out_late
+from lapse.runtime.kafka.swift_sender import SwiftSender
+from lapse.runtime.kafka.timely_accumulator import TimelyAccumulator
 
 MAX_FOREIGN_BATCH_BYTES: Final = 900_000
 """The largest RecordBatch for topics whose limit lapse does not know: just below Kafka's default, bytes."""
@@ -29,65 +28,6 @@ _SPARED_BYTES: Final = 64 << 10
 _TRIES: Final = 100
 _PAUSE_S: Final = 0.1
 """How often, and with which pause, s, to ask a broker for added partitions, of which it may learn late."""
-
-
-class InvalidRecordError(errors.BrokerResponseError):
-    """The broker has checked a record and refuses it, for example one without a key for a compacted topic."""
-
-    errno = 87
-    message = "INVALID_RECORD"
-    description = "the topic does not take such a record, as a compacted one takes none without a key"
-
-
-errors.kafka_errors.setdefault(InvalidRecordError.errno, InvalidRecordError)  # aiokafka does not know this one
-
-TOO_LARGE: Final = (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError)
-
-REFUSALS: Final = (
-    *TOO_LARGE,
-    errors.InvalidTimestampError,
-    errors.InvalidTopicError,
-    errors.PolicyViolationError,
-    errors.TopicAuthorizationFailedError,
-    errors.UnknownTopicOrPartitionError,
-    InvalidRecordError,
-)
-"""Answers that a broker gives before it appends anything. The batch is not written, and others may be accepted."""
-
-
-class _Request(SendProduceReqHandler):
-    """Looks at leases again once there is a connection, because a broker may take long to accept one (L10)."""
-
-    async def do(self, node_id: int) -> None:
-        """Send the batches."""
-        if await self._client.ready(node_id):
-            for batch in self._batches.values():
-                leave_out_late(batch, is_numbered=True)
-            await super().do(node_id)  # this finds the connection at once
-        else:  # aiokafka does the same
-            await asyncio.sleep(self._default_backoff)
-            for batch in self._batches.values():
-                self._sender._message_accumulator.reenqueue(batch)
-            await self._client._maybe_wait_metadata()
-
-
-class _Sender(Sender):
-    """Sends no delivery late, and takes the sequence numbers of a refused batch back, as Kafka's own client does.
-
-    The broker has never used them. aiokafka would continue behind them, and every later batch for that partition would
-    be out of sequence.
-    """
-
-    async def _send_produce_req(self, node_id: int, batches: dict[TopicPartition, MessageBatch]) -> None:
-        await _Request(self, batches).do(node_id)
-        self._in_flight.remove(node_id)
-        self._muted_partitions.difference_update(batches)
-        # No other batch of these partitions was sent meanwhile, and none can be before this returns.
-        for tp, batch in batches.items():
-            future = batch.future
-            known = future.done() and not future.cancelled()
-            if known and isinstance(future.exception(), REFUSALS) and self._txn_manager is not None:
-                self._txn_manager.increment_sequence_number(tp, -batch.record_count)
 
 
 class BatchTooLarge(ValueError):
@@ -161,7 +101,7 @@ class BatchProducer:
             linger_ms=0,
             **self._security,
         )
-        self._producer._sender.__class__ = _Sender
+        self._producer._sender.__class__ = SwiftSender
         self._producer._message_accumulator.__class__ = TimelyAccumulator
         await self._producer.start()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from aiokafka.producer.message_accumulator import MessageAccumulator, MessageBatch
@@ -56,6 +57,14 @@ class TimelyAccumulator(MessageAccumulator):
     """aiokafka's unsent batches. It looks at leases when a batch is about to be sent, however long it has waited."""
 
     _batches: dict[TopicPartition, Any]
+    on_batch: Callable[[], None] | None = None
+    """Called when a batch was added."""
+
+    def _append_batch(self, builder: Any, tp: TopicPartition) -> MessageBatch:
+        batch = super()._append_batch(builder, tp)
+        if self.on_batch is not None:
+            self.on_batch()
+        return batch
 
     def _pop_batch(self, tp: TopicPartition) -> MessageBatch:
         batch = self._batches[tp][0]

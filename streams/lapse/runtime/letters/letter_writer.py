@@ -18,8 +18,9 @@ from aiokafka.structs import RecordMetadata
 from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.kafka.packed_record import packed, packed_headers
 from lapse.runtime.kafka.packed_run import joined
-from lapse.runtime.kafka.producer import MAX_FOREIGN_BATCH_BYTES, REFUSALS, BatchProducer
+from lapse.runtime.kafka.producer import MAX_FOREIGN_BATCH_BYTES, BatchProducer
 from lapse.runtime.kafka.record_batch import PackedBatch
+from lapse.runtime.kafka.refusals import REFUSALS
 from lapse.runtime.letters.refusal import Refusal
 
 logger = logging.getLogger(__name__)

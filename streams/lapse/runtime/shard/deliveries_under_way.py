@@ -19,7 +19,8 @@ from operator import itemgetter
 from typing import Any, Final
 
 from lapse.runtime.kafka.output import Output, Packed
-from lapse.runtime.kafka.producer import TOO_LARGE, BatchProducer
+from lapse.runtime.kafka.producer import BatchProducer
+from lapse.runtime.kafka.refusals import TOO_LARGE
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.sent_log import SentLog
 from lapse.runtime.shard.timeline import Stage

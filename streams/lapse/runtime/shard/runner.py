@@ -15,7 +15,8 @@ from typing import Any, Final
 from lapse.runtime.journal import refused_shard
 from lapse.runtime.journal.store import Fenced, JournalStore
 from lapse.runtime.kafka.output import Output, Packed
-from lapse.runtime.kafka.producer import REFUSALS, BatchProducer
+from lapse.runtime.kafka.producer import BatchProducer
+from lapse.runtime.kafka.refusals import REFUSALS
 from lapse.runtime.letters.letter_writer import LetterWriter
 from lapse.runtime.letters.refusal import Refusal
 from lapse.runtime.shard.deliveries_under_way import DeliveriesUnderWay
@@ -126,11 +127,10 @@ class Runner:
         self._writing = Writing()
         self._durable: Mapping[TP, int] = {}
         """Per source, the next offset that is not in the journal of this process yet."""
-        self._more = False
+        self._more = self._stopped = False
         self._to_deliver = False
         """Whether the last delivery left something to hand out."""
         self._ahead = WorkAhead()
-        self._stopped = False
         self._store = store
         self._turns = turns
 

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from lapse.core.lifetime import NEVER
 from lapse.protocol.tick import TICK_KEY
-from lapse.runtime.kafka.producer import REFUSALS, BatchProducer
+from lapse.runtime.kafka.producer import BatchProducer
+from lapse.runtime.kafka.refusals import REFUSALS
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.timers.clock import WorkerClock
 from lapse.runtime.tp import TP
