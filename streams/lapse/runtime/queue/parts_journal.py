@@ -73,9 +73,10 @@ class PartsJournal:
     def _take(self, part: dict[str, Any]) -> None:
         self._parts.purged = Counter(part["purged"])
         self._parts.skipped, self._parts.settled_to = part["skipped"], part["to"]
-        self._parts.settled += [
-            Outcome(topic, partition, first, last, Result.SETTLED) for topic, partition, first, last in part["settled"]
-        ]
+        for topic, partition, first, last, *result in part["settled"]:
+            # An older version wrote settled ones only, without their result.
+            named = Result(result[0]) if result else Result.SETTLED
+            self._parts.settled.append(Outcome(topic, partition, first, last, named))
 
     def note(self, offset: int) -> None:
         """Write an entry for the part that was just done.
@@ -88,7 +89,7 @@ class PartsJournal:
             return
         self._number += 1
         key = KEY + _REST.pack(self._epoch, offset, self._number)
-        added = [one[:4] for one in parts.settled[self._noted :]]
+        added = [(*one[:4], one.result.value) for one in parts.settled[self._noted :]]
         self._noted = len(parts.settled)
         self._keys.append(key)
         value = {"purged": parts.purged, "skipped": parts.skipped, "to": parts.settled_to, "settled": added}

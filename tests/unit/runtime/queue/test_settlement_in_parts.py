@@ -72,6 +72,37 @@ def test_all_that_match_are_settled_once_and_told_together(lapse: Lapse, parts: 
         assert queue.depth()["leased"] == COUNT // 2 - 1
 
 
+@pytest.mark.feature("C17")
+def test_leases_are_renewed_in_parts_over_a_crash_and_told_together(
+    lapse: Lapse, parts: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(lapse)
+    with (
+        lapse.subscriber("orders", COUNT, name="holder") as subscriber,
+        Queue("orders", connection=lapse.connection) as queue,
+    ):
+        subscriber.start()
+        assert queue.depth()["leased"] == COUNT
+        before = {one.until_ms for one in queue.peek()}
+        falls, whole = iter([False, True]), QueueCommands.carry_out_part
+
+        def falling(self, command, at_ms, step, row_filter):
+            if command.command == "renew" and next(falls, False):
+                raise Crash
+            return whole(self, command, at_ms, step, row_filter)
+
+        monkeypatch.setattr(QueueCommands, "carry_out_part", falling)
+        asked = Command.of(command="renew", filter=FILTER, subscription="holder", lease_ms=3_599_000, answer="all")
+        (answer,) = [one for one in queue._ask(asked) if one.settlements]
+        assert next(falls, None) is None, "it crashed between two parts"
+        assert parts.count(True) >= 2
+        assert len({one.bookmarks for one in answer.settlements if one.result == "settled"}) == COUNT // 2
+        assert {one.until_ms for one in queue.peek(filter=FILTER)} == {answer.lease_until_ms}
+        assert answer.lease_until_ms not in before
+        queue._ask(Command.of(command="renew", filter="/n = 1", subscription="holder", answer="all"))
+        assert queue.peek(filter="/n = 2")[0].until_ms == answer.lease_until_ms, "the next one begins anew"
+
+
 @pytest.mark.feature("C55", "Q21")
 @pytest.mark.parametrize("how", [SLOW_ACKNOWLEDGE, SLOW_CANCEL, "expire", "purge"])
 def test_crashes_between_the_parts_lose_no_count_and_no_bookmark(

@@ -19,8 +19,7 @@ from lapse.protocol.command import Command
 SETTLED_AT_ONCE: Final = 32_768
 """About how many messages one step of a settlement by filter settles, or an eighth as many ranges (C60)."""
 
-_IN_PARTS_BY_FILTER: Final = frozenset({"acknowledge", "cancel", "expire"})
-_IN_PARTS_BY_BOOKMARKS: Final = _IN_PARTS_BY_FILTER | {"renew"}
+_IN_PARTS: Final = frozenset({"acknowledge", "cancel", "expire", "renew"})
 
 
 class SettlementCommands:
@@ -67,54 +66,73 @@ class SettlementCommands:
         """
         if command.bookmarks:
             return self._settle_named_part(command, at_ms, step)
-        if command.command not in _IN_PARTS_BY_FILTER or not command.filter or is_refused(command):
+        if command.command not in _IN_PARTS or not command.filter or is_refused(command):
+            return False
+        if command.command == "renew" and self._renew_refusal(command) is not None:
             return False
         claims, at = self._shard.selected_part(command.filter, self._parts.settled_to, SETTLED_AT_ONCE)
         if at is None:
             return False
-        self._parts.add(self._carry_out(command, claims, at_ms, step))
+        self._add(command, self._carry_out(command, claims, at_ms, step))
         self._parts.settled_to = at
         return True
+
+    def _add(self, command: Command, outcomes: list[Outcome]) -> None:
+        """Add the outcomes of a part. An answer to a renewal tells all of them."""
+        if command.command == "renew":
+            self._parts.settled += outcomes
+        else:
+            self._parts.add(outcomes)
+
+    def _settle_rest(self, command: Command, at_ms: int, step: Step) -> list[Outcome]:
+        """Do the last part of a settlement by filter; return the outcomes of all parts."""
+        parts = self._parts
+        if parts.settled_to >= 0:
+            claims, _ = self._shard.selected_part(command.filter or "", parts.settled_to, UNLIMITED)
+        else:
+            claims = self.claims(command)
+        self._add(command, self._carry_out(command, claims, at_ms, step))
+        return parts.settled
 
     def settle(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         """Acknowledge, cancel or expire messages. Return the fields of the answer."""
         if not command.filter:
             return bounded_fields(self._settle_named(command, at_ms, step), command, {})
-        parts = self._parts
-        if parts.settled_to >= 0:
-            claims, _ = self._shard.selected_part(command.filter, parts.settled_to, UNLIMITED)
-        else:
-            claims = self.claims(command)
-        parts.add(self._carry_out(command, claims, at_ms, step))
+        settled, parts = self._settle_rest(command, at_ms, step), self._parts
         out_of_sight = len(self._shard.selected_scheduled(command.filter))  # a filter does not settle them (C16)
-        counts = {"settled": count_messages(parts.settled), "skipped": parts.skipped + out_of_sight}
-        answered = bounded_fields(parts.settled, command, counts)
+        counts = {"settled": count_messages(settled), "skipped": parts.skipped + out_of_sight}
+        answered = bounded_fields(settled, command, counts)
         parts.clear()
         return answered
 
     def renew(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         """Extend leases. Return the fields of the answer."""
-        if self._is_too_long(command):
-            raise CommandRefused(
-                f"renew: lease_ms is {command.lease_ms}; the queue's max_lease_period is "
-                f"{self._shard.settings.max_lease_ms} ms"
-            )
-        if not command.subscription:
-            raise CommandRefused("renew: field subscription is required; choose a name that nobody else has")
+        if (refusal := self._renew_refusal(command)) is not None:
+            raise refusal
         if command.filter:
-            outcomes = self._carry_out(command, self.claims(command), at_ms, step)
+            outcomes = self._settle_rest(command, at_ms, step)
         else:
             outcomes = self._settle_named(command, at_ms, step)
         renewed = any(outcome.result is Result.SETTLED for outcome in outcomes)
-        return bounded_fields(outcomes, command, {}) | {"lease_until_ms": self._renewed_to_ms if renewed else None}
+        answered = bounded_fields(outcomes, command, {}) | {"lease_until_ms": self._renewed_to_ms if renewed else None}
+        if command.filter:
+            self._parts.clear()
+        return answered
 
-    def _is_too_long(self, command: Command) -> bool:
-        return command.lease_ms is not None and command.lease_ms > self._shard.settings.max_lease_ms
+    def _renew_refusal(self, command: Command) -> CommandRefused | None:
+        longest_ms = self._shard.settings.max_lease_ms
+        if command.lease_ms is not None and command.lease_ms > longest_ms:
+            return CommandRefused(
+                f"renew: lease_ms is {command.lease_ms}; the queue's max_lease_period is {longest_ms} ms"
+            )
+        if not command.subscription:
+            return CommandRefused("renew: field subscription is required; choose a name that nobody else has")
+        return None
 
     def _settle_named_part(self, command: Command, at_ms: int, step: Step) -> bool:
-        if command.command not in _IN_PARTS_BY_BOOKMARKS or command.filter or command.select or command.state:
+        if command.command not in _IN_PARTS or command.filter or command.select or command.state:
             return False
-        if command.command == "renew" and (not command.subscription or self._is_too_long(command)):
+        if command.command == "renew" and self._renew_refusal(command) is not None:
             return False
         named = self._named_settlement(command)
         if not named.began and named.is_small:
