@@ -13,7 +13,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka.errors import KafkaError
 from confluent_kafka import KafkaException
@@ -106,7 +106,8 @@ class LogWatch:
         runners = [runner for entity in entities for runner in list(entity.runners.values())]
         bears = {runner: {*runner.topics.facts, *(tp.topic for tp in runner.sources)} for runner in runners}
         targets = {topic for entity in entities for topic in entity.targets}
-        topics = targets.union(*bears.values())
+        elsewhere = {names.commands(entity.name): entity for entity in known if not entity.runners}
+        topics = targets.union(elsewhere, *bears.values())
         self._topics = len(topics)
         # A worker without shards must know as well whether the brokers answer (`away_s`).
         shapes = await self._topic_ids.shapes(topics or {names.commands(one.name) for one in known[:1]}, once=True)
@@ -122,8 +123,22 @@ class LogWatch:
             if entity.attend(shapes) or entity.name in replaced or await entity.has_new_shards():
                 renewed.add(entity.name)
                 await self._renew(entity)
+        for commands, entity in elsewhere.items():
+            if commands in shapes and shapes[commands].partitions > entity.partitions:
+                await self._see_shards(entity)
         await self._look_at_unread(entities)
         await self._look_at_beginnings([one for one in runners if one.entity not in renewed], shapes)
+
+    async def _see_shards(self, entity: Entity) -> None:
+        """Have new shards assigned of an entity that has no shard here: this worker may lead the group (C81).
+
+        Only the leader assigns shards, and it asks for the numbers of partitions every five minutes by itself.
+        """
+        before = entity.partitions
+        await entity.look_at_size()
+        if entity.partitions > before:
+            worker: Any = entity.app
+            await worker.consumer.look_again()
 
     async def _look_at_unread(self, entities: Iterable[Entity]) -> None:
         """Count the records in added partitions that no shard reads (C81)."""

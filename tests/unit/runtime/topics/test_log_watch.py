@@ -72,6 +72,15 @@ class Entity:
     def __init__(self) -> None:
         self.name = "orders"
         self.runners: dict[int, Shard] = {}
+        self.partitions = 1
+        self.app = self.consumer = self
+        self.looks = 0
+
+    async def look_at_size(self) -> None:
+        self.partitions = 2
+
+    async def look_again(self) -> None:
+        self.looks += 1
 
 
 class Unanswered:
@@ -92,6 +101,21 @@ def test_a_worker_without_shards_knows_as_well_that_the_brokers_are_away() -> No
     with pytest.raises(KafkaException):
         asyncio.run(watch.look())
     assert brokers.asked == [{"lapse.orders.commands"}]
+
+
+@pytest.mark.feature("C81")
+def test_a_worker_without_shards_of_a_queue_sees_that_it_gets_more() -> None:
+    """Only the group's leader assigns them. By itself it would ask for the numbers of partitions after minutes."""
+    queue, counts = Entity(), iter((1, 2, 2))
+
+    class Brokers:
+        async def shapes(self, topics: Iterable[str], *, once: bool = False) -> dict[str, Shape]:
+            return {topic: Shape(b"id", next(counts)) for topic in topics}
+
+    watch = LogWatch(lambda: [queue], lambda _: asyncio.sleep(0), Brokers(), Log())
+    for _ in range(3):
+        asyncio.run(watch.look())
+    assert queue.looks == 1, "a look of its consumer that finds more partitions begins a rebalance"
 
 
 @pytest.mark.feature("C40", "C52")
