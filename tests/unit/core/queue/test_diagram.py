@@ -108,16 +108,15 @@ class Life:
         return OUTSIDE if found in (State.GONE, State.EXPIRED) else found.name.lower()
 
     def arrive(self, *headers: tuple[str, bytes]) -> None:
-        self.moved = True
         self.shard.arrive("t", 0, [Record(*headers)], Step())
 
     def settle(self, kind: Asked, delay_ms: int = 0) -> None:
         self.shard.settle(kind, "s", [Claim("t", 0, 0, 0)], self.now_ms, Step(), delay_ms)
 
     def wait(self) -> None:
-        self.moved = True
         due_ms = self.shard.next_due_ms()
         if due_ms < NEVER:
+            self.moved = True
             self.now_ms = max(self.now_ms, due_ms)
             self.shard.advance(self.now_ms, Step())
 
