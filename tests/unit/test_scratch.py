@@ -26,12 +26,15 @@ def test_a_run_has_a_directory_in_memory_and_deletes_what_one_that_is_gone_has_l
     left = memory / f"{scratch.PREFIX}{gone.pid}"
     left.mkdir()
     (left / "file").touch()
+    other = Path(tempfile.mkdtemp(prefix=f"{scratch.PREFIX}kafka-", dir=memory))
     environment: dict[str, str] = {}
     own = scratch.use(environment)
     assert own == memory / f"{scratch.PREFIX}{os.getpid()}"
     assert environment == {"TMPDIR": str(own)}
     assert Path(tempfile.mkdtemp()).parent == own
     assert not left.exists()
+    assert other.is_dir()
+    other.rmdir()
     if os.environ.get("TMPDIR") != str(own):  # the directory of the whole run is another process's
         shutil.rmtree(own)
 

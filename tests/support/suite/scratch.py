@@ -35,7 +35,8 @@ def use(environment: MutableMapping[str, str], memory: Path = MEMORY) -> Path | 
     if environment.get(VARIABLE) or not suits(memory):
         return None
     for left in memory.glob(f"{PREFIX}*"):
-        if left.stat().st_uid == os.getuid() and not Path("/proc", left.name.removeprefix(PREFIX)).exists():
+        process = left.name.removeprefix(PREFIX)  # a broker that somebody runs there has another name
+        if process.isdecimal() and left.stat().st_uid == os.getuid() and not Path("/proc", process).exists():
             shutil.rmtree(left, ignore_errors=True)
     own = memory / f"{PREFIX}{os.getpid()}"
     own.mkdir(exist_ok=True)
