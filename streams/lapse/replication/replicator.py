@@ -49,6 +49,8 @@ logger = logging.getLogger(__name__)
 _BATCH: Final = 2_000
 _WAIT_S: Final = 0.1
 _PATIENCE_S: Final = 30.0
+_LOOK_S: Final = 20.0
+"""How often to see whether the topics are still there, s. A consumer is not told that its topic was deleted."""
 _RETRY_S: Final = 1.0
 _MOST_BYTES: Final = 1_000_000_000
 """The largest record that this client sends, bytes. The brokers know what a topic takes."""
@@ -128,7 +130,8 @@ class Replicator:
             }
         )
         producer.init_transactions(_PATIENCE_S)
-        reached = Progress(source, target, self._topic_ids(upstream, downstream))
+        ids = self._topic_ids(upstream, downstream)
+        reached = Progress(source, target, ids)
         reached.read({**self._to, **quiet})
         consumer = Consumer(
             {
@@ -150,9 +153,17 @@ class Replicator:
             if self._opened is not None:
                 self._opened()
                 self._opened = None
+            looked_s = time.monotonic()
             while not self._stopped.is_set():
                 if written := work.step():
                     self._told(written)
+                if time.monotonic() - looked_s >= _LOOK_S:
+                    if (self._breadths(upstream, downstream), self._topic_ids(upstream, downstream)) != (breadths, ids):
+                        logger.warning(
+                            "topics of this link were created again, or have other partitions; beginning anew"
+                        )
+                        return
+                    looked_s = time.monotonic()
         finally:
             consumer.close()
 

@@ -17,6 +17,7 @@ from lapse.embedded import EmbeddedKafka
 from lapse_client import Connection, Publisher
 from support.kafka.log import until
 from support.processes.worker import Worker
+from support.suite import command
 from support.suite.at_length import AT_LENGTH
 
 pytestmark = [
@@ -63,7 +64,9 @@ def publish_some(publishers: list[Publisher], name: str, chance: random.Random, 
     chance.choice(publishers).publish(name, value, key, **lifetime)
 
 
-def test_all_hold_the_same_whichever_processes_are_killed_and_where_partitions_are_added(ring: list[Side]) -> None:
+def test_all_hold_the_same_whatever_is_killed_and_added_and_a_link_whose_source_was_deleted_ends(
+    ring: list[Side],
+) -> None:
     chance, name, number = random.Random(5), ring[0].name, 0
     with ExitStack() as opened:
         publishers = [opened.enter_context(Publisher(Connection(side.servers))) for side in ring]
@@ -95,3 +98,9 @@ def test_all_hold_the_same_whichever_processes_are_killed_and_where_partitions_a
     assert {f"k{one}": {"n": f"after {one}"} for one in range(20)} == {
         key: value for key, value in shown.items() if key != "last"
     }
+
+    done = command.run("sow", "delete-topic", name, "-b", ring[2].servers, "--force", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert ring[2].out.process is not None
+    assert ring[2].out.process.wait(90) == 1
+    assert "there is no SOW topic" in ring[2].out.log.read_text("utf-8")
