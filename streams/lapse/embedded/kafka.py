@@ -24,6 +24,9 @@ _LEAST_FREE_BYTES = 64 << 20
 _BIND_ATTEMPTS = 4
 _TAKEN = ("Address already in use", "BindException")
 
+_FORMAT_S = 120.0
+"""How long Kafka's own tool may take to prepare an empty data directory, in seconds."""
+
 
 class EmbeddedKafka:
     """A single-node Kafka. As a context manager it starts on entry, and stops and cleans up on exit.
@@ -254,7 +257,14 @@ class EmbeddedKafka:
     def _format(self, command: list[str], server: Path) -> None:
         """Prepare an empty data directory with Kafka's own tool."""
         arguments = [*command, "kafka.tools.StorageTool", "format", "-t", cluster_id(), "-c", str(server)]
-        answer = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False, env=environment())
+        try:
+            answer = subprocess.run(
+                arguments, capture_output=True, text=True, timeout=_FORMAT_S, check=False, env=environment()
+            )
+        except subprocess.TimeoutExpired as error:
+            raise BrokerFailed(
+                f"Kafka has not prepared {self.data} within {_FORMAT_S:g} s. Try again when the machine is less busy"
+            ) from error
         if answer.returncode != 0:
             said = [line for line in (answer.stderr or answer.stdout).splitlines() if not line.startswith("\tat ")]
             raise BrokerFailed(f"Kafka could not prepare {self.data}: {' '.join(said)[-1500:]}")

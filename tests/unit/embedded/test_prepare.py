@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import socket
+import sys
+from pathlib import Path
 
 import pytest
 import rich.status
 from click.testing import CliRunner
 
 from lapse.cli import main
-from lapse.embedded import daemon
-from lapse.embedded.errors import JarUnavailable
+from lapse.embedded import EmbeddedKafka, daemon, kafka
+from lapse.embedded.errors import BrokerFailed, JarUnavailable
 
 
 @pytest.fixture
@@ -52,3 +54,14 @@ def test_no_other_display_runs_beside_the_bar_of_the_download(
     done = CliRunner().invoke(main, [*command, "--port", "0", "--data", "data"])
     assert done.exit_code == 1
     assert "no network here" in done.stderr
+
+
+@pytest.mark.feature("X7")
+def test_a_machine_that_is_too_busy_to_prepare_a_directory_is_told_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka, "_FORMAT_S", 0.1)
+    with pytest.raises(BrokerFailed, match=r"has not prepared .* within 0.1 s. Try again when"):
+        EmbeddedKafka(tmp_path)._format(
+            [sys.executable, "-c", "import time; time.sleep(60)"], tmp_path / "server.properties"
+        )
