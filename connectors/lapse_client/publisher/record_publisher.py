@@ -382,10 +382,14 @@ class RecordPublisher(Client[None]):
                 raise InvalidPublication(
                     f"{to} has no default_publish_target: publish to one of its topics, or set it in lapse.toml"
                 )
-            self._targets[to] = answer.publish_target
+            target = answer.publish_target
+            if target not in existing and target not in self._connection.partitions(target):
+                raise self._connection.unknown("topic", target, filter(is_for_people, existing), target)
+            self._targets[to] = target
         else:
             raise self._connection.unknown("topic or queue", to, filter(is_for_people, existing), to)
-        if topics.is_own(target := self._targets[to], existing):
+        target = self._targets[to]
+        if topics.is_own(target, existing):
             del self._targets[to]
             raise InvalidPublication(
                 f"{target} is a topic that only lapse writes: publish to a queue, a SOW topic, or one of their topics"

@@ -633,3 +633,11 @@ def test_a_rate_holds_on_the_virtual_clock_over_a_crash(lapse: Lapse) -> None:
         lapse.clock.advance(1)
         assert delivered() == 10
         assert lapse.depth("mails") == 0
+
+
+@pytest.mark.feature("Q2", "X7")
+def test_a_publish_to_a_queue_whose_target_is_missing_is_refused_at_once(lapse: Lapse) -> None:
+    lapse.queue("orders", topics=["first", "second"], default_publish_target="second")
+    lapse._cluster.delete("second")
+    with lapse.publisher() as publisher, pytest.raises(UnknownEntity, match="no topic 'second'"):
+        publisher.publish("orders", b"x")
