@@ -10,6 +10,7 @@ from benchmarks.entity import entities
 from confluent_kafka import Consumer, TopicPartition
 
 import support.workers.slow_restore
+import support.workers.unanswered
 from lapse.protocol import header, topic
 from lapse.runtime.watch import CRASHED
 from support.kafka.log import until, write
@@ -162,3 +163,16 @@ def test_a_rebalance_during_a_take_over_waits_for_its_end(deploy: Deploy) -> Non
     assert len(got) == 20
     assert first.running
     assert second.running
+
+
+@pytest.mark.feature("C52", "Q16")
+def test_a_worker_stops_although_a_take_over_gets_no_answer(deploy: Deploy) -> None:
+    """Another worker joins, and what this one asks the brokers in the rebalance stays unanswered."""
+    here = deploy({"orders": {"partitions": 2}}).apply()
+    silent = here.directory / "silent"
+    asking = str(Path(support.workers.unanswered.__file__))
+    worker = here.run([asking, str(here.config), str(here.directory / "asking"), str(silent)]).wait_for_shards(2)
+    silent.touch()
+    here.worker()
+    until(lambda: "unanswered" in worker.text, "a question", 40)
+    assert worker.stop() == 0

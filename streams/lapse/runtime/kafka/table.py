@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Iterable, KeysView
 from typing import Any, Final
@@ -17,6 +18,8 @@ from faust.types import TP
 from lapse.runtime.kafka.lean_service import LeanService
 from lapse.runtime.watch import end_process_if_failed
 
+logger = logging.getLogger(__name__)
+
 _FIRST: Final = 10
 """How many shards are taken over at a time until the first one serves, because ten are restored sooner than a
 hundred."""
@@ -26,6 +29,9 @@ _FIRST_S: Final = 0.5
 
 _AT_ONCE: Final = 100
 """The same number after that, while no shard was served before."""
+
+_ENDS_WITHIN_S: Final = 5.0
+"""How long a stopping worker waits for a rebalance or a take-over under way, s. A broker may not answer for minutes."""
 
 _BESIDE: Final = 5
 """The same number while other shards are served. Each turn of the loop has a portion of every take-over (C90)."""
@@ -132,8 +138,11 @@ class SelfRestoredTables(TableManager):
     def begin(self, name: str, take_over: Coroutine[Any, Any, None]) -> None:
         """Start to take a shard over beside Faust.
 
-        Their number is limited, so that the first need not wait for the last.
+        Their number is limited, so that the first need not wait for the last. Nothing is begun once the worker stops.
         """
+        if self._closed:
+            take_over.close()
+            return
         if not self._begun:
             app: Any = self.app
             serves = any(entity.runners for entity in app.entities.values())
@@ -204,10 +213,18 @@ class SelfRestoredTables(TableManager):
             await table.stop()
 
     async def close(self) -> None:
-        """Take over no more shards, and wait for take-overs that have begun."""
+        """Take over no more shards, and wait for take-overs that have begun, but not long.
+
+        A shard whose take-over is broken off belongs to nobody, as after a crash.
+        """
         self._closed = True
-        async with self._rebalancing:
-            await self.restored()
+        try:
+            async with asyncio.timeout(_ENDS_WITHIN_S), self._rebalancing:
+                await self.restored()
+        except TimeoutError:
+            logger.warning("the worker stops during a take-over: the brokers do not answer what it asks")
+            for task in self._begun:
+                task.cancel()
 
     @property
     def changelog_topics(self) -> KeysView[str]:  # type: ignore[override]  # Faust only looks names up in it
