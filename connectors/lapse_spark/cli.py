@@ -12,6 +12,7 @@ from rich.console import Console
 
 from lapse.core.reason import Reason
 from lapse.protocol.redrive import MAX_REDRIVES, target_fault
+from lapse_client.letters.redriven import TOPIC as REDRIVEN
 from lapse_spark import local_rows, read, schema
 from lapse_spark.account.ledger_command import ledger
 from lapse_spark.instant import inquiry
@@ -233,7 +234,9 @@ def redrive(
     if to:
         if why := target_fault(to):
             raise ValueError(why)
-        cluster.await_topics([to])
+        cluster.await_topics([to], use="Write")
+    for use in ("Read", "Write") if send else ("Read",):
+        cluster.check_allowed([REDRIVEN], use)
     knowing = archive_path is not None and (kind == "delta" or delta.is_here(archive_path))
     session = cluster.session("redrive", delta=knowing)
     if archive_path is None:

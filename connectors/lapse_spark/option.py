@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, ParamSpec
+from typing import Any, Final, Literal, ParamSpec
 
 import click
 import orjson
@@ -79,16 +79,18 @@ class Cluster:
             return
         ours.await_broker(_PATIENCE_S)
 
-    def await_topics(self, names: Sequence[str], entity: str = "") -> None:
-        """Check that topics exist before Spark starts, because Spark takes seconds and does not name them.
+    def await_topics(self, names: Sequence[str], entity: str = "", use: Literal["Read", "Write"] = "Read") -> None:
+        """Check that topics exist and may be used before Spark starts, because it takes seconds and does not name them.
 
         Args:
             names: names of the topics.
             entity: a queue or SOW topic whose events are read, too; empty = none.
+            use: what is done with the topics.
 
         Raises:
             ConnectionFailed: no broker answered within some seconds.
             UnknownEntity: there is no such entity or topic.
+            LapseError: the brokers do not let this user read a topic, or write to it.
         """
         try:
             ours = self.connection.of_lapse()
@@ -102,6 +104,20 @@ class Cluster:
         for name in names:
             if name not in topics:
                 raise ours.unknown("topic", name, filter(is_for_people, topics), name)
+        ours.check_allowed([*([topic.events(entity)] if entity else ()), *names], use)
+
+    def check_allowed(self, names: Sequence[str], use: Literal["Read", "Write"]) -> None:
+        """Check that this user may use those of some topics that exist, before Spark starts.
+
+        Raises:
+            LapseError: the brokers do not let this user read a topic, or write to it.
+        """
+        try:
+            ours = self.connection.of_lapse()
+        except ValueError:  # options that only Java's client has: only Spark can check
+            return
+        topics = ours.partitions()
+        ours.check_allowed([name for name in names if name in topics], use)
 
     def await_letters(self, pattern: str, names: Sequence[str] = (), *, later: bool = False) -> str:
         """Check that there are dead-letter topics before Spark starts, because Spark accepts that there are none.
@@ -117,7 +133,8 @@ class Cluster:
 
         Raises:
             ConnectionFailed: no broker answered within some seconds.
-            LapseError: the brokers hide the topics from this user, or there is no such entity.
+            LapseError: the brokers hide the topics from this user, or do not let it read one, or there is no such
+                entity.
             ValueError: no topic matches.
         """
         try:
@@ -136,8 +153,10 @@ class Cluster:
                 raise ours.unknown("queue or SOW topic", name, known, topic.dead_letters(name))
         if not pattern:
             own = sorted(set(letter_topic.all_named(ours, topics).values()))
+            ours.check_allowed([name for name in topics if matches(name) or name in own], "Read")
             return "|".join([DEAD_LETTER_PATTERN, *(re.escape(name) for name in own if not matches(name))])
-        if any(map(matches, topics)):
+        if read := [*filter(matches, topics)]:
+            ours.check_allowed(read, "Read")
             return pattern
         told = f"no topic matches --pattern {pattern!r}; dead-letter topics: {', '.join(letters) or 'none'}"
         if not later:

@@ -9,11 +9,14 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 from uuid import uuid4
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists none of its names in __all__
+    AclOperation,
+    AdminClient,
+)
 
 from lapse.protocol import broker_address, signature, topic
 from lapse_client.error import LapseError, UnknownEntity
@@ -212,6 +215,18 @@ class Connection:
             f"{what}: the brokers do not let this user see topics {prefix}*, if there are any. Have Describe on them "
             "granted (docs/operations.md, Rights), or connect as another user"
         )
+
+    def check_allowed(self, topics: Iterable[str], operation: Literal["Read", "Write"]) -> None:
+        """Check that this user may read existing topics, or write to them.
+
+        Raises:
+            LapseError: the brokers do not allow it.
+        """
+        if lacking := self._metadata.forbidden(topics, AclOperation[operation.upper()]):
+            raise LapseError(
+                f"{', '.join(lacking)}: the brokers do not let this user {operation.lower()} it. Have {operation} on "
+                "it granted (docs/operations.md, Rights), or connect as another user"
+            )
 
     def no_partition(self, place: str, topics: Mapping[str, int]) -> UnknownEntity:
         """Return the error for a bookmark whose topic does not exist, or has fewer partitions.

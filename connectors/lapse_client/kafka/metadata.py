@@ -8,7 +8,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists none of its names in __all__
+    AclOperation,
+    AdminClient,
+)
 from confluent_kafka.admin._metadata import ClusterMetadata
 
 from lapse.silence import Silence
@@ -93,4 +96,22 @@ class Metadata:
             except KafkaException as error:
                 if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                     found.append(name)
+        return found
+
+    def forbidden(self, topics: Iterable[str], operation: AclOperation) -> list[str]:
+        """Return those of some existing topics with which this user may not do something, such as to read them."""
+        names = [*topics]
+        if not names:
+            return []
+        asked = self._admin.describe_topics(
+            TopicCollection(names), include_authorized_operations=True, request_timeout=METADATA_TIMEOUT_S
+        )
+        found: list[str] = []
+        for name, future in asked.items():
+            try:
+                permitted = future.result(METADATA_TIMEOUT_S).authorized_operations
+            except KafkaException:  # it is gone, or hidden: whoever uses it is told
+                continue
+            if permitted and operation not in permitted:
+                found.append(name)
         return found

@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from lapse_client.error import ConnectionFailed, LapseError
 from lapse_client.kafka.connection import Connection, Silence, arrived, log_bounds
+from lapse_client.kafka.fault import unreadable
 from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
 
 _POLL_S: Final = 0.5
@@ -121,7 +122,8 @@ def _is_end(message: Message) -> bool:
     """
     error = message.error()
     if error is not None and error.code() != KafkaError._PARTITION_EOF:
-        raise LapseError(f"{message.topic()} cannot be read: {error}. Check that this user may read it")
+        name = message.topic() or ""
+        raise unreadable(name, error) or LapseError(f"{name} cannot be read: {error.str()}. Read it again")
     return error is not None
 
 

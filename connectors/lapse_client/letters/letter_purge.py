@@ -12,6 +12,7 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from lapse_client.error import ConnectionFailed, LapseError
 from lapse_client.kafka.connection import Connection, log_bounds
+from lapse_client.kafka.fault import LACKS_RIGHT
 from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
 from lapse_client.letters.dead_letter import DeadLetterReader
 
@@ -92,6 +93,10 @@ class LetterPurge:
             try:
                 future.result(METADATA_TIMEOUT_S)
             except KafkaException as error:
+                fault = error.args[0]
+                right = "Have Delete on it granted (docs/operations.md, Rights)"
+                remedy = right if fault.code() in LACKS_RIGHT else "Purge again when that is mended"
                 raise LapseError(
-                    f"{self.topic}, partition {place.partition}: letters could not be deleted: {error.args[0].str()}"
+                    f"{self.topic}, partition {place.partition}: letters could not be deleted: "
+                    f"{fault.str().rstrip('.')}. {remedy}"
                 ) from error

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from lapse_client.error import PublishFailed
 from lapse_client.kafka.connection import Connection
-from lapse_client.kafka.fault import PURGED
+from lapse_client.kafka.fault import LACKS_RIGHT, PURGED
 from lapse_client.kafka.produced import produce
 from lapse_client.letters.letter_queues import LetterQueues
 from lapse_client.letters.redrive_line import Line
@@ -132,6 +132,8 @@ class LetterSender:
                 producer.abort_transaction(_CONTROL_S)
             if untaken := [(line, error) for line, error in failures if error.code() in _OF_THE_LETTER]:
                 return untaken
+            if isinstance(cause, KafkaError) and cause.code() in LACKS_RIGHT:  # Kafka does not tell to which topic
+                self._connection.check_allowed({TOPIC, *(line.topic for line in lines)}, "Write")
             for line in lines:
                 self._sent(line, f"not sent, for another one was not taken: {cause}")
             raise PublishFailed(first.topic, first.letter.key, cause, len(lines))

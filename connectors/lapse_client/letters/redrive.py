@@ -261,6 +261,8 @@ def send(
     earlier = list[DeadLetter]()
     done = 0
     began = time.monotonic()
+    if TOPIC not in topics and connection.unseen([TOPIC]):
+        raise _lacking_right(f"it may not see {TOPIC}, if it is there")
     try:
         redriven.make_topic()
         sender = LetterSender(connection, redriven, queues or LetterQueues(connection), sent)
@@ -286,16 +288,19 @@ def send(
         if error.args[0].code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
             raise LapseError("another `lapse dlq redrive` has begun and goes on; this one ends") from error
         if error.args[0].code() in LACKS_RIGHT:
-            raise LapseError(
-                f"Kafka refuses this user: {error.args[0].str().rstrip('.')}. Have granted what a redrive takes: "
-                f"Create, Read and Write on the topic {TOPIC}, Write on the transactional id of that name, and Write "
-                "on the targets"
-            ) from error
+            raise _lacking_right(error.args[0].str().rstrip(".")) from error
         raise ConnectionFailed(connection.bootstrap_servers, error) from error
     if sender.untaken:
         line, why = sender.untaken[0]
         raise PublishFailed(line.topic, line.letter.key, why, len(sender.untaken))
     return done
+
+
+def _lacking_right(why: str) -> LapseError:
+    return LapseError(
+        f"Kafka refuses this user: {why}. Have granted what a redrive takes: Create, Read and Write on the topic "
+        f"{TOPIC}, Write on the transactional id of that name, and Write on the targets"
+    )
 
 
 def _died_ms(letter: DeadLetter) -> int:

@@ -18,6 +18,7 @@ from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.event import EventKind
 from lapse_client.error import LapseError, NoRecord
 from lapse_client.kafka.connection import Connection, entities, log_bounds
+from lapse_client.kafka.fault import raise_if_unreadable
 from lapse_client.kafka.headers import headers_of
 from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
 from lapse_client.queue import waiting
@@ -281,7 +282,11 @@ def _bounds(connection: Connection, name: Bookmark, **options: str) -> tuple[int
 
 
 def _record(connection: Connection, name: Bookmark, **options: str) -> Message | None:
-    """Return the message's record; None if there is none that may be read, or Kafka no longer has it."""
+    """Return the message's record; None if there is none that is committed, or Kafka no longer has it.
+
+    Raises:
+        LapseError: the brokers do not let this user read its topic.
+    """
     consumer = connection.consumer(**{"enable.partition.eof": True, **options})
     try:
         place = TopicPartition(name.topic, name.partition, name.log_offset)
@@ -294,6 +299,8 @@ def _record(connection: Connection, name: Bookmark, **options: str) -> Message |
             error = None if message is None else message.error()
             if error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
                 continue  # librdkafka; no group is needed
+            if error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                raise_if_unreadable(name.topic, error)
             if message is None or error is not None:
                 return None
             return message if message.offset() == name.log_offset else None

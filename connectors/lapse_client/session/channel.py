@@ -59,7 +59,6 @@ _GONE: Final = "deleted: nothing can be asked of it any more"
 _ANSWER: Final = b"answer"
 _EPOCH: Final = b"epoch"
 
-
 T = TypeVar("T")
 
 
@@ -153,7 +152,7 @@ class Channel(Generic[T]):
         """
         future: Future[Answer] = Future()
         if self._stopping.is_set():
-            future.set_exception(Closed(f"the client of {shard.entity}"))
+            future.set_exception(self._ended_by or Closed(f"the client of {shard.entity}"))
             return future
         if shard.gone:
             future.set_exception(EntityDeleted(shard.entity, _GONE))
@@ -193,6 +192,8 @@ class Channel(Generic[T]):
         code = error.args[0].code() if isinstance(error, KafkaException) else None
         if code in NOT_THERE:
             self._fail_deleted(shard, future)
+        elif isinstance(error, KafkaException) and code in FORBIDDEN:
+            _fail(future, unwritable(topic.commands(shard.entity), error.args[0]))
         elif code != KafkaError._FATAL:
             _fail(future, ConnectionFailed(self._connection.bootstrap_servers, error))
         else:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
-from lapse.protocol import topic_pattern
+from lapse.protocol import topic, topic_pattern
 from lapse.protocol.bookmark import Bookmark
 from lapse_spark import lapse_toml
 from lapse_spark import ledger as ledger_job
@@ -109,6 +109,7 @@ def ledger(
     if not queue or not underlying:
         raise ValueError("which queue? give --queue, and its underlying topics with --topics")
     cluster.await_topics([*underlying, *dead_letter_topic], queue)
+    cluster.check_allowed([topic.dead_letters(queue)], "Read")
     with working(f"Reckoning the ledger of {queue}"):
         found = ledger_job.run(
             cluster.session("ledger"),

@@ -77,6 +77,7 @@ def state(*, cluster: Cluster, as_json: bool, entity: str, at: int, output: str 
     journal = None if topic.sow(entity) in there else queue_as_of.journal(entity, app_id, there)
     if journal is None and topic.sow(entity) not in there:
         raise _absent(entity, app_id, topics, ours)
+    ours.check_allowed([journal or topic.sow(entity)], "Read")
     now_ms = cluster.now_ms(entity)
     as_of.check(at, now_ms)
     session = cluster.session("state")

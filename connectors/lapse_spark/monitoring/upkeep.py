@@ -54,7 +54,7 @@ def alerts(
     cluster.await_broker()
     check_written(path, cluster.config)
     if topic:
-        cluster.await_topics([topic])
+        cluster.await_topics([topic], use="Write")
     with working("Looking"):
         new = alert.run(
             cluster.session("alerts"),

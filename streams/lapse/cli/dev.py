@@ -47,6 +47,9 @@ _DEFAULT_PORT: Final = 9092
 _BLANK: Final = " \t\b"
 """Characters that are invisible in a line. Faust's output ends with a backspace."""
 
+_FAULT: Final = "Error: "
+"""The begin of the line in which a command says what is wrong."""
+
 _STARTED: Final = "lapse gateway: "
 """The begin of the gateway's first line, which `lapse dev` replaces by its own text."""
 
@@ -216,8 +219,8 @@ def _run(stand: Stand, console_port: int, log_level: str, as_json: bool, progres
         serve = ["gateway", "--port", str(console_port), "--wait", "--config", str(stand.path)]
         gateway = stand.children.start("console", serve)
         with progress.status("Creating the topics of lapse.toml ..."):
-            if not _apply(stand):
-                raise click.ClickException("the topics could not be created: see above")
+            if (fault := _apply(stand)) is not None:
+                raise click.ClickException(fault)
         worker = _worker(stand, log_level)
         with progress.status("Starting the worker and the console ..."):
             stand.console = _address(gateway)
@@ -232,14 +235,17 @@ def _worker(stand: Stand, log_level: str) -> Child:
     return stand.children.start("worker", ["worker", "--config", str(stand.path), "--log-level", log_level])
 
 
-def _apply(stand: Stand) -> bool:
-    """Create the topics that the file needs; return whether that worked."""
+def _apply(stand: Stand) -> str | None:
+    """Create the topics that the file needs; return None if that worked, else what is wrong, in one sentence."""
     said: list[str] = []
     arguments = ["apply", "--yes", "--config", str(stand.path)]
-    done = stand.children.start("apply", arguments, lambda _name, line: said.append(line)).wait() == 0
-    for line in said if not done else ():
+    if stand.children.start("apply", arguments, lambda _name, line: said.append(line)).wait() == 0:
+        return None
+    if said and said[-1].startswith(_FAULT):
+        return said[-1].removeprefix(_FAULT)
+    for line in said:
         _print_child_line("apply", line)
-    return done
+    return "the topics could not be created: see above"
 
 
 def _address(gateway: Child) -> str:
@@ -327,7 +333,9 @@ def _watch(stand: Stand, worker: Child, gateway: Child, log_level: str) -> None:
             stand.refused = True
             click.echo(f"lapse dev: what runs goes on as before: {error}", err=True)
             continue
-        if _apply(stand):
+        if (fault := _apply(stand)) is not None:
+            click.echo(f"lapse dev: what runs goes on as before: {fault}", err=True)
+        else:
             worker.stop(_STOP_S)
             worker = _worker(stand, log_level)
             if _wait_for_entities(stand, worker):

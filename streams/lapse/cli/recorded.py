@@ -220,6 +220,7 @@ def replay(
     own = [changelog, topic.commands(name), topic.deliveries(name), topic.events(name)]
     own += topic.private_deliveries(name, there)
     sources = {source for one in servings.values() for source in underlying(name, one.config, there)}
+    sources |= {source for one in servings.values() for source in one.config.underlying(name)}  # hidden ones are told
     recording = read(connection, [*own, *sorted(sources)], changelog=changelog)
     for forward in {one.forward for one in servings.values() if one.forward is not None}:
         recording.create(forward, there.get(forward, 1))

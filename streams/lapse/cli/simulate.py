@@ -324,9 +324,17 @@ def _loaded(config: Path) -> Config:
 
 
 def _is_defined(whole: Config, connection: Connection) -> bool:
-    """Return whether the definitions topic exists. If not, workers serve what their own files say."""
+    """Return whether the definitions topic exists. If not, workers serve what their own files say.
+
+    Raises:
+        LapseError: the brokers do not let this user see it.
+    """
     place = names.definitions(whole.lapse.app_id)
-    return place in connection.partitions(place)
+    if place in connection.partitions(place):
+        return True
+    if hidden := connection.hidden(place):
+        raise hidden
+    return False
 
 
 def _by_file(config: Path, whole: Config, queue: str) -> tuple[Definition, Config, Mapping[int, Serving]]:

@@ -86,8 +86,8 @@ def top(names: tuple[str, ...], every: float, bootstrap_servers: str | None, as_
             look()
             for queue in queues:
                 click.echo(orjson.dumps(queue.as_dict()))
-            if any(queue.fault for queue in queues):
-                raise click.exceptions.Exit(1)
+            if faults := dict.fromkeys(queue.fault for queue in queues if queue.fault):
+                raise click.ClickException("; ".join(faults))
             return
         with contextlib.suppress(KeyboardInterrupt), _table_printer(queues) as show:
             while True:

@@ -278,6 +278,7 @@ class Work:
 
         Raises:
             KafkaException: one side does not answer, and nothing of the batch counts.
+            LinkError: a topic may not be read.
         """
         batch = self._consumer.consume(_BATCH, _WAIT_S)
         if not batch:
@@ -287,6 +288,8 @@ class Work:
         ends: dict[tuple[str, int], int] = {}
         for message in batch:
             error = message.error()
+            if error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                raise LinkError(f"{message.topic()}: {error.str().rstrip('.')}. {_GRANT}")
             if error is not None:
                 raise KafkaException(error)
             topic, partition, offset = _place(message)

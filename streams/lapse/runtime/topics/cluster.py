@@ -446,4 +446,5 @@ class Cluster:
                 future.result()
             except KafkaException as error:
                 if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
-                    raise TopologyError(f"{name}: could not be created: {error.args[0].str()}") from error
+                    told = f"{name}: could not be created: {error.args[0].str().rstrip('.')}"
+                    raise TopologyError(f"{told}. Mend that, or have Create on topics granted") from error
