@@ -446,5 +446,5 @@ class Cluster:
                 future.result()
             except KafkaException as error:
                 if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
-                    told = f"{name}: could not be created: {error.args[0].str().rstrip('.')}"
-                    raise TopologyError(f"{told}. Mend that, or have Create on topics granted") from error
+                    fault = f"{name}: could not be created: {error.args[0].str().rstrip('.')}"
+                    raise TopologyError(f"{fault}. Mend that, or have Create on topics granted") from error
