@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from lapse.core.lifetime import Expiration, ExpirationModel
 from lapse.core.sow.plain_updates import LEAST
+from lapse.core.sow.record import facts_of, payload_of
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.shard import SowShard
 from lapse.core.sow.step import Step
@@ -40,7 +41,7 @@ _RUN = st.tuples(
     st.lists(
         st.tuples(
             st.integers(0, 1),
-            st.integers(0, 400),
+            st.integers(-100, 400),
             st.integers(0, 30).map(lambda number: b"k%d" % number) | st.none(),
             st.sampled_from([b'{"a": 1}', b"x" * 40, b"", None]),
         ),
@@ -120,3 +121,14 @@ def test_many_plain_updates_are_taken_together(monkeypatch: pytest.MonkeyPatch) 
         assert shard.arrive("orders", 0, rows, Step()) == 700
     assert sum(asked) == 2_100
     assert len(shard.state.entries) == 700
+
+
+@pytest.mark.feature("S10", "C88")
+def test_many_updates_stamped_before_what_they_replace_count_as_no_earlier() -> None:
+    shard = SowShard(SowSettings(name="orders"))
+    for turn, at_ms in enumerate((T, T - 5)):
+        batch = [(0, at_ms, b"k%d" % number, b"%d" % turn, [], False) for number in range(LEAST)]
+        _, rows = both(encoded(batch, base=turn * LEAST))
+        shard.arrive("orders", 0, rows, Step())
+    entries = shard.state.entries.values()
+    assert {(facts_of(entry).timestamp_ms, payload_of(entry)) for entry in entries} == {(T, b"1")}
