@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 import orjson
@@ -16,6 +16,7 @@ from lapse.cli import cluster, recorded
 from lapse.cli.config_option import CONFIG
 from lapse.cli.define import read_settings
 from lapse.cli.instant import INSTANT, When, at_ms
+from lapse.cli.option_type import Read
 from lapse.cli.tables import print_table
 from lapse.config import Config, ConfigError, load
 from lapse.config.definition import Definition, in_file
@@ -37,28 +38,6 @@ from lapse_client.kafka.connection import Connection
 _SERVICE: Final = "100ms"
 _BACKLOG: Final = 1
 _MESSAGES: Final = 10_000
-
-
-class Read(click.ParamType):
-    """An option's type whose values a function parses. The function's ValueError is the error message.
-
-    Args:
-        name: the name of the type in help.
-        read: parses a value.
-    """
-
-    def __init__(self, name: str, read: Callable[[str], Any]) -> None:
-        self.name = name
-        self._read = read
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Parse a value of the command line."""
-        if not isinstance(value, str):
-            return value
-        try:
-            return self._read(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
 
 
 def _counts(text: str) -> tuple[int, ...]:

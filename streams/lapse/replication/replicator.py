@@ -52,6 +52,8 @@ _PATIENCE_S: Final = 30.0
 _LOOK_S: Final = 20.0
 """How often to see whether the topics are still there, s. A consumer is not told that its topic was deleted."""
 _RETRY_S: Final = 1.0
+_SET_WITHIN_S: Final = 5.0
+"""How long to try until the downstream's progress topic has the broker's timestamps, s."""
 _MOST_BYTES: Final = 1_000_000_000
 """The largest record that this client sends, bytes. The brokers know what a topic takes."""
 
@@ -147,9 +149,11 @@ class Replicator:
         try:
             consumer.assign(self._starts(consumer, upstream, reached))
             work = Work(consumer, producer, Translation(source, target), reached, self._link, breadths)
-            if not work.open():
-                self._keep_stamps(downstream)
-                work.open()
+            if not work.open() and self._keep_stamps(downstream):
+                # Brokers learn of a setting a moment after it was set.
+                until_s = time.monotonic() + _SET_WITHIN_S
+                while not work.open() and time.monotonic() < until_s and not self._stopped.wait(_WAIT_S):
+                    pass
             if self._opened is not None:
                 self._opened()
                 self._opened = None
@@ -212,8 +216,8 @@ class Replicator:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
 
-    def _keep_stamps(self, downstream: AdminClient) -> None:
-        """Set the timestamp type of a topic that an older version created."""
+    def _keep_stamps(self, downstream: AdminClient) -> bool:
+        """Set the timestamp type of a topic that an older version created; return whether that succeeded."""
         resource = ConfigResource(ResourceType.TOPIC, progress.TOPIC)
         name, set_it = "message.timestamp.type", AlterConfigOpType.SET
         resource.add_incremental_config(ConfigEntry(name, progress.CONFIG[name], incremental_operation=set_it))
@@ -224,6 +228,8 @@ class Replicator:
                 "the topic %s could not get %s=%s, so this machine's clock counts: %s",
                 progress.TOPIC, name, progress.CONFIG[name], error.args[0].str(),
             )  # fmt: skip
+            return False
+        return True
 
     def _starts(self, consumer: Consumer, upstream: AdminClient, reached: Progress) -> list[TopicPartition]:
         """Return the positions from which to read."""

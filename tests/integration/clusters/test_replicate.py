@@ -243,9 +243,9 @@ def test_a_replica_with_a_wrong_clock_knows_how_late_it_reads_an_expiry(
     with deployments(kafka, servers, unique, tmp_path, ENABLED) as (above, below):
         above.out.skew(300)
         above.out.start()
-        above.publish("short", {"n": 1}, ttl_ms=2_000)
         above.publish("long", {"n": 1}, ttl_ms=0)
-        until(lambda: "long" in below.shown(), "both records below", timeout_s=60)
+        until(lambda: "long" in below.shown(), "the link, which may start after seconds", timeout_s=60)
+        above.publish("short", {"n": 1}, ttl_ms=2_000)
         until(lambda: "short" not in above.shown(), "the expiry above")
         above.publish("later", {"n": 1}, ttl_ms=0)
         until(lambda: "later" in below.shown(), "what was written after the expiry")
