@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import aiokafka
 from aiokafka.errors import CommitFailedError
 from aiokafka.structs import OffsetAndMetadata
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
-from mode.utils.futures import maybe_set_exception, maybe_set_result
 
 from lapse.runtime.kafka import (
     connection,  # noqa: F401  # every client of the process connects as it says
@@ -20,9 +19,6 @@ from lapse.runtime.kafka import (
 )
 from lapse.runtime.kafka.offsets_asked import next_read
 from lapse.runtime.kafka.steady_subscription import SteadySubscriptions
-
-Fetched: TypeAlias = tuple[dict[TP, Any], int]
-"""Records by partition, and how often records were taken by then."""
 
 FETCH_MAX_WAIT_MS: Final = 500
 
@@ -32,10 +28,6 @@ _COMMIT_S: Final = 2.0
 
 class ConsumerThread(driver.AIOKafkaConsumerThread):
     """Faust's consumer thread, which reads committed records only (C41)."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._fetches: set[asyncio.Task[None]] = set()
 
     def _create_worker_consumer(self, transport: Any) -> aiokafka.AIOKafkaConsumer:
         created = super()._create_worker_consumer(transport)
@@ -48,35 +40,6 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         self._assignor = self.app.assignor
         created._partition_assignment_strategy = (self._assignor,)
         return created
-
-    def fetch(self, active: set[TP], timeout_s: float) -> asyncio.Future[Fetched]:
-        """Ask for records, without waiting for them. Faust's way to do so passes three more tasks.
-
-        Args:
-            active: the partitions.
-            timeout_s: how long to wait for records, s.
-        """
-        answer: asyncio.Future[Fetched] = self.parent_loop.create_future()
-        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self.thread_loop.call_soon_threadsafe(self._begin_fetch, active, timeout_s, answer)
-        return answer
-
-    def _begin_fetch(self, active: set[TP], timeout_s: float, answer: asyncio.Future[Fetched]) -> None:
-        task = self.thread_loop.create_task(self._fetch(active, timeout_s, answer))
-        self._fetches.add(task)
-        task.add_done_callback(self._fetches.discard)
-
-    async def _fetch(self, active: set[TP], timeout_s: float, answer: asyncio.Future[Fetched]) -> None:
-        try:
-            asked = self._ensure_consumer()
-            records = await self._fetch_records(asked, active, timeout_s, asked._max_poll_records)
-        except asyncio.CancelledError:
-            self.parent_loop.call_soon_threadsafe(answer.cancel)
-            raise
-        except Exception as error:  # noqa: BLE001  # whoever awaits the answer gets it
-            self.parent_loop.call_soon_threadsafe(maybe_set_exception, answer, error)
-        else:
-            self.parent_loop.call_soon_threadsafe(maybe_set_result, answer, (records, self.taken))
 
     async def _commit(self, offsets: Mapping[TP, int]) -> bool:
         """Commit offsets of partitions that are still assigned and whose topics exist; return whether that succeeded.

@@ -24,7 +24,7 @@ from aiokafka.errors import ConsumerStoppedError, IllegalStateError, Inconsisten
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
-from lapse.runtime.kafka.consumer_thread import ConsumerThread, Fetched
+from lapse.runtime.kafka.consumer_thread import ConsumerThread
 from lapse.runtime.kafka.tenure import Tenures
 from lapse.runtime.watch import end_process
 
@@ -54,8 +54,6 @@ class BatchConsumer(driver.Consumer):
         self._readers: dict[TP, Readers] = {}
         self._handed = 0
         """Like `taken` of the consumer thread: records taken by then are with the shards, or will be read again."""
-        self._coming: tuple[int, set[TP], asyncio.Future[Fetched]] | None = None
-        """A fetch that was begun ahead: its turn, the partitions, and its answer."""
         self._held: dict[TP, set[object]] = {}
         """Partitions that are not fetched, and the shards that will read them once they are restored."""
         self._resting: dict[TP, set[object]] = {}
@@ -118,15 +116,17 @@ class BatchConsumer(driver.Consumer):
         """
         if self._to_seek and self.flow_active:
             await self._seek_shards(self._to_seek)
-        turn, records, active, taken = await self._fetched(timeout_s)
+        turn = self.tenures.turn
+        records, active = await self._wait_next_records(timeout_s)
+        thread: Any = self._thread
         app: Any = self.app
+        taken = thread.taken
         if records is None or self.should_stop:
             return
         if not self.flow_active:
             await self.perform_seek()
             self._handed = taken
             return
-        self._fetch_ahead(timeout_s, turn, records)
         for number, (tp, batch) in enumerate(records.items(), 1):
             # Other tasks run between two partitions: the flow may have stopped, or a rebalance begun.
             if not await self._flows():
@@ -140,31 +140,6 @@ class BatchConsumer(driver.Consumer):
             if not number % _AT_ONCE:
                 await asyncio.sleep(0)
         self._handed = taken
-
-    async def _fetched(self, timeout_s: float) -> tuple[int, Any, set[TP] | None, int]:
-        """Return the turn in which a fetch began, its records, the active partitions, and how often some were taken."""
-        coming, self._coming = self._coming, None
-        if coming is not None:
-            turn, active, answer = coming
-            records, taken = await answer
-            return turn, records, active, taken
-        turn = self.tenures.turn
-        records, active = await self._wait_next_records(timeout_s)
-        thread: Any = self._thread
-        return turn, records, active, thread.taken
-
-    def _fetch_ahead(self, timeout_s: float, turn: int, records: Mapping[TP, Any]) -> None:
-        """Ask for the next records before these are handed over, so that they are read meanwhile.
-
-        That would come too early if some of these are dropped: the consumer stands behind them until it is set back.
-        """
-        tenures = self.tenures
-        if self.saturated or self._held or self._resting or self._to_seek:
-            return
-        active = self._get_active_partitions()
-        if active and all(tenures.covers(tp, turn) for tp in records):
-            thread: Any = self._thread
-            self._coming = tenures.turn, active, thread.fetch(active, timeout_s)
 
     async def _flows(self) -> bool:
         """Return whether records may be handed over.

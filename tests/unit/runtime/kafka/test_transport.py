@@ -22,21 +22,9 @@ TPS = [TP("orders", 0), TP("orders", 1)]
 
 
 class Thread:
-    """The consumer's thread: it stands behind everything that was taken.
-
-    Attributes:
-        asked: the answers to fetches that were begun ahead.
-    """
+    """The consumer's thread: it stands behind everything that was taken."""
 
     taken = 0
-
-    def __init__(self) -> None:
-        self.asked: list[asyncio.Future[Any]] = []
-
-    def fetch(self, active: set[TP], timeout_s: float) -> asyncio.Future[Any]:
-        assert active == set(TPS)
-        self.asked.append(asyncio.get_running_loop().create_future())
-        return self.asked[-1]
 
     async def stands_at(self, tp: TP) -> tuple[int, int]:
         return 6, self.taken
@@ -61,8 +49,6 @@ class Consumer(BatchConsumer):
         self.seeks = 0
         self._thread = Thread()  # type: ignore[assignment]
         self._handed = 0
-        self._coming = None
-        self.saturated, self._active_partitions = set(), set()
         self._held, self._resting = {}, {}
         self._to_seek = set()
         self._seeking = Counter()
@@ -224,67 +210,6 @@ def test_a_partition_of_a_shard_that_is_taken_over_later_is_fetched_for_the_othe
     consumer.rest(refused, TPS)
     consumer.let_go(refused, TPS)
     assert consumer._get_active_partitions() == set(TPS)
-
-
-def ahead(consumer: Consumer, first: Any = lambda: None, second: Any = lambda: None) -> tuple[list[TP], int]:
-    """Take in two fetches, of which the second may be begun ahead; return what of it was handed over, and the seeks.
-
-    Args:
-        consumer: takes them in.
-        first: called with each partition of the first that is handed over.
-        second: called when the second was taken.
-    """
-
-    async def both() -> list[TP]:
-        consumer._active_partitions = set(TPS)
-        await fetched(consumer, first)
-        asked = consumer._thread.asked  # type: ignore[attr-defined]
-        if asked:
-            second()
-            record = SimpleNamespace(offset=5, timestamp=1, timestamp_type=1)
-            asked[0].set_result(({tp: [record] for tp in TPS}, consumer._thread.taken + 1))  # type: ignore[attr-defined]
-        return await fetched(consumer)
-
-    return asyncio.run(both()), consumer.seeks
-
-
-def test_records_are_asked_for_before_those_that_came_are_handed_over() -> None:
-    consumer = Consumer()
-    begun: list[int] = []
-    assert ahead(consumer, lambda: begun.append(len(consumer._thread.asked))) == (TPS, 0)  # type: ignore[attr-defined]
-    assert (begun, consumer._thread.taken, consumer._handed) == ([1, 1], 1, 2)  # type: ignore[attr-defined]
-
-
-@pytest.mark.feature("Q16", "C90")
-def test_what_was_asked_for_ahead_of_a_rebalance_is_dropped_and_read_again() -> None:
-    consumer = Consumer()
-    assert ahead(consumer, second=lambda: consumer.tenures.begin(TPS[1:])) == (TPS[:1], 0)
-    assert consumer._to_seek == set(TPS[1:])
-
-
-@pytest.mark.feature("Q16", "C90")
-def test_what_follows_a_dropped_fetch_is_not_asked_for_before_the_consumer_is_set_back() -> None:
-    """A shard would get it without what was dropped."""
-    consumer = Consumer()
-    consumer.during_fetch = lambda: consumer.tenures.begin(TPS[1:]) if not consumer._to_seek else None
-
-    async def both() -> list[TP]:
-        consumer._active_partitions = set(TPS)
-        assert await fetched(consumer) == TPS[:1]
-        assert (consumer._thread.asked, consumer._to_seek) == ([], set(TPS[1:]))  # type: ignore[attr-defined]
-        consumer.during_fetch = lambda: None
-        return await fetched(consumer)
-
-    assert (asyncio.run(both()), consumer.seeks) == (TPS, 1)
-
-
-@pytest.mark.parametrize("busy", ["saturated", "_held", "_resting"])
-def test_nothing_is_asked_for_ahead_while_a_partition_is_left_out(busy: str) -> None:
-    """It may be fetched again at any time, and would have to wait for the answer."""
-    consumer = Consumer()
-    setattr(consumer, busy, {TPS[0]: {"shard"}})
-    assert ahead(consumer) == (TPS, 0)
-    assert not consumer._thread.asked  # type: ignore[attr-defined]
 
 
 def test_a_flow_that_stops_is_left_to_the_seek_of_its_resumption() -> None:
