@@ -23,7 +23,7 @@ ORIGIN_TIMESTAMP_MS: Final = "lapse-origin-timestamp-ms"
 """The instant of the update where it was published, ms since the epoch, as decimal text."""
 
 ORIGIN_BOOKMARK: Final = "lapse-origin-bookmark"
-"""The bookmark of the update where it was published; absent on a delete."""
+"""The bookmark of the update, or of the one whose end is reported, where it was published; absent on a delete."""
 
 ORIGIN_TARGET: Final = "lapse-origin-target"
 """The deployment to which the update is brought. So a shard learns the id of its own deployment."""
@@ -89,7 +89,7 @@ def parse_origin(headers: Sequence[tuple[str, bytes | None]]) -> Origin | None:
             target = value
     if path is None and stamp is None:
         return None
-    if not path or stamp is None or not _DIGITS.match(stamp):
+    if not path or b"\0" in path or stamp is None or not _DIGITS.match(stamp):
         raise ValueError(f"{ORIGIN} = {path!r} and {ORIGIN_TIMESTAMP_MS} = {stamp!r}: expected a path and a number")
     return Origin(path, int(stamp), operation == b"expired", bookmark or b"", target or b"")
 

@@ -99,9 +99,8 @@ class Precedence:
         elif tombstone is not None:
             in_log = self._settings.several and not tombstone.path and tombstone.source != NO_SOURCE
             if in_log and self._is_one_partition(tombstone.source, update.source):
-                at_ms = stamp_ms = max(at_ms, tombstone.timestamp_ms)
-            if self._state.retains_all_deletes:
-                stamp_ms = max(at_ms, next_instant(tombstone.replicated_ms))
+                at_ms = max(at_ms, tombstone.timestamp_ms)
+            stamp_ms = max(at_ms, next_instant(tombstone.replicated_ms))
         if at_ms == stamp_ms == update.timestamp_ms:
             return update
         update = update._replace(timestamp_ms=at_ms, raised_ms=stamp_ms)

@@ -238,7 +238,16 @@ class Removals:
         known = self._state.tombstones.get(journal_key)
         stamp_ms = at_ms if known is None else max(at_ms, next_instant(known.replicated_ms))
         self._report_missing_delete(journal_key, stamp_ms, step)
+        if known is not None and known.timestamp_ms > at_ms and self._orders_by_time(known):
+            # The removal is later than the command, so updates between the two stay ignored (C46).
+            kept = known._replace(replicated_ms=stamp_ms)
+            self._state.apply_change(step, journal.TOMBSTONE + journal_key[1:], kept.pack())
+            return
         self._retain(journal_key, at_ms, -1, NO_SOURCE, at_ms, step, replicated_ms=stamp_ms)
+
+    def _orders_by_time(self, tombstone: Tombstone) -> bool:
+        """Return whether a removal's timestamp decides which updates that were published here are later than it."""
+        return not tombstone.path and (self._settings.several or tombstone.source == NO_SOURCE)
 
     def _report_missing_delete(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from lapse.core.sow.record import facts_of, headers_of, payload_of
+from lapse.core.sow.record import PUBLISHED_MS, facts_of, headers_of, payload_of
 from lapse.core.sow.select import Select
 from lapse.core.sow.settings import Parse, SowSettings
 from lapse.core.sow.step import Kind, Message, OutOfFocus
@@ -54,8 +54,10 @@ class View:
 
     @property
     def headers(self) -> dict[str, bytes | None]:
-        """The record's headers by name. The last one counts if a name is repeated."""
-        return dict(headers_of(self.entry)) if self.facts.headers_bytes else {}
+        """The publisher's headers by name. The last one counts if a name is repeated."""
+        if not self.facts.headers_bytes:
+            return {}
+        return {name: value for name, value in headers_of(self.entry) if name != PUBLISHED_MS}
 
     @property
     def key(self) -> bytes:

@@ -36,6 +36,19 @@ def test_an_older_update_on_the_other_partition_revives_nothing_over_a_crash_eit
     assert desk.select(26) == [{"n": 3}]
 
 
+@pytest.mark.feature("C46", "C81", "S3")
+def test_a_delete_by_command_forgets_no_later_removal() -> None:
+    desk = desk_of()
+    desk.put("k", {"n": 1}, 10, partition=0)
+    desk.put("k", None, 30, partition=2)
+    desk.ask("sow_delete", 20, timely=False, keys=(b"k",))
+    desk.crash(31)
+    desk.put("k", {"n": 2}, 25, partition=0)
+    assert desk.select(40) == []
+    desk.put("k", {"n": 3}, 35, partition=0)
+    assert desk.select(40) == [{"n": 3}]
+
+
 @pytest.mark.feature("C81", "S4")
 def test_what_expired_is_not_revived_by_what_was_written_before() -> None:
     desk = desk_of()

@@ -252,6 +252,29 @@ def test_an_update_stamped_before_the_one_that_it_replaces_is_told_as_no_earlier
     assert there.select(120) == [{"n": 2}]
 
 
+@pytest.mark.feature("S10", "C56")
+def test_an_update_stamped_before_a_delete_that_a_link_never_sees_is_told_as_later() -> None:
+    """The link was away, and Kafka has removed the delete. Nothing is replicated to here."""
+    here, there = Desk(shard_of()), Desk(shard_of())
+    here.put("k", {"n": 1}, 100)
+    bring(there, {"n": 1}, 100, 110)
+    here.put("k", None, 105)
+    ((_, entry, _),) = state_records(here.put("k", {"n": 2}, 95))
+    assert entry is not None
+    bring(there, {"n": 2}, facts_of(entry).timestamp_ms - T, 20_000)
+    assert there.select(20_001) == [{"n": 2}]
+    assert here.ask("sow_delete", 96, timely=False, keys=(b"k",)).answers[0].counts[0] == ("removed", 1)
+
+
+@pytest.mark.feature("S5", "S10")
+def test_filters_see_no_note_of_the_shard() -> None:
+    desk = Desk(shard_of())
+    desk.put("k", {"n": 1}, 100)
+    desk.put("k", {"n": 2}, 95, source="web")
+    assert desk.select(120, filter="HEADER('source') = 'web'") == [{"n": 2}]
+    assert desk.select(120, filter="HEADER('lapse-published-ms') IS NOT NULL") == []
+
+
 @pytest.mark.feature("S10", "L12")
 def test_half_an_origin_is_a_dead_letter() -> None:
     desk = Desk(shard_of())
@@ -259,6 +282,7 @@ def test_half_an_origin_is_a_dead_letter() -> None:
         {"lapse_origin": "A"},
         {"lapse_origin_timestamp_ms": 5},
         {"lapse_origin": "A", "lapse_origin_timestamp_ms": "x"},
+        {"lapse_origin": "A\0B", "lapse_origin_timestamp_ms": 5},
     ):
         assert len(desk.put("k", {}, 1, **headers).letters) == 1
 
