@@ -33,6 +33,11 @@ TRANSFER_FROM: Final = "lapse-transfer-from"
 TRANSFER: Final = "lapse-transfer"
 """`queue/id`: a transfer to that queue has put the record there. It is invisible until it is confirmed (Q17)."""
 
+ORIGIN_NAMES: Final = frozenset(
+    {"lapse-origin", "lapse-origin-timestamp-ms", "lapse-origin-bookmark", "lapse-origin-target"}
+)
+"""On a record that `lapse replicate` has brought: see `lapse.core.sow.origin` (S10)."""
+
 # On a request, and `CORRELATION_ID` on its reply (Q27). They belong to the messages, and every delivery has them.
 REPLY_TO: Final = "reply_to"
 CORRELATION_ID: Final = "correlation_id"

@@ -21,6 +21,7 @@ OWN: Final = (
             header.TRANSFER_COUNTS,
             header.MESSAGE_ID,
             header.RECORD_KEY,
+            *header.ORIGIN_NAMES,
             *header.DEAD_LETTER_NAMES,
         }
     )

@@ -5,6 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
+from lapse.core.sow.origin import ORIGIN, ORIGIN_BOOKMARK, ORIGIN_TARGET, ORIGIN_TIMESTAMP_MS
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.redrive import partition_fault
 from lapse_client.letters.dead_letter import DeadLetter
@@ -93,6 +94,16 @@ def test_a_lifetime_on_request(target: Target, expires_at_ms: int | None, stated
     (line,) = planned(letter(expires_at_ms=expires_at_ms), target=target)
     found = [item for item in line.headers if item[0] in ("lapse-ttl-ms", "lapse-expires-at-ms")]
     assert found == ([] if stated is None else [stated])
+
+
+@pytest.mark.feature("C30", "S10")
+def test_what_a_link_had_brought_is_published_anew() -> None:
+    """Its shard would take it for the old update, without the default lifetime, and tell no other deployment."""
+    names = {ORIGIN, ORIGIN_TIMESTAMP_MS, ORIGIN_BOOKMARK, ORIGIN_TARGET}
+    brought = [(name, b"A") for name in names]
+    for target in (Target(), Target(topic="other")):
+        (line,) = planned(letter(headers=[*FIELDS["headers"], *brought]), target=target)
+        assert names.isdisjoint(name for name, _ in line.headers)
 
 
 @pytest.mark.feature("C29", "C54")
