@@ -196,7 +196,8 @@ class DefinitionChange:
 
     def bars(self, topic: str) -> bool:
         """Return whether live messages of an underlying topic forbid the change; `""` is an unknown topic."""
-        return not (self.only_takes_topics and self.kept(topic))
+        # A pattern may match the empty text, which names no topic.
+        return not (topic and self.only_takes_topics and self.kept(topic))
 
     @property
     def keys_that_need_empty(self) -> list[str]:

@@ -88,6 +88,7 @@ def test_what_live_messages_forbid(after: dict[str, Any]) -> None:
         ({"topics": ["c"]}, ["a", "b"]),
         ({"topics": ["a"], "topic_pattern": "x.*"}, ["b"]),
         ({"topics": ["a", "b"], "topic_pattern": "x.*"}, []),
+        ({"topics": ["a"], "topic_pattern": "x*"}, ["b"]),
     ],
 )
 def test_live_messages_keep_their_topic_and_no_other(after: dict[str, Any], barring: list[str]) -> None:

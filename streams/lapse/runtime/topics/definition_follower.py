@@ -329,14 +329,20 @@ class Serving:
         return self._follower.version(entity), sorted(self._runners(entity))
 
     async def live(self, entity: str) -> dict[int, dict[str, int]]:
-        """Return the numbers of live messages or records of each shard of this worker, by underlying topic."""
+        """Return the numbers of live messages or records of each shard of this worker, by underlying topic.
+
+        A shard that is given up meanwhile is left out, since its state is freed. Its next owner counts.
+        """
         found: dict[int, dict[str, int]] = {}
         for partition, runner in self._runners(entity).items():
-            counts = Counter[str]()
-            for part in live_parts(runner.machine):
+            counts, parts = Counter[str](), live_parts(runner.machine)
+            while self._runners(entity).get(partition) is runner:
+                part = next(parts, None)
+                if part is None:
+                    found[partition] = dict(counts)
+                    break
                 counts += part
                 await asyncio.sleep(0)  # others have their turn (C60)
-            found[partition] = dict(counts)
         return found
 
     def _runners(self, entity: str) -> dict[int, Runner]:

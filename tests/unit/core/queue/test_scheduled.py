@@ -4,9 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lapse.core.queue.inquiry.live_topics import count_live
 from lapse.core.queue.schedule import scheduled_messages as module
 from lapse.core.queue.schedule.scheduled import Scheduled
 from lapse.core.queue.schedule.scheduled_messages import ScheduledMessages
+from lapse.core.queue.state import QueueState
 
 SOURCES, OFFSETS = st.integers(0, 1), st.integers(0, 12)
 
@@ -58,3 +60,14 @@ def test_no_message_that_leaves_has_the_others_looked_through() -> None:
         most = max(most, Counting.looked)
     assert not list(messages.between(0, 0, count))
     assert most <= 4_096
+
+
+@pytest.mark.feature("C65", "C27")
+def test_a_message_whose_letter_is_refused_while_live_ones_are_counted_is_among_them() -> None:
+    """Its place may be counted after it has left that."""
+    state = QueueState()
+    number = state.sources.number("a", 0)
+    parts = count_live(state)
+    found = next(parts)
+    state.pending[number, 7] = None
+    assert sum(parts, found)["a"] == 1

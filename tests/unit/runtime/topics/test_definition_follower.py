@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from lapse.config import Config
 from lapse.config.decided_entities import DecidedEntities
 from lapse.config.definition import Definition
 from lapse.runtime.topics import definition_follower
-from lapse.runtime.topics.definition_follower import DefinitionFollower
+from lapse.runtime.topics.definition_follower import DefinitionFollower, Serving
 
 pytestmark = pytest.mark.feature("Q23", "C64")
 
@@ -101,3 +102,22 @@ def test_a_rebalance_before_a_change_claims_the_version_that_it_serves() -> None
     worker.services.versions["orders"] = 1
     follow(worker, (OLD, 0), [record(1, replace(NEW, version=2))])
     assert (worker.claimed, worker.renewed, worker.services.versions) == ([1], [9], {"orders": 2})
+
+
+@pytest.mark.feature("C65")
+def test_a_shard_that_is_given_up_while_it_is_counted_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its memory is freed meanwhile, so its messages would seem to be gone. The next owner counts them."""
+    given_up, kept = SimpleNamespace(machine="given up"), SimpleNamespace(machine="kept")
+    runners = {0: given_up, 1: kept}
+
+    def parts(machine: str) -> Iterator[Counter[str]]:
+        yield Counter({"a": 1})
+        if machine == given_up.machine:
+            del runners[0]
+        yield Counter({"a": 1})
+
+    monkeypatch.setattr(definition_follower, "live_parts", parts)
+    worker: Any = Worker()
+    worker.entities["orders"].runners = runners
+    serving = Serving(worker, follow(worker, (OLD, 0)))
+    assert asyncio.run(serving.live("orders")) == {1: {"a": 2}}

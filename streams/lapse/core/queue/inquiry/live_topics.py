@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from lapse.core.portions import in_lots
 from lapse.core.queue.life.message_state import LIVE
 from lapse.core.queue.state import QueueState
 
@@ -15,10 +16,14 @@ def count_live(state: QueueState) -> Iterator[Counter[str]]:
     """Yield numbers of live messages by topic, a part of the shard at a time; together they are all.
 
     Scheduled messages and pending dead letters count as well. The shard may go on between two parts, so that what
-    arrives or leaves meanwhile may be counted or not.
+    arrives or leaves meanwhile may be counted or not. What only changes its state is counted at least once: scheduled
+    messages get places, and those of refused letters lose them.
     """
     sources = state.sources
-    yield Counter(sources[number].topic for number, _ in (*state.scheduled.source_offsets(), *state.pending))
+    scheduled = Counter[str]()
+    for number, source in enumerate(sources):
+        scheduled[source.topic] += state.scheduled.count(number)
+    yield scheduled
     for index in list(state.segments):
         if index not in state.segments or not state.outline(index).held:
             continue
@@ -27,3 +32,5 @@ def count_live(state: QueueState) -> Iterator[Counter[str]]:
         for run in segment.runs:
             part[sources[run.source].topic] += int(live_before[run.slot + run.count] - live_before[run.slot])
         yield part
+    for lot in in_lots(list(state.pending)):
+        yield Counter(sources[number].topic for number, _ in lot)
