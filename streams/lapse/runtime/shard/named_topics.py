@@ -7,11 +7,27 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from lapse.config import QueueConfig, SowConfig
+from lapse.protocol import topic as names
 from lapse.runtime.topics.topic_id import Shape
 from lapse.runtime.topics.wanted import Role, without
 from lapse.runtime.tp import TP
 
 logger = logging.getLogger(__name__)
+
+
+def is_read(name: str, config: QueueConfig | SowConfig, topic: str) -> bool:
+    """Return whether an entity's shards read a topic.
+
+    Their journals also know topics that were taken away. They keep the positions there, and the topics' ids (C65).
+
+    Args:
+        name: name of the entity.
+        config: its settings.
+        topic: name of the topic.
+    """
+    if topic in (names.commands(name), *config.underlying(name)):
+        return True
+    return isinstance(config, QueueConfig) and config.reads(topic)
 
 
 class NamedTopics(ABC):
@@ -52,6 +68,10 @@ class NamedTopics(ABC):
         letters = self.config.dead_letter_topic(self.name)
         targets = {letters: Role.DEAD_LETTERS} if letters else {}
         return {**targets, **dict.fromkeys(self.config.underlying(self.name), Role.UNDERLYING)}
+
+    def reads(self, topic: str) -> bool:
+        """Return whether the shards read a topic; see `is_read`."""
+        return is_read(self.name, self.config, topic)
 
     def shares(self, partition: int, shapes: Mapping[str, Shape]) -> list[TP]:
         """Return the partitions of topics that belong to a shard: every one whose number leads to it."""

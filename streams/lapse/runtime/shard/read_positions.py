@@ -12,6 +12,7 @@ from lapse.config.recovery_point import RecoveryPoint
 from lapse.protocol import topic as names
 from lapse.runtime.queue.recovery_point import begin_offsets
 from lapse.runtime.shard.gap import Gap, warn
+from lapse.runtime.shard.named_topics import is_read
 from lapse.runtime.shard.services import Services
 from lapse.runtime.topics.topic_id import KnownTopics
 from lapse.runtime.tp import TP
@@ -46,16 +47,24 @@ async def find(
         sources: partitions that the shard reads, including the commands.
         known: the read positions in its journal.
     """
-    topics = await _known_topics(name, services, sources, known)
+    topics = await _known_topics(name, config, services, sources, known)
     positions = _positions(sources, known, topics)
     await _begin_new_sources(name, config, services, positions)
     gaps = await _gaps(name, services, positions)
     return ReadPositions(topics, {tp: offset or 0 for tp, offset in positions.items()}, gaps)
 
 
-async def _known_topics(name: str, services: Services, sources: Sequence[TP], known: dict[str, Any]) -> KnownTopics:
-    """Return what the journal knows of the topics, and which of them were created anew (C42)."""
-    topics = KnownTopics(known, await services.topic_ids.of(tp.topic for tp in sources))
+async def _known_topics(
+    name: str, config: QueueConfig | SowConfig, services: Services, sources: Sequence[TP], known: dict[str, Any]
+) -> KnownTopics:
+    """Return what the journal knows of the topics, and which of them were created anew (C42).
+
+    One that was created anew with fewer partitions may have none for this shard, which has state of the old one.
+    """
+    own = {tp.topic for tp in sources}
+    others = {one for one in known.keys() - own if ":" not in one and is_read(name, config, one)}
+    ids = await services.topic_ids.of(own | others)
+    topics = KnownTopics(known, {one: found for one, found in ids.items() if one in own or known[one][0] != found})
     for topic in topics.replaced:
         logger.warning(
             "%s: topic %s was deleted and created again; it is read from its beginning. Messages of the old one "

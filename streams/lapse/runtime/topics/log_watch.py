@@ -112,9 +112,11 @@ class LogWatch:
         # A worker without shards must know as well whether the brokers answer (`away_s`).
         shapes = await self._topic_ids.shapes(topics or {names.commands(one.name) for one in known[:1]}, once=True)
         replaced: set[str] = set()
+        reads = {entity.name: entity.reads for entity in entities}
         for runner, some in bears.items():
             for name in some & shapes.keys():
-                if name not in runner.topics.replaced and runner.topics.is_another(name, shapes[name].id):
+                is_another = runner.topics.is_another(name, shapes[name].id)
+                if is_another and name not in runner.topics.replaced and reads[runner.entity](name):
                     replaced.add(runner.entity)
                 runner.topics.learn(name, shapes[name].id)
         renewed = set()
@@ -158,7 +160,10 @@ class LogWatch:
         read = {runner: {*runner.sources, *tps} for runner, tps in held.items() if tps or all_}
         missing = {tp.topic for tps in held.values() for tp in tps} - shapes.keys()
         self._missing = Counter({name: self._missing[name] + 1 for name in missing})
-        begins = await self._log.begins({tp for tps in read.values() for tp in tps if tp.topic in shapes})
+        there = {name: shape.partitions for name, shape in shapes.items()}
+        begins = await self._log.begins(
+            {tp for tps in read.values() for tp in tps if tp.partition < there.get(tp.topic, 0)}
+        )
         for runner, tps in read.items():
             for tp in tps & begins.keys():
                 await runner.log_begins(tp, begins[tp])

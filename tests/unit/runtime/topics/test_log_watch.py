@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from lapse.config import QueueConfig
+from lapse.runtime.shard import read_positions
+from lapse.runtime.shard.named_topics import NamedTopics
 from lapse.runtime.topics import log_watch
 from lapse.runtime.topics.log_watch import LogWatch
-from lapse.runtime.topics.topic_id import Shape
+from lapse.runtime.topics.topic_id import KnownTopics, Shape
 from lapse.runtime.tp import TP
 
 
@@ -22,6 +26,8 @@ class Shard:
     sources: list[TP]
     held: list[TP]
     told: list[TP] = field(default_factory=list)
+    entity: str = "orders"
+    topics: KnownTopics | None = None
 
     @property
     def machine(self) -> Shard:
@@ -140,3 +146,68 @@ def test_an_error_in_a_look_does_not_end_the_looks(monkeypatch: pytest.MonkeyPat
 
     enough = asyncio.Event()
     asyncio.run(run())
+
+
+class Reading(NamedTopics):
+    """A queue with one shard."""
+
+    def __init__(self, config: QueueConfig, shard: Shard) -> None:
+        super().__init__("orders", config, 1)
+        self.runners = {0: shard}
+
+    def _needs_take_over(self) -> bool:
+        return False
+
+    async def has_new_shards(self) -> bool:
+        return False
+
+
+@pytest.mark.feature("C65", "C42")
+def test_a_topic_that_was_taken_away_may_be_created_again() -> None:
+    """The journal keeps its place there. To take the shards over anew changes nothing of that, and would never end."""
+    kept, away = TP("kept", 0), TP("away", 3)
+    shard, log, renewed = Shard([kept], [kept, away]), Log(), list[str]()
+    shard.topics = KnownTopics({"kept": ["1", 0], "away": ["1", 0], "away:3": 7}, {"kept": "1"})
+    ids = {"kept": "1", "away": "2"}
+
+    class Brokers:
+        async def shapes(self, topics: Iterable[str], *, once: bool = False) -> dict[str, Shape]:
+            return {topic: Shape(ids[topic], 1) for topic in topics if topic in ids}
+
+    async def renew(entity: Reading) -> None:
+        renewed.append(entity.name)
+
+    watch = LogWatch(lambda: [Reading(QueueConfig(topics=("kept",)), shard)], renew, Brokers(), log)
+    asyncio.run(watch.look())
+    assert renewed == []
+    assert log.asked == [{kept}], "the new topic has no such partition"
+    ids["kept"] = "3"
+    asyncio.run(watch.look())
+    assert renewed == ["orders"]
+
+
+@pytest.mark.feature("C42")
+@pytest.mark.parametrize(
+    ("topics", "topic_id", "replaced"), [((), "old", []), ((), "new", ["orders"]), (("other",), "new", [])]
+)
+def test_a_shard_without_a_partition_of_a_topic_that_was_created_again_leaves_the_old_one_behind(
+    topics: tuple[str, ...], topic_id: str, replaced: list[str]
+) -> None:
+    """It was created again with fewer partitions. Otherwise the watch would have the shard taken over without end."""
+    commands = TP("lapse.orders.commands", 2)
+
+    class Brokers:
+        async def of(self, topics: Iterable[str]) -> dict[str, str]:
+            return {topic: {"orders": topic_id}.get(topic, "c") for topic in topics}
+
+        async def begins(self, tps: Iterable[TP]) -> dict[TP, int]:
+            return dict.fromkeys(tps, 0)
+
+    known = {"orders": ["old", 0], commands.topic: ["c", 0], "orders:2": 7, f"{commands.topic}:2": 3}
+    services = SimpleNamespace(topic_ids=Brokers(), log_reader=Brokers())
+    found = asyncio.run(read_positions.find("orders", QueueConfig(topics=topics), services, [commands], known))
+    assert found.topics.replaced == replaced
+    assert found.offsets == {commands: 3}
+    assert found.topics.absent == ({} if replaced else {"orders:2": 7})
+    found.topics.settle(5)
+    assert found.topics.is_another("orders", topic_id) is (topics == ("other",))
