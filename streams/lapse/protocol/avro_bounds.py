@@ -18,7 +18,10 @@ MOST_EMPTY_ITEMS: Final = 1 << 16
 """The greatest number of items of no bytes in the arrays of a payload."""
 
 MOST_CONTAINERS: Final = 1 << 16
-"""The greatest number of records, arrays and maps in a payload. The decoder takes a microsecond for each (C60)."""
+"""The greatest number of records, arrays and maps in a payload. The decoder takes a microsecond for each (C60).
+
+An array or map in several blocks counts once for each. Writers seldom make a second one.
+"""
 
 _LARGE_BYTES: Final = 1 << 18
 """Larger payloads are walked if they may hold many records, even if their schema bounds the depth."""
@@ -35,6 +38,8 @@ _KINDS: Final = {
     **dict.fromkeys(("null", "boolean", "float", "double", "fixed"), "sized"),
 }
 _LEAVES: Final = frozenset({"number", "text", "sized"})
+_FURTHER: Final = -1
+"""Stands for the number of items left in a block, of which another one may follow."""
 
 
 class _Part:
@@ -76,7 +81,7 @@ class AvroBounds:
         self._root = parts[0]
         self._has_empty_items = any(part.kind == "array" and part.inner[0].is_empty for part in parts)
         self._walked = recursive or self._has_empty_items
-        self._may_have_many = any(part.kind in _BLOCKS and part.inner[0].kind not in _LEAVES for part in parts)
+        self._may_have_many = any(part.kind in _BLOCKS and _may_have_others(part.inner[0]) for part in parts)
 
     def check(self, data: bytes, at: int) -> None:
         """Check a payload.
@@ -124,8 +129,9 @@ class AvroBounds:
                 ahead.append((part.inner[branch], level, 0))
             elif kind in _BLOCKS:
                 inner = part.inner[0]
-                if not left:
-                    left, at = _begin_block(data, at)
+                if left <= 0:
+                    before, (left, at) = left, _begin_block(data, at)
+                    containers += before == _FURTHER and left > 0
                     if not left:
                         continue
                     if kind == "array" and inner.is_empty:
@@ -135,14 +141,13 @@ class AvroBounds:
                         left = 1
                     elif left > len(data) - at:
                         raise ValueError("it ends too early")  # otherwise as many items of no end would be walked
-                    if inner.kind in _LEAVES:
-                        at = _end_of_leaves(data, at, left, inner, keyed=kind == "map")
-                        ahead.append((part, level, 0))
-                        continue
+                left, at = _pass_plain(data, at, left, part)
+                if not left:
+                    ahead.append((part, level, _FURTHER))
+                    continue
                 if kind == "map":
                     at = _end_of_text(data, at)
-                ahead.append((part, level, left - 1))
-                ahead.append((inner, level + 1, 0))
+                ahead += [(part, level, left - 1 or _FURTHER), (inner, level + 1, 0)]
             else:
                 at = _end_of_leaf(data, at, part)
         return at
@@ -238,6 +243,11 @@ class AvroBounds:
         return recursive
 
 
+def _may_have_others(part: _Part) -> bool:
+    """Return whether a value is a record, array or map, or may be one."""
+    return part.kind in _CONTAINERS or any(branch.kind in _CONTAINERS for branch in part.inner)
+
+
 def _note_empty(parts: list[_Part]) -> None:
     """Note which parts take no bytes: nulls, fixed ones of no size, and records of nothing else."""
     changed = True
@@ -296,9 +306,12 @@ def _begin_block(data: bytes, at: int) -> tuple[int, int]:
 
 def _end_of_leaf(data: bytes, at: int, part: _Part) -> int:
     """Return the index of the end of a value that contains no others."""
+    if part.kind == "sized":
+        return at + part.size_bytes
+    first = data[at]
     if part.kind == "number":
-        return _number(data, at)[1]
-    return _end_of_text(data, at) if part.kind == "text" else at + part.size_bytes
+        return _number(data, at)[1] if first & 0x80 else at + 1
+    return _end_of_text(data, at) if first & 0x81 else at + 1 + (first >> 1)
 
 
 def _end_of_leaves(data: bytes, at: int, count: int, part: _Part, *, keyed: bool) -> int:
@@ -322,6 +335,34 @@ def _end_of_leaves(data: bytes, at: int, count: int, part: _Part, *, keyed: bool
             else:
                 at = _end_of_text(data, at) if first & 0x81 else at + 1 + (first >> 1)
     return at
+
+
+def _pass_plain(data: bytes, at: int, left: int, part: _Part) -> tuple[int, int]:
+    """Pass items of a block that contain no others. An item of a union that may contain some ends that.
+
+    A megabyte of nulls in the place of records would else take longer to walk than to decode.
+
+    Returns:
+        How many items are left, and the index of the next one, with its key if it has one.
+    """
+    inner, keyed = part.inner[0], part.kind == "map"
+    if inner.kind in _LEAVES:
+        return 0, _end_of_leaves(data, at, left, inner, keyed=keyed)
+    if inner.kind != "union":
+        return left, at
+    branches = inner.inner
+    count = len(branches)
+    for passed in range(left):
+        begin = at
+        if keyed:
+            first = data[at]
+            at = _end_of_text(data, at) if first & 0x81 else at + 1 + (first >> 1)
+        first = data[at]
+        number, at = _number(data, at) if first & 0x81 else (first >> 1, at + 1)
+        if not 0 <= number < count or branches[number].kind not in _LEAVES:
+            return left - passed, begin
+        at = _end_of_leaf(data, at, branches[number])
+    return 0, at
 
 
 def _end_of_text(data: bytes, at: int) -> int:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lapse.protocol import avro_bounds
 from lapse.protocol.avro_bounds import MOST_CONTAINERS, MOST_EMPTY_ITEMS, MOST_LEVELS, AvroBounds
 from lapse.protocol.avro_payload import AvroPayload
 from lapse.protocol.avro_schema import AvroSchema
@@ -203,3 +204,63 @@ def test_a_payload_of_very_many_tiny_records_is_refused_before_it_is_decoded(ite
     few = {"all": [item] * (MOST_CONTAINERS - 3), "text": "x" * (1 << 18)}
     fastavro.schemaless_writer(out := io.BytesIO(), tree, few)
     assert avro.parse(out.getvalue()) == few
+
+
+def payload_of(items: object, values: object, *, kind: str = "array") -> tuple[AvroPayload, bytes, AvroBounds]:
+    many = {"type": kind, "items" if kind == "array" else "values": items}
+    schema = AvroSchema({"type": "record", "name": "Top", "fields": [{"name": "all", "type": many}]})
+    fastavro.schemaless_writer(out := io.BytesIO(), schema.tree, {"all": values})
+    return AvroPayload(schema), out.getvalue(), AvroBounds(schema)
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize(("items", "item"), [("long", 1), (ITEM, {"n": 1}), (["null", "int"], 1)])
+def test_an_array_or_map_counts_once_if_it_is_in_one_block(items: object, item: object) -> None:
+    count = MOST_CONTAINERS // 3 if items == ITEM else MOST_CONTAINERS - 2
+    for kind in ("array", "map"):
+        inner = [item] if kind == "array" else {"k": item}
+        _, data, bounds = payload_of({"type": kind, "items" if kind == "array" else "values": items}, [inner] * count)
+        bounds.check(data + bytes(1 << 18), 0)
+
+
+@pytest.mark.feature("X7", "C60")
+def test_each_further_block_counts() -> None:
+    """Walking a block takes as long as walking an array."""
+    _, _, bounds = payload_of({"type": "array", "items": "long"}, [])
+    blocks = b"\x02\x02" * MOST_CONTAINERS
+    with pytest.raises(ValueError, match="more than 65,536 records, arrays and maps"):
+        bounds.check(b"\x02" + blocks + b"\x00\x00" + bytes(1 << 18), 0)
+    bounds.check(b"\x02" + blocks[:-4] + b"\x00\x00" + bytes(1 << 18), 0)
+
+
+MIXED = ["null", "int", "string", {"type": "fixed", "name": "Four", "size": 4}, ITEM]
+MIXED_VALUES = st.none() | st.integers(-70, 70) | st.text(max_size=2) | st.just({"n": 5}) | st.just(b"four")
+
+
+@pytest.mark.feature("X7")
+@given(st.lists(MIXED_VALUES, max_size=20), st.sampled_from(["array", "map"]))
+def test_values_of_a_union_are_walked_to_their_end(values: list[object], kind: str) -> None:
+    whole = values if kind == "array" else {str(at) * 30 * (at % 3): one for at, one in enumerate(values)}
+    avro, data, bounds = payload_of(MIXED, whole, kind=kind)
+    assert bounds._walk(data, 0) == len(data)
+    assert avro.parse(data) == {"all": whole}
+
+
+@pytest.mark.feature("X7", "C60")
+def test_nulls_in_the_place_of_records_are_passed_and_an_array_without_records_is_not_walked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To walk a megabyte of them one by one takes a second, and to decode it a tenth."""
+    numbers: list[int] = []
+    read = avro_bounds._number
+
+    def noted(data: bytes, at: int) -> tuple[int, int]:
+        numbers.append(at)
+        return read(data, at)
+
+    monkeypatch.setattr(avro_bounds, "_number", noted)
+    for items, most in ((["null", ITEM], 3), (["null", "int"], 0)):
+        _, data, bounds = payload_of(items, [None] * (1 << 18))
+        numbers.clear()
+        bounds.check(data, 0)
+        assert len(numbers) <= most
