@@ -82,6 +82,11 @@ class RunningRewind:
         return self.rewind is not None and self.rewind.done
 
     @property
+    def is_too_costly(self) -> bool:
+        """Whether its filter takes more work than others can spare (X7). Without one, only its length costs."""
+        return self.rewind is not None and bool(self.rewind.filter) and self.effort.is_spent
+
+    @property
     def _dry_run(self) -> bool:
         return self._request is not None and self._request.dry_run
 
@@ -249,7 +254,7 @@ class Rewinder:
             self._part = _REFUSED
             return True
         if not self._given:
-            self._stops = self._running.effort.is_spent and not self._running.done
+            self._stops = self._running.is_too_costly and not self._running.done
         if self._stops:
             self._running.stop(step)
         return self._running.done

@@ -548,6 +548,21 @@ def test_of_long_messages_a_part_of_a_rewind_with_a_filter_holds_a_few() -> None
     assert max(after - before for before, after in pairwise([0, *parts])) == 6
 
 
+@pytest.mark.feature("X7", "Q22")
+@pytest.mark.parametrize("text", ["", "/f = 1"])
+def test_only_a_rewind_with_a_filter_can_be_too_costly(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Priorities and groups of long messages take more than is allowed for each, and everybody wants all of them."""
+    monkeypatch.setattr(effort, "MOST_S", -1e9)
+    one = machine(0)
+    one.arrive("orders", 0, [Record(offset, value=b'{"f": 1}') for offset in range(2_500)])
+    finish(one)
+    assert answered(one, 1_010, "purge")["counts"]["removed"] == 2_500
+    told = answered(one, 1_020, "rewind", id="r", to="beginning", **({"filter": text} if text else {}))
+    assert told["code"] == ("too_costly" if text else "")
+    (rewind,) = one.shard.state.rewinds
+    assert (rewind.counts["rewound"] == 2_500) == (not text)
+
+
 def rewound_in_parts(part: int, beyond: int) -> list[tuple[int, int]]:
     """The count of records and the cursor of each part, from a log that returns some records beyond those asked for."""
     one, read = machine(0), Payloads.read
