@@ -183,6 +183,7 @@ class QueueCommands:
                 raise CommandRefused(f"{command.command} takes no state: it is about messages in any state")
             facts = handler(command, at_ms, step)
         except CommandRefused as error:
+            self.parts.clear()  # an earlier owner may have done some, by other settings
             if command.answer != "none":
                 step.answers.append(CommandAnswer(*context, error.refusal))
             return

@@ -74,7 +74,7 @@ class PartsJournal:
         self._parts.purged = Counter(part["purged"])
         self._parts.skipped, self._parts.settled_to = part["skipped"], part["to"]
         for topic, partition, first, last, *result in part["settled"]:
-            # An older version wrote settled ones only, without their result.
+            # Settled ones have no result: an older version, which may take over meanwhile, knows no others.
             named = Result(result[0]) if result else Result.SETTLED
             self._parts.settled.append(Outcome(topic, partition, first, last, named))
 
@@ -89,7 +89,10 @@ class PartsJournal:
             return
         self._number += 1
         key = KEY + _REST.pack(self._epoch, offset, self._number)
-        added = [(*one[:4], one.result.value) for one in parts.settled[self._noted :]]
+        added = [
+            one[:4] if one.result is Result.SETTLED else (*one[:4], one.result.value)
+            for one in parts.settled[self._noted :]
+        ]
         self._noted = len(parts.settled)
         self._keys.append(key)
         value = {"purged": parts.purged, "skipped": parts.skipped, "to": parts.settled_to, "settled": added}

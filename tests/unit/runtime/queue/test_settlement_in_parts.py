@@ -8,18 +8,20 @@ import pytest
 
 from lapse.core.queue import command as queue_commands
 from lapse.core.queue.command import QueueCommands
+from lapse.core.queue.parts_done import PartsDone
 from lapse.core.queue.settlement import named_settlement as named_parts
 from lapse.core.queue.settlement import settlement_command as commands
+from lapse.core.queue.settlement.settlement import Outcome, Result
 from lapse.core.queue.shard import QueueShard
 from lapse.protocol.command import Command
 from lapse.runtime.kafka.output import Output
 from lapse.runtime.queue.machine import QueueMachine
-from lapse.runtime.queue.parts_journal import KEY
+from lapse.runtime.queue.parts_journal import KEY, PartsJournal
 from lapse.testing import Lapse
 from lapse.testing.shard import Crash
 from lapse_client import CommandFailed, Queue
 from lapse_client.queue.queue import Settling
-from unit.runtime.queue.test_queue_machine import command, finish, machine
+from unit.runtime.queue.test_queue_machine import answered, command, finish, machine
 
 pytestmark = pytest.mark.feature("Q8", "C60")
 
@@ -101,6 +103,32 @@ def test_leases_are_renewed_in_parts_over_a_crash_and_told_together(
         assert answer.lease_until_ms not in before
         queue._ask(Command.of(command="renew", filter="/n = 1", subscription="holder", answer="all"))
         assert queue.peek(filter="/n = 2")[0].until_ms == answer.lease_until_ms, "the next one begins anew"
+
+
+@pytest.mark.feature("C55")
+def test_an_older_version_reads_what_a_part_has_settled() -> None:
+    """Of a renewal it would not, but it did renewals at once."""
+    done = [Outcome("orders", 0, 1, 2, Result.SETTLED), Outcome("orders", 0, 3, 3, Result.NOT_HOLDER)]
+    parts, recalled = PartsDone(settled=done, settled_to=4), PartsDone()
+    journal, again = PartsJournal(1, parts), PartsJournal(2, recalled)
+    journal.note(7)
+    ((key, value),) = journal.items()
+    assert value is not None
+    assert json.loads(value)["settled"] == [["orders", 0, 1, 2], ["orders", 0, 3, 3, "not_holder"]]
+    again.recall({key: value})
+    again.resume(7)
+    assert recalled == parts
+
+
+def test_parts_of_a_command_that_a_later_owner_refuses_do_not_count_for_the_next_one() -> None:
+    one = machine(4)
+    command(one, 1_000, "subscribe", max_backlog=4)
+    one.deliver(1_000)
+    finish(one)
+    one._commands.parts.settled_to = 0  # as recalled from the journal, before max_lease_period was changed
+    refused = answered(one, 1_001, "renew", filter="/f = 1", lease_ms=60_000)
+    assert "max_lease_period" in refused["error"]
+    assert answered(one, 1_002, "expire", filter="/f = 1")["counts"] == {"settled": 2, "skipped": 0}
 
 
 @pytest.mark.feature("C55", "Q21")
