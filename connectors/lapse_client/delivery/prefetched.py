@@ -89,14 +89,18 @@ class Prefetched(Waiting[Delivery]):
         self.end()
 
     def withheld(self, wanted: Callable[[Lot], bool]) -> list[Delivery]:
-        """Remove and return what is withheld of the wanted lots, if its lease still holds."""
+        """Remove what is withheld of the wanted lots. Return what of it has a lease that still holds."""
         if not self._withholding:
             return []
         with self._lock:
             past_ms = self._past_ms()
-            back, lots = self._remove(lambda lot: past_ms < lot.lease_ends_ms and wanted(lot))
-        return back + [
-            self._delivery(lot, at) for lot, first in lots for at in range(first, len(lot)) if at not in lot.overdue
+            back, lots = self._remove(wanted)
+        return [one for one in back if past_ms < one.lease_ends_ms] + [
+            self._delivery(lot, at)
+            for lot, first in lots
+            if past_ms < lot.lease_ends_ms
+            for at in range(first, len(lot))
+            if at not in lot.overdue
         ]
 
     def put_back(self, deliveries: Sequence[Delivery]) -> None:

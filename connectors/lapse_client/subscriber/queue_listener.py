@@ -202,16 +202,21 @@ class QueueListener(Listener[Lot | Referenced | None]):
     def _return_withheld(self) -> None:
         """Return what came for a stopped subscriber, once its shard sends no more: it would come again.
 
-        A queue with `max_cancels` counts that, although nobody has seen the messages. There `close` returns them.
+        A queue with `max_cancels` counts that, although nobody has seen the messages. There `close` returns them, as
+        the shard knows them. Here they would only take memory: records are read without a limit once nobody takes any.
         """
 
-        def is_wanted(lot: Lot) -> bool:
-            shard = lot.shard
-            leased = not lot.is_barrier and lot.lease_ends_ms < _FOREVER
-            return leased and shard.entity not in self._counting_cancels and not self._credits.awaits(shard.index)
+        def has_ended(lot: Lot) -> bool:
+            return not self._credits.awaits(lot.shard.index)
 
-        if returned := self._arrivals.withheld(is_wanted):
+        withheld = self._arrivals.withheld(has_ended)
+        if returned := [one for one in withheld if self._may_return(one.lot)]:
             self._settler.command("cancel", returned, delay_ms=0)
+
+    def _may_return(self, lot: Lot) -> bool:
+        """Return whether messages of a lot can be cancelled, and nothing counts that."""
+        leased = not lot.is_barrier and lot.lease_ends_ms < _FOREVER
+        return leased and lot.shard.entity not in self._counting_cancels
 
     def _join(self, thread: ChannelThread, queue: str, ends: Sequence[TopicPartition]) -> None:
         log.info("%s: joined", queue)

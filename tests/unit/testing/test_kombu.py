@@ -65,6 +65,7 @@ def test_what_a_stopped_consumer_was_sent_and_what_comes_later_goes_to_others(la
         (held,) = subscriber.subscription.take(1, 1.0)
         subscriber.stop()
         lapse.settle()
+        assert not len(subscriber.subscription.arrivals), "what nobody will take takes no memory"
         publisher.publish("orders", b"4")
         with lapse.subscriber("orders", 5) as other:
             lapse.settle()
