@@ -26,6 +26,7 @@ _STEP_BYTES: Final = 1 << 18
 _SATURATED_RECORDS: Final = 50_000
 _SATURATED_BYTES: Final = 64 << 20
 _LEAST_SATURATED_RECORDS: Final = 2_000
+_LEAST_SATURATED_BYTES: Final = 1 << 20
 
 
 class Inbox:
@@ -132,7 +133,7 @@ class Inbox:
         if tp != self.commands:
             self._waiting += len(records)
             self._sizes.add(tp, records)
-            if self._piled_up(tp) > self._room_for(tp) or self._sizes.waiting(self.processed) > _SATURATED_BYTES:
+            if self._piled_up(tp) > self._room_for(tp) or self._bytes_of(tp) > self._bytes_for(tp):
                 self._reader.saturate(self, tp)
         elif self._sweeps is not None:
             self._sweeps.note(records)
@@ -386,13 +387,11 @@ class Inbox:
     def fetch_caught_up(self, taken: int) -> None:
         """Fetch partitions again if few messages are left, after `taken` records were taken; commands may need them."""
         self._pile.look(self._machine.waits_for_ends)
-        if self._sizes.waiting(self.processed) > _SATURATED_BYTES // 2:
-            return
         if taken and self._machine.merged_by_time:
             for tp in self.sources:
-                if self._piled_up(tp) < self._room_for(tp) // 2:
+                if self._piled_up(tp) < self._room_for(tp) // 2 and self._bytes_of(tp) <= self._bytes_for(tp) // 2:
                     self._reader.fetch_caught_up(self, tp)
-        elif taken and self._waiting < _SATURATED_RECORDS // 2:
+        elif taken and self._waiting < _SATURATED_RECORDS // 2 and self._bytes_of(None) <= _SATURATED_BYTES // 2:
             self._reader.fetch_caught_up(self)
             self._pile.stay()
 
@@ -439,3 +438,13 @@ class Inbox:
         if not self._machine.merged_by_time:
             return _SATURATED_RECORDS
         return max(_SATURATED_RECORDS // (len(self._batches) - 1), _LEAST_SATURATED_RECORDS)
+
+    def _bytes_of(self, tp: TP | None) -> int:
+        """Return about how many bytes wait, counted like `_piled_up`: of one partition, for which others may wait."""
+        return self._sizes.waiting(self.processed, tp if self._machine.merged_by_time else None)
+
+    def _bytes_for(self, tp: TP) -> int:
+        """Return how many bytes may wait before a partition is left out of the fetch."""
+        if not self._machine.merged_by_time:
+            return _SATURATED_BYTES
+        return max(_SATURATED_BYTES // (len(self._batches) - 1), _LEAST_SATURATED_BYTES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -22,25 +22,27 @@ class WaitingSizes:
     def __init__(self) -> None:
         self._batches: dict[TP, deque[tuple[int, int]]] = {}
         """Per source, the last offset of each batch, and its bytes."""
-        self._bytes = 0
+        self._bytes: Counter[TP] = Counter()
 
     def add(self, tp: TP, records: Sequence[Any]) -> None:
         """Note a batch that was received."""
         size = _size_bytes(records)
-        self._bytes += size
+        self._bytes[tp] += size
         self._batches.setdefault(tp, deque()).append((records[-1].offset, size))
 
-    def waiting(self, processed: Mapping[TP, int]) -> int:
+    def waiting(self, processed: Mapping[TP, int], of: TP | None = None) -> int:
         """Return about how many bytes wait.
 
         Args:
             processed: per source, the next offset to process.
+            of: count those of this source; None for all.
         """
-        for tp, batches in self._batches.items():
+        for tp in self._batches if of is None else self._batches.keys() & {of}:
+            batches = self._batches[tp]
             at = processed.get(tp, NEVER)  # a source that is not read any more
             while batches and batches[0][0] < at:
-                self._bytes -= batches.popleft()[1]
-        return self._bytes
+                self._bytes[tp] -= batches.popleft()[1]
+        return self._bytes.total() if of is None else self._bytes[of]
 
 
 def _size_bytes(records: Sequence[Any]) -> int:

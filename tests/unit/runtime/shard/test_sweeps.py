@@ -298,6 +298,35 @@ def test_messages_are_fetched_again_while_many_commands_wait_for_them(
     assert left_out == set(), "no further step looks after commands if none is fetched"
 
 
+@pytest.mark.feature("C33", "C60")
+def test_large_messages_of_one_partition_do_not_leave_out_another_for_which_they_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In total order the one partition would wait for the other, and that for memory, for ever."""
+    monkeypatch.setattr(inboxes, "_SATURATED_BYTES", 400)
+    monkeypatch.setattr(inboxes, "_LEAST_SATURATED_BYTES", 0)
+    other, left_out = TP("orders", 1), set[TP]()
+    reader = SimpleNamespace(
+        received=lambda *_: None,
+        saturate=lambda _, tp: left_out.add(tp),
+        fetch_caught_up=lambda _, tp: left_out.discard(tp),
+    )
+    machine, positions = Machine(merged_by_time=True), {COMMANDS: 0, ORDERS: 0, other: 0}
+    inbox = Inbox(reader, machine, COMMANDS, positions, {ORDERS: 2, other: 9}, lambda: None, catch_up=0)  # type: ignore[arg-type]
+
+    def large(offset: int, at_ms: int) -> Any:
+        return SimpleNamespace(offset=offset, timestamp=at_ms, value=bytes(250), key=None)
+
+    inbox.receive(ORDERS, [large(0, 5), large(1, 6)])
+    inbox.receive(other, [large(0, 1)])
+    assert left_out == {ORDERS, other}
+    inbox.fetch_caught_up(inbox.take_messages(100))
+    assert (machine.got, left_out) == (["m1"], {ORDERS})
+    inbox.receive(other, [large(8, 7)])
+    inbox.fetch_caught_up(inbox.take_messages(100))
+    assert (machine.got, left_out) == (["m1", "m5", "m6", "m7"], set())
+
+
 @pytest.mark.parametrize(
     "command", [PURGE, BY_FILTER, REWIND, OTHER, Command(command="cancel", bookmarks=("orders:0:1",))]
 )
