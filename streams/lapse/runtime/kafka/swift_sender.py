@@ -88,7 +88,13 @@ class SwiftSender(Sender):
 
     def _send_added(self) -> None:
         self._will_send = False
-        if not self._is_closing and self._send():
+        if self._is_closing or self._failure is not None:
+            return  # also no batch again whose sender has been told that it failed
+        try:
+            has_more = self._send()
+        except Exception as error:  # noqa: BLE001  # the routine raises it: the loop would only log it
+            self._failure, has_more = error, True
+        if has_more:
             self._look.set()
 
     def _send(self) -> bool:

@@ -21,11 +21,13 @@ class Accumulator:
     Attributes:
         waiting: the partitions of the batches.
         without_leader: whether a leader is unknown.
+        fault: what looking for batches raises; None if nothing.
     """
 
     def __init__(self) -> None:
         self.waiting: list[TopicPartition] = []
         self.without_leader = False
+        self.fault: Exception | None = None
         self.on_batch: Callable[[], None] | None = None
 
     def add(self, place: TopicPartition) -> None:
@@ -34,6 +36,8 @@ class Accumulator:
             self.on_batch()
 
     def drain_by_nodes(self, ignore_nodes: set[int], muted_partitions: set[TopicPartition]) -> Any:
+        if self.fault is not None:
+            raise self.fault
         if self.without_leader or 1 in ignore_nodes or not self.waiting:
             return {}, self.without_leader
         drained, self.waiting = dict.fromkeys(self.waiting, SimpleNamespace()), []
@@ -135,6 +139,23 @@ def test_what_ends_a_request_ends_the_producer(error: Exception) -> None:
         assert sender._sender_task.done()
         found = sender._sender_task.exception()
         assert isinstance(found, type(error) if isinstance(error, errors.KafkaError) else errors.KafkaError)
+        sender._in_flight.clear()
+        batches.add(PLACES[1])
+        await turns()
+        assert sender.sent == [PLACES[:1]], "a batch that failed is not sent later"
+
+    run(work)
+
+
+def test_what_ends_before_there_is_a_request_ends_the_producer() -> None:
+    """The loop only logs what a callback raises: the batch waited for ever."""
+
+    async def work(sender: Sender, batches: Accumulator) -> None:
+        batches.fault = ValueError("unexpected")
+        batches.add(PLACES[0])
+        await turns(5)
+        assert sender._sender_task.done()
+        assert isinstance(sender._sender_task.exception(), errors.KafkaError)
 
     run(work)
 
