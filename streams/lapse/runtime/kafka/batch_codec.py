@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from lapse.runtime.kafka.batch_body import BatchBody
-from lapse.runtime.kafka.decompression import CODEC, HEAD, MAGIC
+from lapse.runtime.kafka.decompression import CODEC, HEAD, MAGIC, MAGIC_AT
 
 _BY_THE_BROKER: Final = 0x08
 """The bit of the attributes that says that the broker set one timestamp for all, the latest."""
@@ -20,8 +20,10 @@ def body_of(data: bytes, at: int, stop: int, least: int = 0) -> BatchBody | None
         stop: where it ends.
         least: return None if there are fewer records.
     """
-    base_offset, magic, attributes, _, first_ms, latest_ms, *_, count = HEAD.unpack_from(data, at)
-    if magic != MAGIC or attributes & CODEC or count < least:
+    if data[at + MAGIC_AT] != MAGIC:
+        return None  # its head may be shorter
+    base_offset, _, attributes, _, first_ms, latest_ms, *_, count = HEAD.unpack_from(data, at)
+    if attributes & CODEC or count < least:
         return None
     append_ms = latest_ms if attributes & _BY_THE_BROKER else None
     return BatchBody(data, at + HEAD.size, stop, count, base_offset, first_ms, append_ms)

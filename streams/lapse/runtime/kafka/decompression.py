@@ -20,8 +20,12 @@ CODEC: Final = 0x07
 
 _LENGTH: Final = struct.Struct(">i")
 _LENGTH_AT, _LENGTH_ENDS = 8, 12
-_MAGIC_AT: Final = 16
+MAGIC_AT: Final = 16
 _LAST_OF_ATTRIBUTES: Final = 22
+
+_GZIP_BYTES: Final = 1 << 20
+_LEAST_GZIP_BYTES: Final = 1 << 10
+"""So many bytes are given to zlib at a time, fewer where members are short: it copies what comes behind a member."""
 
 _LEAST_BYTES: Final = 16 << 20
 """Any batch may have so many bytes: more than lapse's own topics take in a record."""
@@ -48,10 +52,20 @@ def most_bytes(compressed_bytes: int) -> int:
 
 def codec_of(data: bytes, at: int) -> int:
     """Return the number of a RecordBatch's codec; 0 if it is not compressed, or its format or codec is unknown."""
-    if data[at + _MAGIC_AT] != MAGIC:
+    if data[at + MAGIC_AT] != MAGIC:
         return 0
     codec = data[at + _LAST_OF_ATTRIBUTES] & CODEC
     return codec if codec in _DECOMPRESS else 0
+
+
+def any_compressed(data: bytes) -> bool:
+    """Return whether a RecordBatch of a fetch is compressed."""
+    at = 0
+    while at + HEAD.size <= len(data):
+        if codec_of(data, at):
+            return True
+        at += max(_LENGTH_ENDS, _LENGTH_ENDS + _LENGTH.unpack_from(data, at + _LENGTH_AT)[0])
+    return False
 
 
 def plain(data: bytes, at: int, stop: int) -> tuple[bytes, int, int]:
@@ -89,16 +103,27 @@ _Parts = list[Any]
 
 
 def _gzip(body: memoryview, most: int) -> _Parts:
-    parts, left = list[bytes](), bytes(body)
-    while left.strip(b"\0"):  # several members, one behind the other, perhaps with zeros behind them
-        member = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-        parts.append(member.decompress(left.lstrip(b"\0") if parts else left, most + 1))
+    """Decompress members, one behind the other, perhaps with zeros behind them."""
+    parts, at, size = list[bytes](), 0, _GZIP_BYTES
+    member: Any = None
+    while at < len(body):
+        some = bytes(body[at : at + size])
+        if member is None:
+            if parts and some.startswith(b"\0"):
+                at += len(some) - len(some.lstrip(b"\0"))
+                continue
+            member = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+        parts.append(member.decompress(some, most + 1))
         most -= len(parts[-1])
         if most < 0:
             raise EOFError("too many bytes")
-        if not member.eof:
-            raise EOFError("its end is missing")
-        left = member.unused_data
+        at += len(some) - len(member.unused_data)
+        if member.eof:
+            member, size = None, max(size // 2, _LEAST_GZIP_BYTES)
+        else:
+            size = min(2 * size, _GZIP_BYTES)
+    if member is not None:
+        raise EOFError("its end is missing")
     return parts
 
 

@@ -11,12 +11,13 @@ from typing import Any, Final
 
 import numpy as np
 from aiokafka.consumer import fetcher
+from aiokafka.errors import CorruptRecordException
 from aiokafka.record.memory_records import MemoryRecords
 
 from lapse.runtime.kafka.batch_codec import unread_range
 from lapse.runtime.kafka.batch_rows import rows_of
 from lapse.runtime.kafka.checksum import CheckedRecords
-from lapse.runtime.kafka.decompression import TooManyBytesError, codec_of, plain
+from lapse.runtime.kafka.decompression import MAGIC, MAGIC_AT, TooManyBytesError, any_compressed, codec_of, plain
 from lapse.runtime.kafka.fetched_rows import FetchedRows, joined
 from lapse.runtime.kafka.odd_headers import readable
 from lapse.runtime.kafka.read_record import UnreadRecord
@@ -30,7 +31,7 @@ their objects are made (C60)."""
 
 _TAKEN_BYTES: Final = 16 << 20
 """From so many bytes on that were decompressed, what follows is taken in the next turn. A fetch of a megabyte can have
-thousands of batches, each of which takes so much memory (C60)."""
+thousands of batches, each of which takes so much memory (C60). All partitions together also wait for it."""
 
 _ROWS_PER_FEW: Final = 32
 """For so many records in columns, one RecordBatch with few records is read into columns as well. As objects these few
@@ -86,7 +87,7 @@ class _Batch:
         if rows is not None:
             yield _Block(rows)
         else:
-            yield from _blocks(readable(batch, data, at, stop))
+            yield from _blocks_up_to_damage(readable(batch, data, at, stop), data, at)
 
 
 def _blocks(left: Iterator[Record]) -> Iterator[_Block]:
@@ -94,10 +95,35 @@ def _blocks(left: Iterator[Record]) -> Iterator[_Block]:
         yield _Block(records)
 
 
-def _unread(data: bytes, at: int, why: str) -> Iterator[UnreadRecord]:
-    """Yield a record without content for each offset of a RecordBatch."""
+def _blocks_up_to_damage(left: Iterator[Record], data: bytes, at: int) -> Iterator[_Block]:
+    """Yield the records of a batch; from a damaged one on they have no content.
+
+    Brokers do not compare the length of a compressed record with its parts. A worker would stop there for ever (X7).
+    """
+    damage: list[Exception] = []
+    behind = 0
+    for block in _blocks(_up_to_damage(left, damage)):
+        behind = block.offset + 1
+        yield block
+    if damage:
+        if data[at + MAGIC_AT] != MAGIC:
+            raise damage[0]
+        yield from _blocks(_unread(data, at, f"a record of its RecordBatch is damaged: {damage[0]}", behind))
+
+
+def _up_to_damage(left: Iterator[Record], damage: list[Exception]) -> Iterator[Record]:
+    """Yield records up to one that cannot be read, and note why."""
+    try:
+        yield from left
+    except (CorruptRecordException, ValueError, IndexError) as error:
+        damage.append(error)
+
+
+def _unread(data: bytes, at: int, why: str, first: int = 0) -> Iterator[UnreadRecord]:
+    """Yield a record without content for each offset of a RecordBatch, from `first` on."""
     offsets, timestamp_ms, timestamp_type = unread_range(data, at)
-    return (UnreadRecord(offset, timestamp_ms, timestamp_type, why) for offset in offsets)
+    left = range(max(first, offsets.start), offsets.stop)
+    return (UnreadRecord(offset, timestamp_ms, timestamp_type, why) for offset in left)
 
 
 class _Batches:
@@ -216,17 +242,40 @@ def joined_blocks(blocks: Sequence[Sequence[Record]]) -> Sequence[Record]:
     return list(chain.from_iterable(blocks))
 
 
+class TakenBytes:
+    """How many bytes were decompressed in a turn, of all partitions of a consumer."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
 class FetchedPartition(fetcher.FetchResult):
-    """The fetched records of a partition."""
+    """The fetched records of a partition.
+
+    Attributes:
+        taken: what the consumer has taken in this turn; None if nobody counts that.
+    """
 
     _partition_records: Any
+    taken: TakenBytes | None = None
 
     def getall(self, max_records: int | None = None) -> Sequence[Record]:
-        """Return at most `max_records` records, like aiokafka's; none if the consumer's position has changed."""
+        """Return at most `max_records` records, like aiokafka's; none if the consumer's position has changed.
+
+        Also none if others have taken so much in this turn that these wait for a later one.
+        """
         if not self.check_assignment(self._topic_partition) or not self.has_more():
             return []
         fetched: FetchedRecords = self._partition_records
+        batches, taken = fetched._records, self.taken
+        if taken is not None and taken.count >= _TAKEN_BYTES and any_compressed(batches.data):
+            return []  # it comes in a later turn
+        before = batches.decompressed_bytes
         records, are_last = fetched.take(max_records)
+        if taken is not None:
+            taken.count += batches.decompressed_bytes - before
         self._update_position()
         if are_last:
             self._partition_records = None

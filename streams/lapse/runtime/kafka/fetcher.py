@@ -13,7 +13,7 @@ from aiokafka.protocol.fetch import FetchRequest
 
 from lapse.runtime.kafka.checksum import CheckedRecords
 from lapse.runtime.kafka.fetch_session import FetchSession
-from lapse.runtime.kafka.fetched import FetchedPartition, FetchedRecords
+from lapse.runtime.kafka.fetched import FetchedPartition, FetchedRecords, TakenBytes
 
 _CROWDED_WAIT_MS: Final = 20
 
@@ -38,6 +38,7 @@ class SwiftFetcher(fetcher.Fetcher):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.taken = 0
         """How often records were taken. The consumer's position is behind all of them."""
+        self._bytes = TakenBytes()
         self._asked_for: set[Any] = set()
         self._sessions: dict[int, FetchSession] = {}
         self._leaders: dict[TopicPartition, int] = {}
@@ -58,14 +59,20 @@ class SwiftFetcher(fetcher.Fetcher):
     ) -> Any:
         """Do the same as aiokafka's, and note which partitions are taken: Faust never takes changelogs."""
         self._asked_for.update(partitions)
+        self._bytes.count = 0
         records = await super().fetched_records(partitions, timeout, max_records)
         self.taken += 1
+        if self._bytes.count:
+            for tp in self._records.keys() & records.keys():
+                self._records.move_to_end(tp)  # others that had to wait come first
         return records
 
     async def _proc_fetch_request(self, *args: Any) -> Any:
         """Do the same as aiokafka's, and wake who waits for records. Otherwise the task that sends fetches does so."""
         are_new = await super()._proc_fetch_request(*args)
         if are_new:
+            for fetched in self._records.values():
+                fetched.taken = self._bytes
             for waiter in self._fetch_waiters:
                 self._notify(waiter)
         return are_new

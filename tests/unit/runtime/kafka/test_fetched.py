@@ -1,7 +1,10 @@
 """Records that are taken batch by batch are those that aiokafka takes one by one, and so is where it stands then."""
 
+import asyncio
 import gzip
 import struct
+import zlib
+from collections import OrderedDict
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -18,7 +21,9 @@ from hypothesis import strategies as st
 
 from lapse.runtime.kafka.checksum import CheckedRecords, crc32c
 from lapse.runtime.kafka.decompression import plain
-from lapse.runtime.kafka.fetched import FetchedPartition, FetchedRecords
+from lapse.runtime.kafka.fetched import FetchedPartition, FetchedRecords, TakenBytes
+from lapse.runtime.kafka.fetched_rows import FetchedRows
+from lapse.runtime.kafka.fetcher import SwiftFetcher
 from lapse.runtime.kafka.read_record import UnreadRecord
 
 PartitionRecords, FetchResult = FetchedRecords.__mro__[1], FetchedPartition.__mro__[1]
@@ -173,8 +178,11 @@ def test_a_batch_of_which_no_record_is_left_is_passed_over() -> None:
     assert [[record[0] for record in records] for records, _ in found[:2]] == [[5], [6]]
 
 
+@pytest.mark.parametrize("wanted", [set(), {"t"}], ids=["as objects", "where columns are wanted"])
 @pytest.mark.parametrize("magic", [0, 1])
-def test_records_of_an_old_format_are_read(magic: int) -> None:
+def test_records_of_an_old_format_are_read(magic: int, wanted: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last one may be shorter than the head of a RecordBatch."""
+    monkeypatch.setattr(FetchedRows, "wanted", wanted)
     legacy = LegacyRecordBatchBuilder(magic=magic, compression_type=0, batch_size=1 << 20)
     for offset in range(3):
         legacy.append(offset, timestamp=1, key=None, value=b"old")
@@ -231,6 +239,35 @@ def test_of_many_batches_that_become_large_only_some_are_taken_in_a_turn() -> No
     assert [are_last for _, are_last in turns] == [False, False, True]
 
 
+@pytest.mark.feature("X7", "C60")
+def test_of_partitions_whose_batches_become_large_each_is_taken_in_its_turn() -> None:
+    """A batch of two kilobytes in each of a hundred partitions took gigabytes at once."""
+    large = b"".join(_compressed("zstd", offset, bytes(6 << 20)) for offset in range(6))
+    small = encoded(Batch([0]), 0)[0]
+    fetcher = SwiftFetcher.__new__(SwiftFetcher)
+    fetcher._asked_for, fetcher.taken, fetcher._bytes = set(), 0, TakenBytes()
+    fetcher._subscriptions = SimpleNamespace(reassignment_in_progress=False)
+    fetcher._wait_consume_future, fetcher._fetch_waiters, fetcher._records = None, set(), OrderedDict()
+
+    async def fetch(*_: Any) -> bool:
+        for name, data in (("a", large), ("b", large), ("commands", small)):
+            tp, stands = TopicPartition(name, 0), Position(0)
+            assignment = SimpleNamespace(active=True, state_value=lambda _, stands=stands: stands)
+            records = FetchedRecords(tp, CheckedRecords(data), [], 0, None, None, True, READ_COMMITTED)
+            fetcher._records[tp] = FetchedPartition(tp, assignment=assignment, partition_records=records, backoff=0)
+        return True
+
+    async def turns() -> list[dict[str, list[int]]]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SwiftFetcher.__mro__[1], "_proc_fetch_request", lambda _, *args: fetch(*args))
+            await fetcher._proc_fetch_request()
+        found = [await fetcher.fetched_records([]) for _ in range(5)]
+        return [{tp.topic: [one.offset for one in some] for tp, some in turn.items()} for turn in found]
+
+    first, second = [0, 1, 2], [3, 4, 5]
+    assert asyncio.run(turns()) == [{"a": first, "commands": [0]}, {"b": first}, {"a": second}, {"b": second}, {}]
+
+
 @pytest.mark.parametrize("split", [False, True])
 def test_gzip_in_members_is_one_text(split: bool) -> None:
     """Kafka's own reader takes them one behind the other."""
@@ -240,6 +277,49 @@ def test_gzip_in_members_is_one_text(split: bool) -> None:
     data = batch[:61] + b"".join(map(gzip.compress, members)) + bytes(9)
     found, at, stop = plain(data, 0, len(data))
     assert [one.value for one in MemoryRecords(found[at:stop]).next_batch()] == [b"a" * 50]
+
+
+@pytest.mark.feature("X7", "C60")
+def test_gzip_in_very_many_members_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A megabyte can have fifty thousand: zlib copied all that stands behind each, which took seconds."""
+    batch, given = _compressed("gzip", 0, b"a" * 5_000), [0]
+    made = zlib.decompressobj
+
+    class Member:
+        def __init__(self, wbits: int) -> None:
+            self._member = made(wbits=wbits)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._member, name)
+
+        def decompress(self, some: bytes, most: int) -> bytes:
+            given[0] += len(some)
+            return self._member.decompress(some, most)
+
+    monkeypatch.setattr(zlib, "decompressobj", Member)
+    data = batch[:61] + 2_000 * (gzip.compress(b"") + bytes(2)) + batch[61:]
+    found, at, stop = plain(data, 0, len(data))
+    assert [one.value for one in MemoryRecords(found[at:stop]).next_batch()] == [b"a" * 5_000]
+    assert given[0] < 100 * len(data)
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize("wanted", [set(), {"t"}], ids=["as objects", "where columns are wanted"])
+def test_records_from_a_damaged_one_on_have_no_content(wanted: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker does not compare the length of a compressed record with its parts, and the worker stopped each time."""
+    monkeypatch.setattr(FetchedRows, "wanted", wanted)
+    batch = _compressed("gzip", 0, *[b"value"] * 20)
+    text = bytearray(gzip.decompress(batch[61:]))
+    size = len(text) // 20
+    assert text[2 * size] == 2 * (size - 1)
+    text[2 * size] += 2
+    data = _whole(bytearray(batch[:61]) + gzip.compress(text)) + _compressed("gzip", 20, b"behind")
+    found = FetchedRecords(TopicPartition("t", 0), CheckedRecords(data), [], 0, None, None, True, READ_COMMITTED)
+    before, damaged, behind = (found.take(None)[0] for _ in range(3))
+    assert [(one.offset, one.value) for one in before] == [(0, b"value"), (1, b"value")]
+    assert [(type(one), one.offset) for one in damaged] == [(UnreadRecord, offset) for offset in range(2, 20)]
+    assert "damaged" in damaged[0].why
+    assert [(one.offset, one.value) for one in behind] == [(20, b"behind")]
 
 
 def _whole(batch: bytearray) -> bytes:
