@@ -291,15 +291,15 @@ def serve(
         quiet=True,
         redirect_stdouts=False,
     )
-    code: object = 0
+    code = 0
     try:
         running.execute_from_commandline()
     except SystemExit as end:
         # Faust exits with 1 after a crash. With CRASHED, a supervisor starts the worker again.
-        code = CRASHED if end.code == 1 else end.code
+        code = CRASHED if end.code == 1 or isinstance(end.code, str) else end.code or 0
     except Exception:
         logging.getLogger("lapse").critical("lapse worker ends: Faust crashed", exc_info=True)
         code = CRASHED
     logging.shutdown()
     sys.stdout.flush()
-    os._exit(code if isinstance(code, int) else 0)  # a normal exit would wait for threads that wait for a broker
+    os._exit(code)  # a normal exit would wait for threads that wait for a broker
