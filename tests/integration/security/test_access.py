@@ -191,5 +191,6 @@ def test_users_without_a_principal_are_named(office: Guarded) -> None:
     office.users = {**USERS, "carol": {"entitlements": {".*": {"read": True}}}}
     office.configure({"orders": {}}, {"quotes": {}}, definitions="topic")
     told = json.loads(office.lapse("check", "--json").stdout)
-    (warning,) = told["warnings"]
+    # The topics of a queue that a test before has deleted may still be going.
+    (warning,) = [one for one in told["warnings"] if "principal" in one]
     assert warning.startswith("users carol have no principal: `lapse apply` gives them no rights on the cluster")
