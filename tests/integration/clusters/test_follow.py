@@ -13,7 +13,6 @@ from support.processes import fork_server
 from support.processes.deployment import Deploy, broker_now_ms
 from support.processes.sides import Consumer, Sides
 from support.suite import command
-from support.suite.at_length import AT_LENGTH
 
 QUEUES = {
     "orders": {"expiration": "enabled", "partitions": 2, "lease_period": "10m"},
@@ -211,7 +210,7 @@ def test_what_cannot_be_followed_is_refused(options: list[str], told: str) -> No
 
 
 @pytest.mark.feature("Q26", "X7")
-@pytest.mark.skipif(not AT_LENGTH, reason="it takes ten seconds; test_retries.py has the rule")
+@pytest.mark.at_length  # it takes ten seconds; test_retries.py has the rule
 def test_it_ends_when_the_queue_there_was_deleted_and_stays_away(sides: Sides) -> None:
     log = sides.here.directory / "ended.log"
     with log.open("ab") as output:

@@ -18,11 +18,10 @@ from lapse_client import Connection, Publisher
 from support.kafka.log import until
 from support.processes.worker import Worker
 from support.suite import command
-from support.suite.at_length import AT_LENGTH
 
 pytestmark = [
     pytest.mark.feature("S10", "C56"),
-    pytest.mark.skipif(not AT_LENGTH, reason="three brokers and a minute of kills; test_replicas.py has the rules"),
+    pytest.mark.at_length,  # three brokers and a minute of kills; test_replicas.py has the rules
     pytest.mark.timeout(900),
 ]
 KILLED_S = 60.0
