@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from lapse.runtime.shard.waiting_sizes import WorkerBytes
 from lapse.runtime.tp import TP
 from lapse.testing.cluster import Cluster
 
@@ -17,6 +18,7 @@ class MemoryReader:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self.waiting = WorkerBytes()
 
     def received(self, reader: object, tp: TP, offset: int) -> None:
         """See `Reader`."""

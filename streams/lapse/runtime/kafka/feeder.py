@@ -23,6 +23,7 @@ from lapse.runtime.kafka.bounded_close import bounded_close
 from lapse.runtime.kafka.offsets_asked import next_read
 from lapse.runtime.shard.reader import Reader
 from lapse.runtime.shard.runner import Runner
+from lapse.runtime.shard.waiting_sizes import WorkerBytes
 from lapse.runtime.topics.topic_id import TopicIds
 from lapse.runtime.tp import TP
 from lapse.runtime.watch import end_process
@@ -202,6 +203,11 @@ class Feeder:
             self._consumer.seek(TopicPartition(*tp), self._next[tp])
 
     # Calls of the runner
+
+    @property
+    def waiting(self) -> WorkerBytes:
+        """How many bytes wait for all shards of the worker."""
+        return self._commands.waiting
 
     def received(self, reader: object, tp: TP, offset: int) -> None:
         """Note that the shard has received everything below `offset`, and reads on from there."""

@@ -26,6 +26,7 @@ from faust.types import TP
 
 from lapse.runtime.kafka.consumer_thread import ConsumerThread
 from lapse.runtime.kafka.tenure import Tenures
+from lapse.runtime.shard.waiting_sizes import WorkerBytes
 from lapse.runtime.watch import end_process
 
 _POLL_S: Final = 1.0
@@ -50,6 +51,7 @@ class BatchConsumer(driver.Consumer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.saturated: set[TP] = set()
+        self.waiting = WorkerBytes()
         self.relieved = asyncio.Event()
         self._readers: dict[TP, Readers] = {}
         self._handed = 0

@@ -81,7 +81,7 @@ class Inbox:
         self._waiting = 0
         self._unread: dict[TP, int] = {}
         """Per source, the offset of the last record without content that was received. Up to it, each is looked at."""
-        self._sizes = WaitingSizes()
+        self._sizes = WaitingSizes(reader.waiting)
         self._merge_until = dict(merge_until or {}) if machine.merged_by_time else {}
         self._merged_by_time = MergedOrder()
         self._pauses = pauses
@@ -107,6 +107,7 @@ class Inbox:
         """Stop receiving records."""
         if self._pauses is not None:
             self._pauses.stop()
+        self._sizes.close()
         self._reader.forget(self)
 
     def durable(self, offsets: Mapping[TP, int]) -> None:
@@ -133,7 +134,7 @@ class Inbox:
         if tp != self.commands:
             self._waiting += len(records)
             self._sizes.add(tp, records)
-            if self._piled_up(tp) > self._room_for(tp) or self._bytes_of(tp) > self._bytes_for(tp):
+            if self._piled_up(tp) > self._most_records() or self._bytes_of(tp) > self._most_bytes():
                 self._reader.saturate(self, tp)
         elif self._sweeps is not None:
             self._sweeps.note(records)
@@ -341,8 +342,7 @@ class Inbox:
             take_all: carry out sweeps without waiting for earlier messages, because none can be taken in now.
         """
         self._pile.look(self._machine.waits_for_ends)
-        batches = self._batches[self.commands]
-        taken = 0
+        batches, taken = self._batches[self.commands], 0
         self.held_ms = None
         may_wait = not take_all and any(some for tp, some in self._batches.items() if tp != self.commands)
         while batches and taken < most:
@@ -389,9 +389,9 @@ class Inbox:
         self._pile.look(self._machine.waits_for_ends)
         if taken and self._machine.merged_by_time:
             for tp in self.sources:
-                if self._piled_up(tp) < self._room_for(tp) // 2 and self._bytes_of(tp) <= self._bytes_for(tp) // 2:
+                if self._piled_up(tp) < self._most_records() // 2 and self._bytes_of(tp) <= self._most_bytes() // 2:
                     self._reader.fetch_caught_up(self, tp)
-        elif taken and self._waiting < _SATURATED_RECORDS // 2 and self._bytes_of(None) <= _SATURATED_BYTES // 2:
+        elif taken and self._waiting < _SATURATED_RECORDS // 2 and self._bytes_of(None) <= self._most_bytes() // 2:
             self._reader.fetch_caught_up(self)
             self._pile.stay()
 
@@ -406,13 +406,12 @@ class Inbox:
             return 0
         self._merge_until |= {tp: end for tp, end in ended.items() if tp in self.received}
         batches = {tp: some for tp, some in self._batches.items() if tp != self.commands}
-        held = []
+        taken, held, ends = 0, list[TP](), dict[TP, int]()
         for tp, end in list(self._merge_until.items()):
             if self.received.get(tp, end) >= end:
                 del self._merge_until[tp]
             else:
                 held.append(tp)
-        taken, ends = 0, dict[TP, int]()
         while taken < most and (room := self._machine.room()):
             before, limit = taken, min(most - taken, room)
             runs = self._merged_by_time.take(batches, held, limit, until_ms)
@@ -433,18 +432,19 @@ class Inbox:
         """Return how many messages wait: of one partition if they are merged by time, else of all."""
         return sum(map(len, self._batches[tp])) if self._machine.merged_by_time else self._waiting
 
-    def _room_for(self, tp: TP) -> int:
-        """Return how many records may wait before a partition is left out of the fetch."""
-        if not self._machine.merged_by_time:
-            return _SATURATED_RECORDS
-        return max(_SATURATED_RECORDS // (len(self._batches) - 1), _LEAST_SATURATED_RECORDS)
+    def _most_records(self) -> int:
+        """Return how many records may wait, counted like `_piled_up`, before a partition is left out of the fetch."""
+        return self._share(_SATURATED_RECORDS, _LEAST_SATURATED_RECORDS)
 
     def _bytes_of(self, tp: TP | None) -> int:
         """Return about how many bytes wait, counted like `_piled_up`: of one partition, for which others may wait."""
         return self._sizes.waiting(self.processed, tp if self._machine.merged_by_time else None)
 
-    def _bytes_for(self, tp: TP) -> int:
+    def _most_bytes(self) -> int:
         """Return how many bytes may wait before a partition is left out of the fetch."""
-        if not self._machine.merged_by_time:
-            return _SATURATED_BYTES
-        return max(_SATURATED_BYTES // (len(self._batches) - 1), _LEAST_SATURATED_BYTES)
+        if self._reader.waiting.are_many:
+            return _LEAST_SATURATED_BYTES
+        return self._share(_SATURATED_BYTES, _LEAST_SATURATED_BYTES)
+
+    def _share(self, most: int, least: int) -> int:
+        return max(most // (len(self._batches) - 1), least) if self._machine.merged_by_time else most

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from lapse.runtime.shard.waiting_sizes import WorkerBytes
 from lapse.runtime.tp import TP
 
 
 class Reader(Protocol):
     """The part of a consumer that a shard uses."""
+
+    @property
+    def waiting(self) -> WorkerBytes:
+        """How many bytes wait for all shards of the worker."""
 
     def received(self, reader: object, tp: TP, offset: int) -> None:
         """Note that a shard has received everything below `offset`, and reads on from there."""

@@ -10,6 +10,7 @@ from faust.types import TP
 
 from lapse.runtime.shard.inbox import Inbox
 from lapse.runtime.shard.removed_log import RemovedLog
+from lapse.runtime.shard.waiting_sizes import WorkerBytes
 from unit.core.queue.world import published
 
 ORDERS, COMMANDS, RETIRED = TP("orders", 0), TP("lapse.orders.commands", 0), TP("retired", 0)
@@ -47,6 +48,7 @@ class Reader:
     def __init__(self) -> None:
         self.next: dict[TP, int] = {}
         self.position = 0
+        self.waiting = WorkerBytes()
 
     def received(self, reader: object, tp: TP, offset: int) -> None:
         self.next[tp] = offset

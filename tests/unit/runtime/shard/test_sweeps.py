@@ -16,12 +16,15 @@ from lapse.runtime.shard.inbox import Inbox
 from lapse.runtime.shard.intake import Intake
 from lapse.runtime.shard.sweeps import Sweeps
 from lapse.runtime.shard.under_way import NOTHING_NOTED
+from lapse.runtime.shard.waiting_sizes import WorkerBytes
 from lapse.runtime.tp import TP
 
 pytestmark = pytest.mark.feature("C1", "C37")
 
 COMMANDS, ORDERS = TP("commands", 0), TP("orders", 0)
-NOBODY = SimpleNamespace(received=lambda *_: None, saturate=lambda *_: None, fetch_caught_up=lambda *_: None)
+NOBODY = SimpleNamespace(
+    received=lambda *_: None, saturate=lambda *_: None, fetch_caught_up=lambda *_: None, waiting=WorkerBytes()
+)
 
 
 class Machine:
@@ -310,6 +313,7 @@ def test_large_messages_of_one_partition_do_not_leave_out_another_for_which_they
         received=lambda *_: None,
         saturate=lambda _, tp: left_out.add(tp),
         fetch_caught_up=lambda _, tp: left_out.discard(tp),
+        waiting=WorkerBytes(),
     )
     machine, positions = Machine(merged_by_time=True), {COMMANDS: 0, ORDERS: 0, other: 0}
     inbox = Inbox(reader, machine, COMMANDS, positions, {ORDERS: 2, other: 9}, lambda: None, catch_up=0)  # type: ignore[arg-type]
