@@ -84,6 +84,7 @@ def run(bootstrap_servers: str, queues: int = 200, workers: int = 1, rate: int =
                 figures[f"{what}_own_gap_ms"] = max(trickle.longest_ms(since_s, until_s) for trickle in trickles)
             found = [turns.longest(worker.turns_file, since_s, until_s) for worker in serving]
             figures[f"{what}_turn_cpu_ms"] = max(cpu_ms for cpu_ms, _ in found)
+            figures[f"{what}_turn_ms"] = max(clock_ms for _, clock_ms in found)
 
         def gone(ended: list[str]) -> None:
             elsewhere.submit(_delete, bootstrap_servers, ended).result()

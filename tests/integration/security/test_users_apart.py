@@ -13,6 +13,8 @@ import support.workers.stern
 from lapse.protocol import signature, topic
 from lapse.protocol.command import QUEUE_COMMANDS, SOW_COMMANDS
 from lapse_client import Delivery
+from lapse_gateway.application import OPERATIONS
+from lapse_gateway.operation import Operation
 from support.kafka.log import Headers, header, until, write
 from support.processes.deployment import broker_now_ms
 from support.processes.entitled import Entitled
@@ -156,6 +158,72 @@ def compare_over_http(gate: Door, stem: str, asked: Sequence[Asked]) -> None:
         assert hidden[0] != 404, one
 
 
+def forms_of(path: str, name: str, bookmarks: Sequence[str]) -> list[dict[str, str]]:
+    """Return what a page of the console, or a form, is sent: the same for every entity but for its name."""
+    words = path.rpartition("/")[2]
+    chosen: list[dict[str, str]] = [{}, *FILTERS]
+    named = [{"bookmark": f"{name}:{one}"} for one in bookmarks]
+    if words in ("message", "now", "life"):
+        return named
+    if "/letters/" in path:
+        letters = [{"letter": f"dlq.{name}:0:{at}", "payload": "{}"} for at in range(2)]
+        return letters if "/edit" in path else [{"since": "all"}, {"since": "hour", "filter": "/desk = 'B'"}]
+    if "/rewind" in path:
+        targets = [{"to": "beginning"}, *({"to": one["bookmark"]} for one in named)]
+        return [{"id": f"r-{at}", **one} for at, one in enumerate(targets)]
+    if "/scheduled" in path:
+        return [*named, *chosen[1:], {"key": "scheduled"}, {}]
+    if words in ("act", "confirm"):
+        purges = [{"action": "purge", **one} for one in (*chosen, {"leased": "true"})]
+        return [*({"action": "expire", **one} for one in named), *purges, {"action": "pause"}, {"action": "resume"}]
+    return chosen
+
+
+MOMENT = re.compile(
+    r"\d{4}-\d\d-\d\d[T ][\d:.]+Z?|\d{2}:\d{2}:\d{2}[\d.]*|\b[\d.]+ (?:ms|s|min|h)\b|\d{13}|[0-9a-f]{32}"
+)
+"""What the time of a request changes in a page, and the id that a form names a rewind by."""
+
+
+def compare_in_the_console(gate: Door, kind: str, stem: str, bookmarks: Sequence[str]) -> None:
+    """Open every page of the console, and send every form, where something is hidden, and where it never was."""
+    desks = gate.deployment
+    assert isinstance(desks, Entitled)
+    pages = [one for one in OPERATIONS if "/console/" in one.path and f"{{{kind}}}" in one.path]
+    pages += [one for one in OPERATIONS if "{entity}" in one.path and "/console/" in one.path]
+    assert len(pages) > 10
+
+    def shown(operation: Operation, name: str, fields: dict[str, str]) -> tuple[int, str]:
+        path = re.sub(r"\{\w+\}", name, operation.path)
+        sent = {"params": fields} if operation.method == "GET" else {"data": fields}
+        if operation.method == "GET":
+            known = {one.name for one in operation.parameters}
+            sent = {"params": {key: value for key, value in fields.items() if key in known}}
+        auth = "alice", desks.secret("alice")
+        answer = gate.http.request(operation.method, f"{gate.address}{path}", auth=auth, **sent)
+        return answer.status_code, MOMENT.sub("N", answer.text.replace(name, "it"))
+
+    hidden, never = (desks.name(f"{where}{stem}") for where in ("shared", "lonely"))
+    for operation in sorted(pages, key=lambda one: one.method):
+        forms = zip(*(forms_of(operation.path, name, bookmarks) for name in (hidden, never)), strict=True)
+        for there, elsewhere in forms:
+            one, other = shown(operation, hidden, there), shown(operation, never, elsewhere)
+            assert one == other, (operation.method, operation.path, there)
+            assert one[0] in (200, 403), (operation.method, operation.path, one)
+    for path in ("/", "/console/live"):
+        text = gate.http.get(f"{gate.address}{path}", auth=("alice", desks.secret("alice"))).text
+        rows = [
+            re.findall(rf"<tr[^>]*{name}[^>]*>.*?</tr>|<li[^>]*>[^<]*{name}.*?</li>", text, re.DOTALL)
+            for name in (hidden, never)
+        ]
+        one, other = (
+            [MOMENT.sub("N", row.replace(name, "it")) for row in found]
+            for found, name in zip(rows, (hidden, never), strict=True)
+        )
+        assert one == other, path
+        assert one, path
+
+
 def fill(desks: Entitled, stem: str, open_until_end: ExitStack) -> dict[str, int]:
     """Bring a message of others into each state. Return the offset of each, and of alice's own message."""
     later = [("lapse-enqueue-at-ms", b"%d" % (broker_now_ms() + 600_000))]
@@ -195,6 +263,7 @@ def test_a_hidden_message_answers_every_command_as_one_that_never_was(desks: Ent
         places, same = (fill(desks, stem, open_until_end) for stem in ("shared", "lonely"))
         assert places == same
         desks.letters("shared", 2)
+        compare_in_the_console(gate, "queue", "", [f"0:{offset}" for state, offset in places.items() if state != "own"])
         ask_all_over_http(gate, places)
         ask_all_of_a_queue(desks, places)
 
@@ -275,6 +344,7 @@ def test_a_hidden_record_answers_every_command_as_one_that_never_was(desks: Enti
         *(("GET", "/explain", {"bookmark": f"@:0:{offset}", "entity": "@"}) for offset in places.values()),
         *(("GET", path, {}) for path in ("/sow/@/subscriptions", "/letters/@", "/figures/@")),
     ]
+    compare_in_the_console(gate, "topic", "-quotes", [f"0:{at}" for state, at in places.items() if state != "own"])
     compare_over_http(gate, "-quotes", asked)
     bookmarks = [[f"{{}}:0:{offset}"] for state, offset in places.items() if state != "own"]
     bookmarks.append([f"{{}}:0:0-{places['invalid']}"])
