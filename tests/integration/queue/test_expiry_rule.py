@@ -107,11 +107,13 @@ def test_after_a_crash_the_calls_that_are_left_are_made(ruled: Deployment) -> No
 
 
 @pytest.mark.feature("L15", "X7")
-def test_a_worker_does_not_start_with_a_rule_that_cannot_be_called(deploy: Deploy) -> None:
-    deployment = deploy({"orders": {"on_expire": "nowhere.at_all:left"}})
+@pytest.mark.parametrize("rule", ["nowhere.at_all:left", "os:system"])
+def test_a_worker_does_not_start_with_a_rule_that_cannot_be_called(deploy: Deploy, rule: str) -> None:
+    """Nor with what can be called and is no rule."""
+    deployment = deploy({"orders": {"on_expire": rule}})
     for command in ("check", "worker"):
         done = deployment.lapse(command)
         assert done.returncode == 1
         assert "lapse.toml:" in done.stderr
-        assert "on_expire: 'nowhere.at_all:left'" in done.stderr
+        assert f"on_expire: '{rule}'" in done.stderr
         assert "Traceback" not in done.stderr

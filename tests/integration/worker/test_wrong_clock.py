@@ -100,7 +100,7 @@ def test_a_wall_clock_that_steps_while_a_worker_runs_changes_nothing(deploy: Dep
 
 
 @pytest.mark.feature("L13", "C3", "Q16", "Q5")
-@pytest.mark.parametrize("ahead_s", [60, -60])
+@pytest.mark.parametrize("ahead_s", [300, -60])
 def test_a_worker_with_a_wrong_clock_takes_leases_over_as_they_are(deploy: Deploy, ahead_s: int) -> None:
     """The first worker is right and is killed while it has leased a message; the second one's clock is wrong."""
     here = deploy({"orders": {**QUEUE, "lease_period": "30s", "max_deliveries": 1}}, session_timeout="2s").apply()
