@@ -36,6 +36,7 @@ from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
 from lapse_client.session.attendance import Attendance
 from lapse_client.session.channel_thread import ChannelThread
 from lapse_client.session.listener import Fields, Listener
+from lapse_client.session.pace import Pace
 from lapse_client.session.repeated_commands import RepeatedCommands
 from lapse_client.session.shard import Shard
 from lapse_client.subscriber.settlement import correct_repeated
@@ -76,6 +77,7 @@ class Channel(Generic[T]):
         """Names of subscriptions, and ids of commands, whose records go to the listener."""
         places = ((entity, partition) for entity, count in entities for partition in range(count))
         self.shards: list[Shard] = [Shard(number, *place) for number, place in enumerate(places)]
+        self.pace = Pace()
         self.attendance = Attendance(self.send, connection.insists, connection.transport.settles)
         self._connection = connection
         self._by_partition = {(connection.deliveries(shard.entity), shard.partition): shard for shard in self.shards}
@@ -86,7 +88,6 @@ class Channel(Generic[T]):
         self._stopping = threading.Event()
         self._closing = threading.Lock()
         self._closed = False
-        self._paused = False
         self._refused: LapseError | None = None
         self._ended_by: BaseException | None = None
         self.thread: threading.Thread | None = None
@@ -213,6 +214,10 @@ class Channel(Generic[T]):
             CommandFailed, EntityDeleted: a shard refused, because the entity was deleted or for another reason.
             LapseError: a command could not be sent, or the channel failed.
         """
+        with self.pace.awaiting():
+            return self._ask(asked, timeout_s)
+
+    def _ask(self, asked: Sequence[tuple[Shard, Command]], timeout_s: float) -> list[Answer]:
         looked = self.attendance.check_first(asked, timeout_s)
         asked = [(shard, replace(command, id=command.id or uuid4().hex)) for shard, command in asked]
         repeatable = self._repeated.wait(asked)
@@ -288,7 +293,7 @@ class Channel(Generic[T]):
         try:
             while not self._stopping.is_set():
                 wait_s = listener.on_tick(thread)
-                self._pace(listener)
+                self.pace.keep(self._consumer, full=listener.is_full())
                 self._poll()
                 while self._vanished:
                     shard = self._vanished.popleft()
@@ -318,12 +323,6 @@ class Channel(Generic[T]):
             raise unwritable(topic.commands(self.shards[0].entity), error.args[0]) from error
         if self._refused is not None:
             raise self._refused
-
-    def _pace(self, listener: Listener[T]) -> None:
-        full = listener.is_full()
-        if full is not self._paused:
-            self._paused = full
-            (self._consumer.pause if full else self._consumer.resume)(self._consumer.assignment())
 
     def _take(self, messages: list[Message], listener: Listener[T], thread: ChannelThread) -> None:
         """Pass records on to callers and the listener. This is the hot path: a few hundred ns per record matter."""

@@ -80,6 +80,11 @@ class Session(Generic[T]):
         self.lifecycle.check()
         self._listener = listener
         self.channel.start(listener, self.fail)
+        with self.channel.pace.awaiting():
+            self._confirmed(timeout_s, how)
+
+    def _confirmed(self, timeout_s: float, how: str) -> None:
+        """Wait until every shard has confirmed the subscription."""
         attendance = self.channel.attendance
         first_s = attendance.first_wait_s(timeout_s)
         ready = self._await_ready(self.channel.patience(first_s))

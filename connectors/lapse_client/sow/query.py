@@ -135,6 +135,19 @@ class SowQuery:
             self._pump()
 
     def _pump(self) -> None:
+        with self._channel.pace.awaiting():  # another query's results may fill the buffers
+            taken = self._taken()
+        if not taken:
+            raise LapseError("the query was cut short: its client was closed")
+        for index, record in taken:
+            if record is None:
+                self._running.discard(index)
+            elif record.key not in self._told[index]:
+                self._told[index].add(record.key)
+                self._results[index].append(record)
+
+    def _taken(self) -> list[tuple[int, SowRecord | None]]:
+        """Wait for results; return an empty list only after the client's close."""
         attendance = self._channel.attendance
         first_s = attendance.first_wait_s(self._timeout_s)
         taken = self.arrivals.take(_AT_ONCE, self._channel.patience(first_s))
@@ -146,11 +159,4 @@ class SowQuery:
             if not taken and not self.arrivals.ended:
                 partitions = [shard.partition for shard in silent]
                 raise AnswerTimeout(silent[0].entity, name, partitions, self._timeout_s)
-        if not taken:
-            raise LapseError("the query was cut short: its client was closed")
-        for index, record in taken:
-            if record is None:
-                self._running.discard(index)
-            elif record.key not in self._told[index]:
-                self._told[index].add(record.key)
-                self._results[index].append(record)
+        return taken
