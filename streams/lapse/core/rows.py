@@ -70,6 +70,15 @@ class Rows(Sequence[Any]):
     def values(self) -> list[bytes]:
         """Return the values. All records must have one."""
 
+    def texts(self, member: str) -> tuple[list[str | None], Sequence[int]] | None:
+        """Find the texts of a member of the values, without parsing these, if they are JSON objects.
+
+        Returns:
+            The text of each, None without one or for null, and the indexes of the values that must be parsed instead;
+            None if all must be.
+        """
+        return None
+
     @abstractmethod
     def size_bytes(self) -> int:
         """Return about how much memory the records take, bytes."""

@@ -80,14 +80,17 @@ class Value(Expression):
 
     Attributes:
         evaluate: the generated function, `evaluate(payload, message=None)`.
+        member: the name, if the value is a member of the payload and nothing else.
     """
 
-    __slots__ = ("evaluate",)
+    __slots__ = ("evaluate", "member")
 
     def __init__(self, text: str, tree: Node, simple: Node) -> None:
         """Compile a value; use `compile_value`."""
         super().__init__(text, tree, simple)
         self.evaluate: Final[Callable[..., Scalar]] = compile_result(simple)
+        step = simple.steps[0] if isinstance(simple, Path) and len(simple.steps) == 1 else None
+        self.member: Final = step if isinstance(step, str) else None
 
     def __call__(self, message: Message) -> Scalar:
         """Return the value for a message: a number, string, boolean or None. Objects and arrays become None."""

@@ -404,3 +404,151 @@ int64_t lapse_places(const uint8_t *b, const int64_t *ends, int64_t first, int64
     }
     return out - begin;
 }
+
+#define UNSURE (-2)
+#define DEEPEST 32
+#define MOST_FIGURES 15
+
+static int64_t behind_space(const uint8_t *b, int64_t at, int64_t stop)
+{
+    while (at < stop && (b[at] == ' ' || b[at] == '\n' || b[at] == '\r' || b[at] == '\t'))
+        at++;
+    return at;
+}
+
+#define EACH(byte) ((uint64_t)(byte) * 0x0101010101010101u)
+#define BELOW(eight, byte) (((eight) - EACH(byte)) & ~(eight)) /* high bits, of the first such byte at least */
+
+/* The end of a text's characters, where it is of ASCII without escapes; -1 otherwise. */
+static int64_t text_end(const uint8_t *b, int64_t at, int64_t stop)
+{
+    for (; at + 8 <= stop; at += 8) {
+        uint64_t eight, quotes, escapes;
+        memcpy(&eight, b + at, 8);
+        quotes = eight ^ EACH('"'), escapes = eight ^ EACH('\\');
+        if ((BELOW(quotes, 1) | BELOW(escapes, 1) | BELOW(eight, 0x20) | eight) & EACH(0x80))
+            break;
+    }
+    while (at < stop && b[at] >= 0x20 && b[at] < 0x80 && b[at] != '"' && b[at] != '\\')
+        at++;
+    return at < stop && b[at] == '"' ? at : -1;
+}
+
+static int64_t figures_end(const uint8_t *b, int64_t at, int64_t stop)
+{
+    while (at < stop && b[at] >= '0' && b[at] <= '9')
+        at++;
+    return at;
+}
+
+/* The end of a number of few digits without an exponent; -1 otherwise. */
+static int64_t number_end(const uint8_t *b, int64_t at, int64_t stop)
+{
+    int64_t first = at += b[at] == '-';
+    at = figures_end(b, at, stop);
+    if (at == first || (b[first] == '0' && at > first + 1))
+        return -1;
+    if (at < stop && b[at] == '.') {
+        int64_t point = at;
+        at = figures_end(b, at + 1, stop);
+        if (at == point + 1)
+            return -1;
+    }
+    return at - first > MOST_FIGURES || (at < stop && (b[at] | 0x20) == 'e') ? -1 : at;
+}
+
+static int64_t word_end(const uint8_t *b, int64_t at, int64_t stop)
+{
+    const char *word = b[at] == 't' ? "true" : b[at] == 'f' ? "false" : "null";
+    int64_t length = (int64_t)strlen(word);
+    return length <= stop - at && !memcmp(b + at, word, (size_t)length) ? at + length : -1;
+}
+
+/* The end of a text, number, true, false or null; -1 for anything else, or unusual. */
+static int64_t scalar_end(const uint8_t *b, int64_t at, int64_t stop)
+{
+    if (at >= stop)
+        return -1;
+    if (b[at] == '"') {
+        int64_t end = text_end(b, at + 1, stop);
+        return end < 0 ? -1 : end + 1;
+    }
+    return b[at] == '-' || (b[at] >= '0' && b[at] <= '9') ? number_end(b, at, stop) : word_end(b, at, stop);
+}
+
+/* Finds the text of an object's member: the place of its characters, and their number, -1 without the member or for
+ * null. UNSURE = the object is not JSON, or has anything that this does not read, such as an escape: have all of it
+ * parsed. Of members with the same name the last one counts. */
+static int64_t member(const uint8_t *b, int64_t at, int64_t stop, const uint8_t *name, int64_t size, int64_t *found)
+{
+    uint8_t closes[DEEPEST];
+    int depth = 0;
+    int64_t length = -1;
+    at = behind_space(b, at, stop);
+    if (at >= stop || b[at] != '{')
+        return UNSURE;
+    for (;;) { /* at a value */
+        int opened = 0, wanted = 0;
+        if (at < stop && (b[at] == '{' || b[at] == '[')) {
+            if (depth == DEEPEST)
+                return UNSURE;
+            closes[depth++] = b[at] == '{' ? '}' : ']';
+            at = behind_space(b, at + 1, stop);
+            opened = 1;
+        } else if ((at = scalar_end(b, at, stop)) < 0) {
+            return UNSURE;
+        }
+        for (;;) { /* behind a value, or at the beginning of an object or array */
+            at = behind_space(b, at, stop);
+            if (at >= stop)
+                return UNSURE;
+            if (b[at] == closes[depth - 1]) {
+                at++;
+                opened = 0;
+                if (--depth == 0)
+                    return behind_space(b, at, stop) == stop ? length : UNSURE;
+                continue;
+            }
+            if (!opened && b[at] != ',')
+                return UNSURE;
+            at = opened ? at : behind_space(b, at + 1, stop);
+            break;
+        }
+        if (closes[depth - 1] == '}') {
+            int64_t begin = at + 1, end = at < stop && b[at] == '"' ? text_end(b, begin, stop) : -1;
+            if (end < 0)
+                return UNSURE;
+            wanted = depth == 1 && end - begin == size && !memcmp(b + begin, name, (size_t)size);
+            at = behind_space(b, end + 1, stop);
+            if (at >= stop || b[at] != ':')
+                return UNSURE;
+            at = behind_space(b, at + 1, stop);
+        }
+        if (wanted) {
+            if (at < stop && b[at] == '"') {
+                int64_t end = text_end(b, at + 1, stop);
+                *found = at + 1;
+                length = end - *found; /* of an end that is not found nothing is returned: see scalar_end */
+            } else if (at < stop && b[at] == 'n') {
+                length = -1;
+            } else {
+                return UNSURE;
+            }
+        }
+    }
+}
+
+/* For each JSON object: where the text of a member begins, and how long it is. See `member`. Returns how many are
+ * unsure. */
+int64_t lapse_members(const uint8_t *b, const int32_t *begins, const int32_t *lengths, int64_t count,
+                      const uint8_t *name, int64_t size, int32_t *at, int32_t *length)
+{
+    int64_t unsure = 0;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t found = begins[i];
+        length[i] = lengths[i] < 0 ? -1 : (int32_t)member(b, begins[i], (int64_t)begins[i] + lengths[i], name, size, &found);
+        at[i] = (int32_t)found;
+        unsure += length[i] == UNSURE;
+    }
+    return unsure;
+}

@@ -33,6 +33,9 @@ _LETTER_NUMBERS_BYTES: Final = 128
 _STATE_NUMBERS_BYTES: Final = 128
 """The most bytes for lengths and numbers in a record of a SOW topic's state."""
 
+UNSURE: Final = -2
+"""The length of a text that the library does not find by itself: see `members`."""
+
 MOST_BYTES: Final = (1 << 31) - 1
 """The most bytes of data, because positions are numbers of 32 bits."""
 
@@ -52,6 +55,7 @@ def load(directory: Path) -> Any | None:
             some_bytes, number, number, number, at, at
         ],
         "lapse_places": [at, at, number, number, number, at],
+        "lapse_members": [some_bytes, at, at, number, some_bytes, number, at, at],
     }  # fmt: skip
     try:
         library = ctypes.CDLL(str(directory / NAME))
@@ -269,3 +273,28 @@ def places(
     end = LIBRARY.lapse_places(data.ctypes.data, ends.ctypes.data, first, stop, number, out.ctypes.data)
     assert end == size, "records that were measured before"
     return out
+
+
+def members(
+    data: bytes, at: NDArray[np.int32], lengths: NDArray[np.int32], name: bytes
+) -> tuple[NDArray[np.int32], NDArray[np.int32], int] | None:
+    """Find a member of JSON objects whose value is a text, without parsing the rest into Python objects.
+
+    Args:
+        data: the bytes with the objects.
+        at: where each begins.
+        lengths: their lengths; -1 = there is none.
+        name: the member's name.
+
+    Returns:
+        Where the text begins, its length, -1 without one or for null, and for how many objects the length is `UNSURE`,
+        so that they must be parsed; None without the library.
+    """
+    if LIBRARY is None:
+        return None
+    found, sizes = np.empty(len(at), np.int32), np.empty(len(at), np.int32)
+    at, lengths = np.ascontiguousarray(at), np.ascontiguousarray(lengths)
+    unsure: int = LIBRARY.lapse_members(
+        data, at.ctypes.data, lengths.ctypes.data, len(at), name, len(name), found.ctypes.data, sizes.ctypes.data
+    )
+    return found, sizes, unsure

@@ -21,8 +21,10 @@ from lapse.runtime.kafka.columns import (
     MOST_BYTES,
     OFFSET,
     TIMESTAMP,
+    UNSURE,
     VALUE,
     VALUE_LENGTH,
+    members,
 )
 from lapse.runtime.kafka.packed_record import headers_at
 from lapse.runtime.kafka.read_record import ReadRecord
@@ -228,6 +230,23 @@ class FetchedRows(Rows):
     def values(self) -> list[bytes]:
         """See `Rows`."""
         return self._parts(VALUE, VALUE_LENGTH)
+
+    def texts(self, member: str) -> tuple[list[str | None], Sequence[int]] | None:
+        """See `Rows`."""
+        found = members(self.of.data, self.span(VALUE), self.span(VALUE_LENGTH), member.encode())
+        if found is None:
+            return None
+        begins, sizes, unsure = found
+        begin, end = int(begins.min(initial=0)), int((begins + sizes).max(initial=0))
+        text = self.of.data[begin:end].decode("latin-1")  # texts that are found have ASCII characters only
+        begins -= begin
+        texts: list[str | None] = [
+            text[at:stop] for at, stop in zip(begins.tolist(), (begins + sizes).tolist(), strict=True)
+        ]
+        if int(sizes.min(initial=0)) < 0:
+            for at in np.flatnonzero(sizes < 0).tolist():
+                texts[at] = None
+        return texts, np.flatnonzero(sizes == UNSURE).tolist() if unsure else ()
 
     def _parts(self, at: int, length: int) -> list[bytes]:
         begin, size = self.span(at), self.span(length)

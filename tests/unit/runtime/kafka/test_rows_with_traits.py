@@ -25,7 +25,9 @@ _SCALARS = st.sampled_from(
 )
 _PAYLOADS = st.one_of(
     st.none(),
-    st.sampled_from([b"", b"{", b"7", b'"a"', b'{"g":"a"} x', b'{"g":"a","g":"b"}']),
+    st.sampled_from(
+        [b"", b"{", b"7", b'"a"', b'{"g":"a"} x', b'{"g":"a","g":"b"}', b'{"h":[1,{"g":"b"}],"g":"a"}', b'{"h":"a"}']
+    ),
     st.builds(lambda group, rank: b'{"g":%s,"rank":%s}' % (group, rank), _SCALARS, _SCALARS),
 )
 _HEADERS = st.lists(

@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntFlag
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -107,10 +106,12 @@ class TraitReader:
 
     def read(self, messages: Sequence[RecordView]) -> Traits:
         """Return the traits of messages."""
-        if any(getattr(one, "uses_payload", False) for one in (self.priority, self.barrier, self.group)):
+        groups = None if self.group is None else self._groups_of_texts(self.group, messages)
+        others = (self.priority, self.barrier, self.group if groups is None else None)
+        if any(getattr(one, "uses_payload", False) for one in others):
             parse_payloads(messages)
         count = len(messages)
-        ranks, groups = None, None
+        ranks = None
         flags = None if self.priority is None and self.barrier is None else np.zeros(count, np.uint8)
         if self.priority is not None and flags is not None:
             # Columns are built from lists, because setting elements one by one takes longer than the expression.
@@ -119,9 +120,25 @@ class TraitReader:
             flags[[value is not None for value in values]] = Flag.RANKED
         if self.barrier is not None and flags is not None:
             flags[[self.barrier(message) for message in messages]] |= np.uint8(Flag.BARRIER)
-        if self.group is not None:
+        if self.group is not None and groups is None:
             groups = _group_hashes(_values(self.group, messages))
         return Traits(ranks, flags, groups)
+
+    def _groups_of_texts(
+        self, group: Callable[[RecordView], object], messages: Sequence[RecordView]
+    ) -> NDArray[np.int64] | None:
+        """Return the groups if they can be found in the payloads' texts, and nothing else needs the payloads."""
+        if not isinstance(messages, RowViews) or not isinstance(group, Value) or group.member is None:
+            return None
+        if getattr(self.priority, "uses_payload", False) or getattr(self.barrier, "uses_payload", False):
+            return None
+        found = messages.texts(group.member)
+        if found is None:
+            return None
+        values, unsure = found
+        for at in unsure:
+            values[at] = group(messages[at])
+        return _group_hashes(values)
 
 
 def _values(expression: Callable[[RecordView], object], messages: Sequence[RecordView]) -> Sequence[object]:
@@ -141,9 +158,24 @@ NO_TRAITS: Final = TraitReader()
 def _group_hashes(values: Sequence[object]) -> NDArray[np.int64]:
     """Return the hash of each value's group."""
     if set(map(type, values)) <= _ALIKE_IF_EQUAL:  # not so for 1 and true
-        known = {value: group_hash(value) for value in set(values)}
-        return np.fromiter(map(known.__getitem__, values), np.int64, len(values))
+        return np.fromiter(map(_KNOWN.__getitem__, values), np.int64, len(values))
     return np.array([group_hash(value) for value in values], np.int64)
+
+
+class _Known(dict[object, int]):
+    """The hashes of groups, each computed once while it is kept."""
+
+    def __missing__(self, value: object) -> int:
+        if len(self) >= _MOST_KNOWN:
+            self.clear()
+            self[None] = OWN_GROUP
+        found = self[value] = _hash(value)
+        return found
+
+
+_MOST_KNOWN: Final = 16_384
+
+_KNOWN: Final = _Known({None: OWN_GROUP})
 
 
 def group_hash(value: object) -> int:
@@ -151,15 +183,10 @@ def group_hash(value: object) -> int:
     if value is None:
         return OWN_GROUP
     if isinstance(value, str):
-        return _group_hash_of_text(value)
+        return _KNOWN[value]
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # 1 and 1.0 are equal in expressions
     return _hash(value)
-
-
-@lru_cache(maxsize=16_384)
-def _group_hash_of_text(text: str) -> int:
-    return _hash(text)
 
 
 def _hash(value: object) -> int:

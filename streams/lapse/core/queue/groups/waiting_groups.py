@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from lapse.core.queue.arrival.trait import OWN_GROUP, Flag
 from lapse.core.queue.groups.group_turn import GroupTurn
 from lapse.core.queue.groups.slots_by_group import SlotsByGroup
-from lapse.core.queue.segments.segment import AVAILABLE, SIZE, Segment
+from lapse.core.queue.segments.segment import AVAILABLE, NOBODY, SIZE, Segment
 
 Line = tuple[int, int]
 """Band and hash of the group. A band is a priority: the lowest number comes first, and 0 is the last."""
@@ -73,18 +73,41 @@ class WaitingGroups:
         self._heap: list[Entry] = []
         self._set_aside: dict[int, list[Entry]] = {}
         self._until: list[tuple[int, Entry]] = []
+        self._fresh: list[NDArray[np.intp]] = []
+        """Slots that became available and are not sorted yet, all in the segment `_fresh_in`."""
+        self._fresh_in = NOBODY
 
     def __len__(self) -> int:
+        self.sort_fresh()
         return len(self._waiting)
 
     def has_line(self, line: Line) -> bool:
         """Return whether a line may have waiting messages."""
+        self.sort_fresh()
         return line in self._waiting
 
     # Changes of messages
 
     def add_available(self, segment: Segment, slots: NDArray[np.intp]) -> None:
-        """Add messages that have become available, given as ascending slots."""
+        """Add messages that have become available, given as ascending slots.
+
+        They are sorted when they are needed: those of many small batches together.
+        """
+        if segment.index != self._fresh_in:
+            self.sort_fresh()
+            self._fresh_in = segment.index
+        self._fresh.append(slots)
+
+    def sort_fresh(self) -> None:
+        """Enter the messages that were added since the last call into their lines."""
+        if not self._fresh:
+            return
+        segment, fresh = self._look(self._fresh_in), self._fresh
+        self._fresh, self._fresh_in = [], NOBODY
+        if segment is not None:
+            self._enter_available(segment, fresh[0] if len(fresh) == 1 else np.unique(np.concatenate(fresh)))
+
+    def _enter_available(self, segment: Segment, slots: NDArray[np.intp]) -> None:
         for line, places in self._lines(segment, slots).items():
             waiting = self._waiting.get(line)
             if waiting is None:
@@ -129,6 +152,7 @@ class WaitingGroups:
 
     def pop_first(self) -> Entry | None:
         """Remove and return the first valid entry; None if none is left. Its place may be too early: see `messages`."""
+        self.sort_fresh()
         while self._heap:
             entry = heapq.heappop(self._heap)
             waiting = self._waiting.get((entry[0], entry[3]))

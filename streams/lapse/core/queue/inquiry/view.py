@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import overload
 
+import orjson
+
 from lapse.core.record import Record
 from lapse.core.rows import Rows
 
@@ -100,6 +102,13 @@ class RowViews(Sequence[RecordView]):
             else:
                 self._payloads = _all_parsed(rows.values(), parse)
         return self._payloads
+
+    def texts(self, member: str) -> tuple[list[object], Sequence[int]] | None:
+        """See `Rows.texts`; None also if the payloads are parsed already, or are not JSON."""
+        if self._payloads is not None or self._parse is not orjson.loads:
+            return None
+        found = self._rows.texts(member)
+        return None if found is None else (list(found[0]), found[1])
 
 
 def parse_payloads(messages: Sequence[RecordView | None]) -> None:
