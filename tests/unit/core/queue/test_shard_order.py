@@ -757,6 +757,18 @@ def test_beyond_a_limit_of_one_no_message_holds_its_group_back() -> None:
     assert [len(sent) for sent in one.deliver().values()] == [1]
 
 
+@pytest.mark.feature("Q25", "Q14")
+def test_messages_of_a_group_that_no_filter_takes_wait_for_later_subscriptions() -> None:
+    with small(5, at_once=50):
+        one = world(traits=GROUP, group_limit=2)
+        one.subscribe("inky", 20, text="/f = 1")
+        publish(one, {"g": "x", "f": 1}, *[{"g": n, "f": 1} for n in range(4)], *[{"g": "x", "f": 0}] * 5)
+        assert got(one.deliver(), "inky") == [0, 1, 2, 3, 4]  # no message of the next segment matches
+        one.settle("acknowledge", "inky", at(0, 4))
+        one.subscribe("blinky", 10)
+        assert got(one.deliver(), "blinky") == [5, 6]
+
+
 @pytest.mark.feature("Q25")
 def test_what_a_full_group_has_waiting_is_not_looked_through_again() -> None:
     with small(5):

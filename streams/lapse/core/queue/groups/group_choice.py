@@ -8,7 +8,7 @@ limit several messages are leased at once, and a message that no subscription ta
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,29 +22,43 @@ from lapse.core.queue.groups.waiting_groups import Entry, Found, Line, WaitingGr
 from lapse.core.queue.inquiry.matching import UNKNOWN, YES
 from lapse.core.queue.rates.allowance import Allowance
 from lapse.core.queue.rates.counted import Of
-from lapse.core.queue.segments.segment import AVAILABLE, NOBODY, Segment
+from lapse.core.queue.segments.segment import AVAILABLE, NOBODY, SIZE, Segment
 from lapse.core.queue.subscriptions.subscription import Subscription
 
 
 class _Visit:
     """The examination of one line of waiting messages at this instant.
 
+    Args:
+        lines: the waiting groups.
+        line: the line.
+        hopeless: returns whether to skip a segment, given its index and its number of used slots.
+
     Attributes:
         found: the line's first message that was not examined yet; None = no more.
-        kept: place of the first message that was examined and stays in the line; None = none.
+        kept: the first place from which on messages stay in the line: that of a message that was examined, or the
+            first one of a skipped segment; None = no message stays.
     """
 
-    __slots__ = ("_messages", "found", "kept")
+    __slots__ = ("_hopeless", "_messages", "found", "kept")
 
-    def __init__(self, messages: Iterator[Found]) -> None:
-        self._messages = messages
+    def __init__(self, lines: WaitingGroups, line: Line, hopeless: Callable[[int, int], bool]) -> None:
         self.kept: int | None = None
-        self.found = next(messages, None)
+        self._hopeless = hopeless
+        self._messages: Iterator[Found] = lines.messages(line, self._skips)
+        self.found = next(self._messages, None)
 
     def move_on(self) -> Found | None:
         """Advance to the next message of the line and return it; None if there is none."""
         self.found = found = next(self._messages, None)
         return found
+
+    def _skips(self, index: int, used: int) -> bool:
+        """Return whether to skip a segment. Its messages stay in the line, for later subscriptions."""
+        skips = self._hopeless(index, used)
+        if skips and self.kept is None:
+            self.kept = index * SIZE
+        return skips
 
     def keep_current(self) -> None:
         """Note that the current message stays in the line."""
@@ -168,7 +182,7 @@ class GroupChooser:
             return None
         visit = self._visits.get(line)
         if visit is None:
-            visit = self._visits[line] = _Visit(lines.messages(line, self._cannot_match))
+            visit = self._visits[line] = _Visit(lines, line, self._cannot_match)
         self._skip_expired(visit)
         if visit.found is None:
             if visit.kept is None:
