@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import groupby
 from operator import attrgetter
 
@@ -25,6 +26,7 @@ class Acknowledgments:
         enough: returns how many acknowledgments of a shard are worth a command.
         send: sends a shard's ranges of bookmarks, with the number of their messages by end of lease;
             called by the thread that adds or flushes them.
+        held_back: delays what the application is told until the end of a block, because the thread holds a lock.
 
     Attributes:
         lock: held while deliveries are marked as settled, and while the ends of their leases change.
@@ -35,11 +37,15 @@ class Acknowledgments:
         shards: Sequence[Shard],
         enough: Callable[[Shard], int],
         send: Callable[[Shard, list[str], Mapping[float, int]], None],
+        held_back: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
+        self._held_back = held_back
         self._shards = shards
         self._enough = enough
         self._send = send
         self.lock = threading.Lock()
+        self._sending = threading.RLock()
+        """Held from taking a batch until it is sent, so that `close` cannot overtake it. It is taken before `lock`."""
         self._batches = [SettlementBatch() for _ in shards]
         self._leases: list[Counter[float]] = [Counter() for _ in shards]
         self._since_ms = [0.0] * len(shards)
@@ -53,7 +59,7 @@ class Acknowledgments:
             self._since_ms += [0.0] * count
 
     def close(self) -> None:
-        """Send all acknowledgments, and accept no more."""
+        """Send all acknowledgments, and accept no more. Those that another thread is about to send go first."""
         with self.lock:
             self._closed = True
         self.flush_all()
@@ -109,13 +115,14 @@ class Acknowledgments:
 
     def flush(self, shard: Shard) -> None:
         """Send a shard's acknowledgments, even if they are few."""
-        with self.lock:
-            batch = self._batches[shard.index]
-            ranges = batch.take()
-            leases = self._leases[shard.index]
-            self._leases[shard.index] = Counter()
-        if ranges:
-            self._send(shard, ranges, leases)
+        with self._held_back(), self._sending:
+            with self.lock:
+                batch = self._batches[shard.index]
+                ranges = batch.take()
+                leases = self._leases[shard.index]
+                self._leases[shard.index] = Counter()
+            if ranges:
+                self._send(shard, ranges, leases)
 
     def flush_all(self) -> None:
         """Send the acknowledgments of all shards."""

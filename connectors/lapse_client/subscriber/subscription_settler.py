@@ -70,7 +70,9 @@ class SubscriptionSettler:
         self._credits = credits
         self._most = ack_batch_size
         self.refusals = Refusals(on_refused)
-        self._acknowledgments = Acknowledgments(session.shards, self._batch_size, self._send_acks)
+        self._acknowledgments = Acknowledgments(
+            session.shards, self._batch_size, self._send_acks, self.refusals.held_back
+        )
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
         """Collect acknowledgments. Those of a shard are sent when they are enough, or old enough.

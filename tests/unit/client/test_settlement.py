@@ -1,5 +1,7 @@
 """Acknowledgments are joined into ranges, and sent when they are enough or old enough."""
 
+import threading
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,6 +84,31 @@ def test_acknowledgments_are_sent_when_they_are_enough() -> None:
     assert len(sent) == 1
     waiting.flush_older(0)
     assert sent[1:] == [(1, ["t:1:7#1"], 1)]
+
+
+@pytest.mark.feature("X3", "Q5")
+def test_nothing_is_sent_after_the_close() -> None:
+    """An acknowledgment behind `unsubscribe` would come too late: its message has returned."""
+    about_to_send, go_on = threading.Event(), threading.Event()
+    done: list[str] = []
+
+    def send(*_: object) -> None:
+        about_to_send.set()
+        go_on.wait(20)
+        done.append("sent")
+
+    waiting = Acknowledgments([Shard(0, "q", 0)], lambda _: 9, send)
+    waiting.add([delivery(Shard(0, "q", 0), 1)])
+    flushing = threading.Thread(target=waiting.flush_all)
+    closing = threading.Thread(target=lambda: (waiting.close(), done.append("closed")))
+    flushing.start()
+    assert about_to_send.wait(20)
+    closing.start()
+    closing.join(0.1)
+    go_on.set()
+    for thread in (flushing, closing):
+        thread.join(20)
+    assert done == ["sent", "closed"]
 
 
 @pytest.mark.feature("X3", "Q12")
