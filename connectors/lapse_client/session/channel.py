@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic
 from uuid import uuid4
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, Message, Producer
@@ -33,9 +33,10 @@ from lapse_client.error import AnswerTimeout, Closed, ConnectionFailed, EntityDe
 from lapse_client.kafka.connection import Connection, log_end
 from lapse_client.kafka.fault import FORBIDDEN, NOT_THERE, PURGED, unreadable, unwritable
 from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
+from lapse_client.session.answer_code import is_deletion
 from lapse_client.session.attendance import Attendance
 from lapse_client.session.channel_thread import ChannelThread
-from lapse_client.session.listener import Fields, Listener
+from lapse_client.session.listener import Fields, Listener, T
 from lapse_client.session.pace import Pace
 from lapse_client.session.repeated_commands import RepeatedCommands
 from lapse_client.session.shard import Shard
@@ -59,8 +60,6 @@ _GONE: Final = "deleted: nothing can be asked of it any more"
 
 _ANSWER: Final = b"answer"
 _EPOCH: Final = b"epoch"
-
-T = TypeVar("T")
 
 
 class Channel(Generic[T]):
@@ -87,7 +86,7 @@ class Channel(Generic[T]):
         self._vanished: deque[Shard] = deque()
         self._stopping = threading.Event()
         self._closing = threading.Lock()
-        self._closed = False
+        self._closed = self._ends_itself = self._was_ended = False
         self._refused: LapseError | None = None
         self._ended_by: BaseException | None = None
         self.thread: threading.Thread | None = None
@@ -129,14 +128,20 @@ class Channel(Generic[T]):
             if self._closed:
                 return
             self._closed = True
-        healthy = not self._stopping.is_set()
+        self._was_ended = self._stopping.is_set()
         self._stopping.set()
         self._connection.transport.wake()
-        if self.thread is not None and threading.current_thread() is not self.thread:
+        if threading.current_thread() is self.thread:
+            self._ends_itself = True  # after `_run`: in a delivery report librdkafka would wait for the report's end
+            return
+        if self.thread is not None:
             self.thread.join()
+        self._disconnect()
+
+    def _disconnect(self) -> None:
         left = True
         with suppress(KafkaException):  # a fatal error, such as a missing right; reports may still wait behind it
-            left = bool(self._producer.flush(METADATA_TIMEOUT_S if healthy else 0))
+            left = bool(self._producer.flush(0 if self._was_ended else METADATA_TIMEOUT_S))
         with suppress(KafkaException):
             if left:
                 self._producer.purge()  # unsent commands fail, so that their senders learn of it
@@ -153,7 +158,7 @@ class Channel(Generic[T]):
         """
         future: Future[Answer] = Future()
         if self._stopping.is_set():
-            future.set_exception(self._ended_by or Closed(f"the client of {shard.entity}"))
+            future.set_exception(self._end_of(shard))
             return future
         if shard.gone:
             future.set_exception(EntityDeleted(shard.entity, _GONE))
@@ -176,12 +181,19 @@ class Channel(Generic[T]):
             self._produce(shard, commands.encode(command, stamp), reported)
         except (KafkaException, BufferError) as error:
             self._not_produced(shard, token, future, error)
+        except RuntimeError:
+            if not self._closed:  # else another thread has just closed it
+                raise
+            _fail(future, self._end_of(shard))
         except UnicodeEncodeError as error:  # lone surrogates
             fault = f"{error.object[:SHOWN_CHARACTERS]!r} is no text that UTF-8 can hold"
             asked, code = command.command, ErrorCode.INVALID_ARGUMENT
             refusal = Answer(id="", command=asked, status="error", error=fault, partition=shard.index, code=code)
             future.set_result(refusal)
         return future
+
+    def _end_of(self, shard: Shard) -> BaseException:
+        return self._ended_by or Closed(f"the client of {shard.entity}")
 
     def _fail_deleted(self, shard: Shard, future: Future[Answer]) -> None:
         """Fail a command whose topic is gone. It existed when the channel was opened, so the entity was deleted."""
@@ -310,6 +322,9 @@ class Channel(Generic[T]):
             failed(error)
             if not isinstance(error, LapseError | KafkaException):
                 raise
+        finally:
+            if self._ends_itself:
+                self._disconnect()
 
     def _poll(self) -> None:
         """Serve the delivery reports of commands.
@@ -408,7 +423,7 @@ class Channel(Generic[T]):
             return future is not None and not future.done()
 
         for command in self._repeated.unanswered(shard, is_waiting):
-            self._produce(shard, commands.encode(command, self._stamp(command)), _ignored)
+            self._produce(shard, commands.encode(command, self._stamp(command)), lambda *_: None)
 
     def _faulty(self, message: Message, listener: Listener[T], thread: ChannelThread) -> None:
         error = message.error()
@@ -433,17 +448,3 @@ class Channel(Generic[T]):
 def _fail(future: Future[Answer], error: BaseException) -> None:
     if not future.done() and future.set_running_or_notify_cancel():
         future.set_exception(error)
-
-
-def _ignored(error: KafkaError | None, message: Message) -> None:
-    """Ignore a delivery report: the caller that waits gets a timeout."""
-
-
-def is_deletion(answer: Answer) -> bool:
-    """Return whether an answer says that the entity was deleted, so that the shard sends nothing more."""
-    return answer.code == ErrorCode.DELETED
-
-
-def is_unknown_subscription(answer: Answer) -> bool:
-    """Return whether an answer says that the shard does not know the subscription."""
-    return answer.code == ErrorCode.UNKNOWN_SUBSCRIPTION

@@ -17,7 +17,7 @@ from lapse_client.error import CommandFailed, refusal
 from lapse_client.kafka.clock import elapsed_ms
 from lapse_client.kafka.connection import Connection
 from lapse_client.payload.serde import DeserializerLike
-from lapse_client.session.channel import is_unknown_subscription
+from lapse_client.session.answer_code import is_unknown_subscription
 from lapse_client.session.channel_thread import ChannelThread
 from lapse_client.session.client import Client
 from lapse_client.session.heartbeat import Heartbeat

@@ -20,7 +20,7 @@ from lapse_client.delivery.referenced import RecordReader, Referenced
 from lapse_client.error import CommandFailed, LapseError, refusal
 from lapse_client.kafka.clock import elapsed_ms
 from lapse_client.kafka.connection import Connection
-from lapse_client.session.channel import is_deletion, is_unknown_subscription
+from lapse_client.session.answer_code import is_deletion, is_unknown_subscription
 from lapse_client.session.channel_thread import ChannelThread
 from lapse_client.session.further_shards import FurtherShards
 from lapse_client.session.heartbeat import Heartbeat

@@ -6,11 +6,20 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists none of its names in __all__
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
+from lapse.protocol import topic
 from lapse_client.error import AlreadySettled, AnswerTimeout, CommandFailed, UnknownEntity
 from lapse_client.kafka.connection import Connection
 from lapse_client.publisher.publisher import Publisher
 from lapse_client.queue.queue import Queue
+from lapse_client.subscriber.settlement import SettlementResult
 from lapse_client.subscriber.subscriber import QueueSubscriber
 from support.clients.scripted_shard import ScriptedShards
 
@@ -320,3 +329,32 @@ def test_what_was_settled_before_is_told_as_that_while_nothing_crashes(shards: S
         assert delivery is not None
         assert [one.result for one in whole.acknowledge([str(delivery.bookmark)])] == ["settled"]
         assert [one.result for one in whole.acknowledge([str(delivery.bookmark)])] == ["already_settled"]
+
+
+@pytest.mark.feature("Q8", "X3")
+def test_a_subscriber_is_closed_by_whom_it_tells_that_a_settlement_was_not_sent(shards: Start) -> None:
+    """Reports come in callbacks of librdkafka, which waits for their ends when it is closed."""
+    queue = shards()
+    publish(queue, 1)
+    told: list[SettlementResult] = []
+    closed = threading.Event()
+
+    def close(result: SettlementResult) -> None:
+        told.append(result)
+        receiver.close()
+        closed.set()
+
+    receiver = subscriber(queue, on_refused=close).start()
+    delivery = receiver.receive(20)
+    assert delivery is not None
+    commands = ConfigResource(ResourceType.TOPIC, topic.commands(queue.queue))
+    commands.add_incremental_config(ConfigEntry("max.message.bytes", "1", incremental_operation=AlterConfigOpType.SET))
+    admin = AdminClient({"bootstrap.servers": queue.servers})
+    for done in admin.incremental_alter_configs([commands]).values():
+        done.result(30)
+    delivery.acknowledge()
+    assert closed.wait(60)
+    assert [one.result for one in told] == ["not_sent"]
+    thread = receiver.subscription.channel.thread
+    assert thread is not None
+    until(lambda: not thread.is_alive())
