@@ -391,7 +391,7 @@ class Channel(virtual.Channel):
         self, queue: str, delivery: Delivery, subscriber: QueueSubscriber, *, no_ack: bool
     ) -> TaskMessage | None:
         """Convert a delivery to kombu's message. Expire one that kombu did not write, and return None."""
-        tag = f"{delivery.bookmark}#{delivery.delivery_count}"
+        tag = f"{delivery.queue}/{delivery.bookmark}#{delivery.delivery_count}"  # queues may share a topic
         try:
             raw = task_message.read(delivery.value)
             properties = raw["properties"]

@@ -1,8 +1,10 @@
 """What a consumer of kombu has received and may not hand out yet (X3, Q5)."""
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import kombu
 import pytest
 
 from lapse.testing import Lapse
@@ -10,6 +12,7 @@ from lapse_client import Delivery
 from lapse_client.subscriber.subscriber import QueueSubscriber
 from lapse_kombu.channel import Channel
 from lapse_kombu.consumption import Consumption
+from lapse_kombu.transport import Transport
 from lapse_kombu.unsettled import Unsettled
 
 pytestmark = pytest.mark.feature("X3", "Q5")
@@ -125,3 +128,34 @@ def test_a_consumer_whose_last_message_is_settled_as_it_stops_is_closed(lapse: L
         with lapse.queue_client("orders") as queue:
             assert not queue.subscriptions()
     assert not channel._leaving
+
+
+@pytest.fixture
+def channel(lapse: Lapse) -> Iterator[Channel]:
+    transport: Any = kombu.Connection("lapse://localhost:9092", transport=Transport).transport
+    transport._lapse = lapse.connection
+    channel = Channel(transport)
+    yield channel
+    channel.close()
+    transport.close_connection(transport)
+
+
+def put(channel: Channel, queue: str, *bodies: str) -> None:
+    for body in bodies:
+        channel.basic_publish(channel.prepare_message(body), "", queue)
+
+
+def test_messages_that_two_queues_have_of_one_topic_are_settled_each_for_itself(lapse: Lapse, channel: Channel) -> None:
+    lapse.queue("orders", lease_period="1h")
+    lapse.queue("risk", topics=["orders"], lease_period="1h")
+    put(channel, "orders", "1")
+    found: list[tuple[str, Any]] = []
+    for queue in ("orders", "risk"):
+        channel.basic_consume(queue, False, lambda message, queue=queue: found.append((queue, message)), queue)
+    while len(found) < 2:
+        channel.drain(1.0)
+    (first, message), (second, _) = found
+    message.ack()
+    channel.close()
+    lapse.settle()
+    assert (lapse.depth(first), lapse.depth(second)) == (0, 1)
