@@ -303,10 +303,11 @@ class Channel(virtual.Channel):
             raws = self._transient.take(queue, 1, wait_s)
             return self._read_transient(queue, raws[0]) if raws else None
         subscriber = self._subscriber(queue, 1)
-        delivery = subscriber.receive(wait_s)
-        message = None if delivery is None else self._message(queue, delivery, subscriber, no_ack=no_ack)
-        self._leave(subscriber)
-        return message
+        try:
+            delivery = subscriber.receive(wait_s)
+            return None if delivery is None else self._message(queue, delivery, subscriber, no_ack=no_ack)
+        finally:
+            self._leave(subscriber)
 
     @property
     def has_consumers(self) -> bool:
@@ -355,7 +356,8 @@ class Channel(virtual.Channel):
     def settled(self, subscriber: QueueSubscriber) -> None:
         """Close a cancelled consumer's subscription once all of its messages are settled."""
         if subscriber in self._leaving and not self.qos.has(subscriber):
-            self._leaving.remove(subscriber)
+            with contextlib.suppress(ValueError):  # another thread does the same
+                self._leaving.remove(subscriber)
             subscriber.close()
 
     def close(self) -> None:
@@ -374,18 +376,9 @@ class Channel(virtual.Channel):
 
     def _hand_out(self, consumption: Consumption | Listening, timeout_s: float) -> bool:
         if isinstance(consumption, Listening):
-            raws = consumption.take(_TOGETHER, timeout_s)
-            for raw in raws:
-                if (heard := self._read_transient(consumption.queue, raw)) is not None:
-                    consumption.callback(heard)
-            return bool(raws)
+            return consumption.hand_out(self._read_transient, _TOGETHER, timeout_s)
         room = self.qos.can_consume_max_estimate()
-        deliveries = consumption.take(_TOGETHER if room is None else min(room, _TOGETHER), timeout_s)
-        for delivery in deliveries:
-            message = self._message(consumption.queue, delivery, consumption.subscriber, no_ack=consumption.no_ack)
-            if message is not None:
-                consumption.callback(message)
-        return bool(deliveries)
+        return consumption.hand_out(self._message, _TOGETHER if room is None else min(room, _TOGETHER), timeout_s)
 
     def _message(
         self, queue: str, delivery: Delivery, subscriber: QueueSubscriber, *, no_ack: bool

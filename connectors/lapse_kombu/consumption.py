@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lapse_client import Delivery, QueueSubscriber
+from lapse_kombu.task_message import TaskMessage
 from lapse_kombu.transient import Transient
 from lapse_kombu.unsettled import INTAKE_S, Unsettled
 
@@ -50,11 +51,40 @@ class Consumption:
             self.backlog = backlog
 
     def take(self, most: int, timeout_s: float) -> list[Delivery]:
-        """Return up to `most` deliveries, waiting for the first one. Those that were reserved come one by one.
+        """Return one delivery, waiting for it. What came with it, at most `most` in all, waits here for the next calls.
 
         If the consumer fails on one, the others so remain here. Their leases are kept, and nobody else would get them.
         """
-        return self._first_reserved() or self.subscriber.subscription.take(most, timeout_s)
+        if first := self._first_reserved():
+            return first
+        subscriber = self.subscriber
+        came = subscriber.subscription.take(most, timeout_s)
+        if rest := came[1:]:
+            with self._lock:
+                self._unsettled.reserve(rest, subscriber)
+                self._waiting.extend(rest)
+        return came[:1]
+
+    def hand_out(self, convert: Callable[..., TaskMessage | None], most: int, timeout_s: float) -> bool:
+        """Call the consumer with up to `most` messages that have come together, waiting for the first one.
+
+        Args:
+            convert: converts a delivery to a message; None = it is none of kombu.
+            most: the greatest number of messages.
+            timeout_s: how long to wait for the first one, in seconds.
+
+        Returns:
+            Whether there was any.
+        """
+        handed_out = 0
+        while handed_out < most and (self._waiting or not handed_out):
+            if not (came := self.take(most, timeout_s)):
+                break
+            handed_out += 1
+            message = convert(self.queue, came[0], self.subscriber, no_ack=self.no_ack)
+            if message is not None:
+                self.callback(message)
+        return handed_out > 0
 
     def reserve(self) -> None:
         """Have leases kept of what has come and may not be handed out yet. May be called from any thread."""
@@ -96,6 +126,19 @@ class Listening:
         self.callback = callback
         self._transient = transient
 
-    def take(self, most: int, timeout_s: float) -> list[dict[str, Any]]:
-        """Return up to `most` messages, waiting for the first one."""
-        return self._transient.take(self.queue, most, timeout_s)
+    def hand_out(
+        self, convert: Callable[[str, dict[str, Any]], TaskMessage | None], most: int, timeout_s: float
+    ) -> bool:
+        """Call the consumer with up to `most` messages, as `Consumption.hand_out` does.
+
+        If the consumer fails on one, the others are kept.
+        """
+        heard = deque(self._transient.take(self.queue, most, timeout_s))
+        is_any = bool(heard)
+        try:
+            while heard:
+                if (message := convert(self.queue, heard.popleft())) is not None:
+                    self.callback(message)
+        finally:
+            self._transient.put_back(self.queue, heard)
+        return is_any

@@ -11,7 +11,7 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -76,9 +76,9 @@ class Transient:
                 return
             if self._consumer is None:
                 self._create_topic()
-                consumer = self._connection.consumer(queued_min_messages=1_000)
-                consumer.assign([log_end(consumer, self.topic, 0)])
-                self._consumer = consumer
+                self._consumer = self._connection.consumer(queued_min_messages=1_000)
+            if not self._queues:  # what came since the last queue was deleted is for nobody
+                self._consumer.assign([log_end(self._consumer, self.topic, 0)])
             self._queues[queue] = _Queue()
 
     def bind(self, queue: str, exchange: str, kind: str, routing_key: str, pattern: str | None) -> None:
@@ -111,6 +111,12 @@ class Transient:
                     return [found.messages.popleft() for _ in range(min(most, len(found.messages)))]
             if time.monotonic() >= until_s:
                 return []
+
+    def put_back(self, queue: str, messages: Sequence[dict[str, Any]]) -> None:
+        """Keep messages of a queue that were taken and not handed out. They are taken first."""
+        with self._lock:
+            if (found := self._queues.get(queue)) is not None:
+                found.messages.extendleft(reversed(messages))
 
     def size(self, queue: str) -> int:
         """Return the number of messages that wait in a queue."""

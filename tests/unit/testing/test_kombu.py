@@ -159,3 +159,79 @@ def test_messages_that_two_queues_have_of_one_topic_are_settled_each_for_itself(
     channel.close()
     lapse.settle()
     assert (lapse.depth(first), lapse.depth(second)) == (0, 1)
+
+
+def test_what_came_with_a_message_on_which_the_consumer_fails_is_handed_out_later(
+    lapse: Lapse, channel: Channel
+) -> None:
+    """Their leases would be kept, and yet nobody would get them."""
+    lapse.queue("orders", lease_period="1h")
+    put(channel, "orders", "1", "2", "3")
+    lapse.settle()
+    found: list[bytes] = []
+
+    def fails_once(message: Any) -> None:
+        found.append(message.body)
+        message.ack()
+        if len(found) == 1:
+            raise LookupError("the application's own")
+
+    channel.basic_consume("orders", False, fails_once, "tag")
+    lapse.settle()
+    with pytest.raises(LookupError):
+        channel.drain(1.0)
+    while len(found) < 3 and channel.drain(1.0):
+        pass
+    assert found == [b"1", b"2", b"3"]
+
+
+def test_a_consumer_that_cancels_itself_gets_no_more_and_others_get_the_rest(lapse: Lapse, channel: Channel) -> None:
+    lapse.queue("orders", lease_period="1h")
+    put(channel, "orders", "1", "2", "3")
+    lapse.settle()
+    found: list[bytes] = []
+
+    def takes_one(message: Any) -> None:
+        found.append(message.body)
+        message.ack()
+        channel.basic_cancel("tag")
+
+    channel.basic_consume("orders", False, takes_one, "tag")
+    lapse.settle()
+    assert channel.drain(1.0)
+    assert found == [b"1"]
+    lapse.settle()
+    with lapse.subscriber("orders", 5) as other:
+        lapse.settle()
+        assert len(list(other.messages(timeout=0))) == 2
+
+
+def test_transient_queues_get_what_is_sent_while_they_are_there_and_lose_none_of_it(
+    lapse: Lapse, channel: Channel
+) -> None:
+    transient, found = channel._transient, list[bytes]()
+
+    def tell(*bodies: str) -> None:
+        for body in bodies:
+            message = channel.prepare_message(body)
+            channel._inplace_augment_message(message, "news", "")
+            transient.publish(message)
+
+    def fails_once(message: Any) -> None:
+        found.append(message.body)
+        if len(found) == 1:
+            raise LookupError("the application's own")
+
+    transient.declare("first")
+    transient.bind("first", "news", "fanout", "", None)
+    transient.delete("first")
+    tell("shut down")
+    transient.declare("second")
+    transient.bind("second", "news", "fanout", "", None)
+    tell("1", "2", "3")
+    channel.basic_consume("second", True, fails_once, "tag")
+    with pytest.raises(LookupError):
+        channel.drain(1.0)
+    while len(found) < 3 and channel.drain(1.0):
+        pass
+    assert found == [b"1", b"2", b"3"]
