@@ -78,7 +78,12 @@ class Crowd:
         self._room -= WEIGHT * count
 
     def reach(self, at_ms: int, step: Step) -> None:
-        """Do what is due at an instant, ms since the epoch, as far as this step has room for it (C60)."""
+        """Do what is due at an instant, ms since the epoch, as far as this step has room for it (C60).
+
+        What leaves a deleted queue waits for ticks: its end waits for the letters, and takes a part of it in each step.
+        """
+        if self._shard.agreement.retired:
+            return
         while not self.is_full and self._shard.is_due(at_ms):
             self.advance(at_ms, step)
         if self.is_full:

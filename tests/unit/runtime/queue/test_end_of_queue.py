@@ -1,0 +1,68 @@
+"""A deleted queue, without a broker: all of its messages leave, in parts, and not before their letters are safe."""
+
+import json
+
+import pytest
+
+from lapse.core.queue.journal.restored import restore
+from lapse.core.queue.settings import QueueSettings
+from lapse.core.reason import Reason
+from lapse.runtime.queue.machine import QueueMachine
+from lapse.runtime.queue.output import QueueOutput
+from lapse.runtime.shard.shard_message import SHARD_MESSAGE_KEY
+from unit.runtime.queue.test_queue_machine import Letters, Payloads, Record, command, finish
+
+
+def deleted(letters: Letters, *values: bytes) -> tuple[QueueMachine, int]:
+    """Return a queue whose deletion was decided with these messages, and the instant, ms."""
+    settings = QueueSettings(name="orders", dead_letter_topic="dlq.orders", dead_letter_reasons=frozenset(Reason))
+    one = QueueMachine(settings, restore([]), 1, Payloads(), QueueOutput("orders", 0, 1, "dlq.orders", 1), "orders")
+    one.take_over(1_000)
+    one.arrive("orders", 0, [Record(offset, value=value) for offset, value in enumerate(values)])
+    command(one, 1_000, "delete", force=True)
+    now_ms = 1_000
+    while not one.shard.agreement.retired:
+        now_ms += 1
+        for sent in finish(one, letters).after:
+            if sent.key == SHARD_MESSAGE_KEY:
+                one.command(Record(timestamp=now_ms, key=sent.key, value=sent.value))
+    finish(one, letters)
+    return one, now_ms
+
+
+def decided_again(one: QueueMachine, at_ms: int) -> None:
+    """The first shard repeats its decision to each shard that is not gone, every 2 s."""
+    told = {"kind": "decided", "id": 1_000, "sender": 0, "to": 0, "cause": "delete", "force": True, "report": None}
+    one.command(Record(timestamp=at_ms, key=SHARD_MESSAGE_KEY, value=json.dumps(told).encode()))
+
+
+@pytest.mark.feature("C4", "C27", "D3")
+@pytest.mark.parametrize("come", [decided_again, lambda one, at_ms: command(one, at_ms, "pause")])
+def test_a_deleted_queue_ends_only_once_its_refused_letters_are_safe_whatever_comes(come) -> None:
+    letters = Letters(100)
+    one, now_ms = deleted(letters, b"x" * 200, b"{}")
+    one.advance(now_ms)
+    finish(one, letters)
+    assert list(one.shard.state.pending) == [(0, 0)]
+    for at_ms in (now_ms + 20_000, now_ms + 40_000):
+        come(one, at_ms)
+        one.advance(at_ms)
+        finish(one, letters)
+        assert not one.stopped
+    one.retry._safe += [(0, 0)]
+    finish(one, letters)
+    one.advance(now_ms + 40_000)
+    assert one.stopped
+
+
+@pytest.mark.feature("C4", "C60")
+def test_the_messages_of_a_deleted_queue_leave_in_parts_whatever_comes() -> None:
+    letters, parts = Letters(), []
+    one, now_ms = deleted(letters, *[b"{}"] * 10_000)
+    while one.shard.depth()["depth"]:
+        before = len(letters.taken)
+        command(one, now_ms, "pause")
+        one.advance(now_ms)
+        finish(one, letters)
+        parts.append(len(letters.taken) - before)
+    assert parts == [4_096, 4_096, 10_000 - 2 * 4_096]
