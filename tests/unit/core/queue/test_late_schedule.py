@@ -70,6 +70,15 @@ def test_a_stamp_ahead_of_the_clock_makes_nothing_come_early() -> None:
     assert offsets(shard) == [1, 0]
 
 
+@pytest.mark.feature("C6", "X7")
+def test_a_stamp_at_the_end_of_time_stops_nothing() -> None:
+    shard, step = QueueShard(QueueSettings(name="orders")), Step()
+    records = [published(0, timestamp=2**63 - 1), published(1, timestamp=T0, enqueue_at_ms=T0 + 1)]
+    assert shard.arrive("orders", 0, records, step, LATE) == 2
+    shard.advance(LATE, step)
+    assert offsets(shard) == [0, 1]
+
+
 @pytest.mark.feature("C76", "C11")
 def test_a_scheduled_message_waits_until_what_arrived_before_its_instant_is_in() -> None:
     shard, step = QueueShard(QueueSettings(name="orders")), Step()

@@ -12,6 +12,7 @@ from lapse.core.queue.journal.restored import restore
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
+from lapse.core.reason import UNCONFIRMED
 
 pytestmark = pytest.mark.feature("X6", "C43")
 
@@ -110,6 +111,20 @@ def test_scheduled_messages_occupy_their_ids_and_are_dropped_as_repeats():
     assert queue.read("a", at_ms=5_000, lapse_enqueue_at_ms=b"9000") == []
     assert queue.read("a", at_ms=5_100, lapse_enqueue_at_ms=b"9000") == [0]
     assert queue.shard.depth()["scheduled"] == 1
+
+
+@pytest.mark.feature("C84")
+def test_the_letter_of_an_unconfirmed_record_says_so_though_a_repeat_arrives_with_it():
+    """Redrive leaves such a letter. Without that mark it would deliver the message on both sides."""
+    queue, step = Queue(dead_letter_topic="dlq.q"), Step()
+    put = [("lapse-transfer", b"q/t"), ("lapse-expires-at-ms", b"1")]
+    headers = [put, [("lapse-message-id", b"a")], [("lapse-message-id", b"a")]]
+    records = [
+        SimpleNamespace(offset=at, timestamp=5, key=None, value=b"", headers=one) for at, one in enumerate(headers)
+    ]
+    queue.shard.arrive("t", 0, records, step)
+    (removal,) = step.removals
+    assert (removal.messages.offsets.tolist(), removal.detail) == ([0], UNCONFIRMED)
 
 
 def test_what_was_redriven_for_another_queue_is_none_of_ours():

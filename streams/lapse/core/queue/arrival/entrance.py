@@ -321,7 +321,7 @@ def _first_index_after_due(records: Sequence[Record], arrivals: Arrivals, now_ms
     scheduled = {offset: due_ms for offset, due_ms in due if due_ms <= now_ms}
     due_ms = NEVER
     for at, record in enumerate(records if scheduled else ()):
-        if record.timestamp >= due_ms:
+        if due_ms < NEVER and record.timestamp >= due_ms:
             return at
         due_ms = min(due_ms, scheduled.get(record.offset, NEVER))
     return len(records)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from lapse.core.lifetime import NO_TIMESTAMP
@@ -54,11 +55,11 @@ def find_repeats(repeats: Repeats, source: int, arrivals: Arrivals, window_ms: i
 def without_offsets(arrivals: Arrivals, repeats: set[int]) -> Arrivals:
     """Return a batch without the messages at some offsets."""
     kept = [at for at, offset in enumerate(arrivals.offsets) if offset not in repeats]
-    return Arrivals(
+    return replace(
+        arrivals,
         offsets=[arrivals.offsets[at] for at in kept],
         deadlines_ms=[arrivals.deadlines_ms[at] for at in kept],
         scheduled=[one for one in arrivals.scheduled if one.offset not in repeats],
         invalid=[one for one in arrivals.invalid if one[0] not in repeats],
         expired=[one for one in arrivals.expired if one[0] not in repeats],
-        retries=arrivals.retries,
     )
