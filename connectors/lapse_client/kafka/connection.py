@@ -6,7 +6,7 @@ import functools
 import os
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -340,6 +340,22 @@ def log_end(consumer: Consumer, name: str, partition: int) -> TopicPartition:
     place = TopicPartition(name, partition)
     _, place.offset = log_bounds(consumer, place)
     return place
+
+
+def offsets_at(consumer: Consumer, instants: Sequence[TopicPartition]) -> list[TopicPartition]:
+    """Return each partition with the offset of its first record at or after an instant; negative = there is none.
+
+    Args:
+        consumer: a consumer of the cluster.
+        instants: the partitions, each with an instant, ms since the epoch, in place of the offset.
+
+    Raises:
+        KafkaException: no answer in time, or a refusal, be it for one partition only.
+    """
+    found = consumer.offsets_for_times(list(instants), timeout=METADATA_TIMEOUT_S)
+    if fault := next((place.error for place in found if place.error is not None), None):
+        raise KafkaException(fault)
+    return found
 
 
 def arrived(consumer: Consumer, most: int, wait_s: float) -> list[Message]:

@@ -9,9 +9,8 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from lapse_client.error import ConnectionFailed, LapseError
-from lapse_client.kafka.connection import Connection, Silence, arrived, log_bounds
+from lapse_client.kafka.connection import Connection, Silence, arrived, log_bounds, offsets_at
 from lapse_client.kafka.fault import unreadable
-from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
 
 _POLL_S: Final = 0.5
 _OPEN_S: Final = 15.0
@@ -109,7 +108,7 @@ def _skip_older(
 ) -> None:
     """Move the first offsets to the first records that were written at or after an instant."""
     instants = [TopicPartition(*name, since_ms) for name in places]
-    for found in consumer.offsets_for_times(instants, timeout=METADATA_TIMEOUT_S):
+    for found in offsets_at(consumer, instants):
         name = found.topic, found.partition
         places[name].offset = found.offset if found.offset >= 0 else ends[name]
 

@@ -9,9 +9,8 @@ from typing import Final, Generic, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from lapse_client.error import ConnectionFailed
-from lapse_client.kafka.connection import Connection, Silence, log_bounds
+from lapse_client.kafka.connection import Connection, Silence, log_bounds, offsets_at
 from lapse_client.kafka.fault import raise_if_unreadable
-from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
 
 _POLL_S: Final = 0.5
 
@@ -79,20 +78,17 @@ class TopicReader(PacedReader[Message]):
             consumer.close()
 
     def _messages(self, consumer: Consumer) -> Iterator[Message | None]:
-        places, ends = [], {}
-        for partition in range(self._partitions):
-            place = TopicPartition(self.topic, partition)
-            first, end = log_bounds(consumer, place)
+        places = [TopicPartition(self.topic, partition) for partition in range(self._partitions)]
+        bounds = [log_bounds(consumer, place) for place in places]
+        for place, (first, end) in zip(places, bounds, strict=True):
             place.offset = end if self._newer else first
-            if end > place.offset:
-                ends[partition] = end
-            places.append(place)
         if self._since_ms is not None:
             instants = [TopicPartition(self.topic, place.partition, self._since_ms) for place in places]
-            places = consumer.offsets_for_times(instants, timeout=METADATA_TIMEOUT_S)
-            for place in places:
-                if place.offset < 0:
-                    ends.pop(place.partition, None)
+            for found in offsets_at(consumer, instants):
+                # Not OFFSET_END, which would leave out what comes until it is looked up.
+                places[found.partition].offset = bounds[found.partition][1] if found.offset < 0 else found.offset
+        ends = {place.partition: bounds[place.partition][1] for place in places}
+        ends = {partition: end for partition, end in ends.items() if places[partition].offset < end}
         consumer.assign(places)
         silence = Silence(self.topic)
         while ends or self._follow:

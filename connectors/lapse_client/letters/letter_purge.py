@@ -11,7 +11,7 @@ from typing import NamedTuple
 from confluent_kafka import KafkaException, TopicPartition
 
 from lapse_client.error import ConnectionFailed, LapseError
-from lapse_client.kafka.connection import Connection, log_bounds
+from lapse_client.kafka.connection import Connection, log_bounds, offsets_at
 from lapse_client.kafka.fault import LACKS_RIGHT
 from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
 from lapse_client.letters.dead_letter import DeadLetterReader
@@ -67,11 +67,12 @@ class LetterPurge:
         consumer = self._connection.consumer()
         try:
             partitions = range(self._connection.partitions(self.topic)[self.topic])
+            # The ends first: letters that are written meanwhile are too young to be deleted.
+            bounds = [log_bounds(consumer, TopicPartition(self.topic, partition)) for partition in partitions]
             instants = [TopicPartition(self.topic, partition, until_ms) for partition in partitions]
-            found = consumer.offsets_for_times(instants, timeout=METADATA_TIMEOUT_S)
             spans: list[Span] = []
-            for place in found:
-                begin, end = log_bounds(consumer, TopicPartition(self.topic, place.partition))
+            for place in offsets_at(consumer, instants):
+                begin, end = bounds[place.partition]
                 stop = end if place.offset < 0 else min(place.offset, end)
                 if stop > begin:
                     spans.append(Span(place.partition, begin, stop))

@@ -19,8 +19,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from lapse.protocol import topic as names
 from lapse_client.error import LapseError
-from lapse_client.kafka.connection import Connection, arrived, log_bounds
-from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
+from lapse_client.kafka.connection import Connection, arrived, log_bounds, offsets_at
 
 log = logging.getLogger("lapse_client")
 
@@ -190,7 +189,7 @@ class _Reader:
         self._consumer: Consumer = connection.consumer(isolation_level=isolation, enable_partition_eof=True)
         self._place = place
         instant = TopicPartition(place.topic, place.partition, first_ms)
-        (found,) = self._consumer.offsets_for_times([instant], timeout=METADATA_TIMEOUT_S)
+        (found,) = offsets_at(self._consumer, [instant])
         first, end = log_bounds(self._consumer, place)
         self.end = max(first, found.offset) if found.offset >= 0 else end
         self._consumer.assign([TopicPartition(place.topic, place.partition, self.end)])

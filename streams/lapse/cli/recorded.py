@@ -31,8 +31,7 @@ from lapse.simulation.recording import Recorded, Recording
 from lapse.simulation.replay import NotReplayable, ReplayedShard
 from lapse.simulation.serving import Serving, by_version
 from lapse_client.error import ConnectionFailed, LapseError
-from lapse_client.kafka.connection import Connection, log_bounds
-from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
+from lapse_client.kafka.connection import Connection, log_bounds, offsets_at
 from lapse_client.kafka.span import span
 from lapse_client.reading.instant import shown
 
@@ -83,7 +82,7 @@ def _begins(connection: Connection, topics: Mapping[str, int], since_ms: int | N
             begins[tp], ends[tp] = log_bounds(consumer, place)
         if since_ms is not None and places:
             instants = [TopicPartition(place.topic, place.partition, since_ms) for place in places]
-            for found in consumer.offsets_for_times(instants, timeout=METADATA_TIMEOUT_S):
+            for found in offsets_at(consumer, instants):
                 tp = TP(found.topic, found.partition)
                 begins[tp] = found.offset if found.offset >= 0 else ends[tp]
     except KafkaException as error:
