@@ -80,15 +80,17 @@ class Awakening:
         """
         self.check_loop()
         if timeout_s and self._patience is not None:
+            ended = self._arrivals.ended
             found = get()
-            if found or self._arrivals.ended:
+            if found or ended:
                 return found
             timeout_s = await asyncio.to_thread(self._patience, timeout_s)
         deadline = None if timeout_s is None else self._loop.time() + timeout_s
         while True:
             self._event.clear()
+            ended = self._arrivals.ended  # asked first: if the end comes meanwhile, `get` has to tell its error
             found = get()
-            if found or self._arrivals.ended:
+            if found or ended:
                 return found
             left = None if deadline is None else deadline - self._loop.time()
             if left is not None and left <= 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextvars import ContextVar
 from typing import Any, Final, TypeVar, cast
 
 from lapse_client.aio.client import AsyncClient, Awakening
@@ -19,6 +20,9 @@ _AT_ONCE: Final = 1_000
 """The greatest number of deliveries in a batch, unless the caller names another one."""
 
 T = TypeVar("T")
+
+_handling: ContextVar[asyncio.Task[Any] | None] = ContextVar("lapse_handling", default=None)
+"""The task of `run` that has called the present handler. Tasks that the handler begins inherit it."""
 
 
 class QueueSubscriber(AsyncClient[sync_subscriber.QueueSubscriber]):
@@ -51,11 +55,11 @@ class QueueSubscriber(AsyncClient[sync_subscriber.QueueSubscriber]):
     async def close(self) -> None:
         """Send acknowledgments, return all other messages, and wait for the answers.
 
-        Running handlers of `run` finish first. If a handler calls this method, `run` stops, and then closes. If it is
-        cancelled, it does not wait for handlers, and continues in a thread.
+        Running handlers of `run` finish first. If a handler calls this method, or a task that it has begun, `run`
+        stops, and then closes. If it is cancelled, it does not wait for handlers, and continues in a thread.
         """
         self._twin.stop()
-        if asyncio.current_task() in self._working:
+        if _handling.get() in self._working:
             return
         if working := [task for task in self._working if task is not None]:
             try:
@@ -97,6 +101,7 @@ class QueueSubscriber(AsyncClient[sync_subscriber.QueueSubscriber]):
             task = asyncio.current_task()
             assert task is not None
             self._working.add(task)
+            _handling.set(task)
             try:
                 async for delivery in self.messages():
                     try:

@@ -32,10 +32,9 @@ class CallQueue(task_queue.TaskQueue):
         """Run the task that a message names. A plain function runs in a thread."""
         if (call := self.parse_call(delivery)) is None:
             return
-        if inspect.iscoroutinefunction(call.func):
-            await call()
-        else:
-            await asyncio.to_thread(call)
+        done = call() if inspect.iscoroutinefunction(call.func) else await asyncio.to_thread(call)
+        if inspect.isawaitable(done):  # also of a plain function that returns one, such as a decorator's
+            await done
 
 
 class TaskQueue(CallQueue):

@@ -1,0 +1,87 @@
+"""What waits in asyncio, and what ends it (X3)."""
+
+import asyncio
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lapse.testing import Lapse
+from lapse_client import EntityDeleted, aio
+from lapse_client.aio.client import Awakening
+from lapse_client.delivery.arrivals import Arrivals
+
+pytestmark = pytest.mark.feature("X3")
+
+
+def test_an_error_that_comes_while_nothing_is_found_is_raised() -> None:
+    """The channel's thread may end the buffer at any instant."""
+    arrivals: Arrivals[int] = Arrivals()
+
+    def get() -> list[int]:
+        found = arrivals.take(1)
+        if not arrivals.ended:
+            arrivals.end(EntityDeleted("orders", "gone"))
+        return found
+
+    async def main() -> list[int]:
+        return await Awakening("it", arrivals).take(get, 20)
+
+    with pytest.raises(EntityDeleted):
+        asyncio.run(main())
+
+
+def test_a_task_of_a_handler_closes_its_subscriber(lapse: Lapse) -> None:
+    """As `asyncio.gather` begins one. The close must not wait for the handler that waits for it."""
+    lapse.queue("orders")
+
+    async def main() -> list[Any]:
+        found: list[Any] = []
+        async with aio.QueueSubscriber("orders", 2, connection=lapse.connection) as subscriber:
+
+            async def handle(delivery: aio.Delivery) -> None:
+                found.append(delivery.value)
+                await asyncio.gather(subscriber.close())
+
+            async with asyncio.timeout(30):
+                await subscriber.run(handle)
+        return found
+
+    with lapse.publisher() as publisher:
+        publisher.publish("orders", b"1")
+    lapse.settle()
+    assert asyncio.run(main()) == [b"1"]
+    assert lapse.depth("orders") == 0
+
+
+def logged(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a function, as decorators do that do not know of coroutines."""
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        return function(*arguments, **named)
+
+    return call
+
+
+def test_a_task_whose_decorator_is_a_plain_function_is_done_before_it_is_acknowledged(lapse: Lapse) -> None:
+    lapse.queue("emails")
+    done: list[int] = []
+
+    async def main() -> None:
+        async with aio.TaskQueue("emails", connection=lapse.connection) as tasks:
+
+            @tasks.task
+            @logged
+            async def send(number: int) -> None:
+                await asyncio.sleep(0)
+                done.append(number)
+                await tasks.close()
+
+            await send.submit(7)
+            async with asyncio.timeout(30):
+                await tasks.run()
+
+    asyncio.run(main())
+    assert done == [7]
