@@ -10,6 +10,8 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
+from confluent_kafka import KafkaException
+
 from lapse.core.error_code import ErrorCode
 from lapse.core.lifetime import NEVER
 from lapse.protocol import header, topic
@@ -214,7 +216,7 @@ class ReplyQueue:
         while True:
             try:
                 subscriber.run(self._take)
-            except LapseError as error:
+            except (LapseError, KafkaException) as error:
                 log.info("%s, the queue of replies, is gone: %s", self.name, error)
             with self._opening:
                 self._subscriber, self._gone = None, True
@@ -222,12 +224,12 @@ class ReplyQueue:
                     return
                 try:
                     self._subscriber = subscriber = self._subscribed()
-                except LapseError as error:
+                except (LapseError, KafkaException) as error:
                     log.warning("%s, the queue of replies, could not be created again: %s", self.name, error)
                     self._give_up(error)
                     return
 
-    def _give_up(self, error: LapseError) -> None:
+    def _give_up(self, error: BaseException) -> None:
         with self._lock:
             waiting = list(self._pending.values())
             self._pending.clear()

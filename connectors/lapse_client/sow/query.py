@@ -83,7 +83,7 @@ class SowQuery:
         """Send the query again to a shard after its take-over. Called by the channel's thread."""
         if self._over or shard.index not in self._running:
             return
-        for ident in [ident for ident, asked in self._ids.items() if asked is shard]:
+        for ident in [ident for ident, asked in list(self._ids.items()) if asked is shard]:
             del self._ids[ident]
             self._channel.ours.discard(ident.encode())
         self._send(shard)

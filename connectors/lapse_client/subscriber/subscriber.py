@@ -7,6 +7,7 @@ import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import ClassVar, Final
 
 from confluent_kafka import KafkaException, TopicPartition
@@ -361,12 +362,12 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
 
     def look_for(self, pattern: re.Pattern[str]) -> None:
         """Join new queues that match the regular expression (Q3)."""
-        try:
-            for name in self._connection.queues():
-                if pattern.fullmatch(name) and self.subscription.queues.may_join(name):
-                    self.subscription.queues.join(name, self._delivery_ends(name))
-        except (LapseError, KafkaException) as error:
-            log.info("could not look for further queues: %s", error)
+        found: list[str] = []
+        with _noted("could not look for further queues"):
+            found = [name for name in self._connection.queues() if pattern.fullmatch(name)]
+        for name in filter(self.subscription.queues.may_join, found):
+            with _noted(f"{name} cannot be joined yet"):  # the others can
+                self.subscription.queues.join(name, self._delivery_ends(name))
 
     def _delivery_ends(self, queue: str) -> list[TopicPartition]:
         """Return the present ends of a queue's deliveries, by a consumer of its own, because it may wait long."""
@@ -376,6 +377,15 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
             return [log_end(consumer, self._connection.deliveries(queue), partition) for partition in range(shards)]
         finally:
             consumer.close()
+
+
+@contextmanager
+def _noted(what: str) -> Iterator[None]:
+    """Log an error of the cluster instead of raising it."""
+    try:
+        yield
+    except (LapseError, KafkaException) as error:
+        log.info("%s: %s", what, error)
 
 
 def _watch_for_queues(

@@ -1,0 +1,62 @@
+"""What goes on beside a fault: the other queues of a subscription, and the other queries of a client (X3, S5)."""
+
+import re
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from lapse.protocol.command import Command
+from lapse.testing import Lapse
+from lapse_client import Connection, LapseError, QueueSubscriber
+from lapse_client.session.channel import Channel
+from lapse_client.sow.query import SowQuery
+
+
+@pytest.mark.feature("Q3", "X3")
+def test_a_queue_that_cannot_be_joined_keeps_no_other_from_it(lapse: Lapse, monkeypatch: pytest.MonkeyPatch) -> None:
+    lapse.queue("a")
+    joined: list[str] = []
+    with lapse.subscriber("a") as subscriber:
+
+        def ends(_: QueueSubscriber, queue: str) -> list[Any]:
+            if queue == "b":
+                raise LapseError("its deliveries may not be seen")
+            joined.append(queue)
+            return []
+
+        monkeypatch.setattr(QueueSubscriber, "_delivery_ends", ends)
+        monkeypatch.setattr(Connection, "queues", lambda _: ["a", "b", "c"])
+        subscriber.look_for(re.compile("[a-c]"))
+    assert joined == ["c"]
+
+
+@pytest.mark.feature("S5", "X3")
+def test_a_take_over_during_the_first_commands_of_a_query_ends_no_channel(lapse: Lapse) -> None:
+    lapse.sow("prices", partitions=2)
+    channel: Channel[Any] = Channel(lapse.connection, [("prices", 400)])
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    failures: list[BaseException] = []
+    try:
+        for _ in range(8):
+            query = SowQuery(channel, Command(command="sow"), 1.0)
+            over = threading.Event()
+
+            def take_over(query: SowQuery = query, over: threading.Event = over) -> None:
+                try:
+                    while not over.is_set():
+                        query.on_taken_over(channel.shards[0])
+                except RuntimeError as error:
+                    failures.append(error)
+
+            thread = threading.Thread(target=take_over)
+            thread.start()
+            query._ask(None)
+            over.set()
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+        channel.close()
+    assert not failures
