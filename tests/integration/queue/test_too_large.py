@@ -1,8 +1,11 @@
 """Messages that no topic of lapse takes, as a producer's compression let them in: others pass, no worker stops."""
 
 import os
+import time
+from itertools import islice
 
 import pytest
+from benchmarks.instruments.turns import longest
 
 from lapse.protocol import topic
 from support.kafka.created_topic import take_at_most
@@ -10,6 +13,8 @@ from support.kafka.log import until
 from support.processes.deployment import Deploy
 
 HUGE = b" " * 9_000_000
+LARGE, LARGE_BYTES = 60, 2_000_000
+LONGEST_MS = 50
 SQUEEZED = {"compression.type": "zstd", "message.max.bytes": 100_000_000}
 
 
@@ -93,3 +98,21 @@ def test_what_kafka_refuses_to_a_shard_stops_this_shard_only_until_it_is_mended(
     assert {one.value() for one in letters} == {b"early"}
     assert len({dict(one.headers() or ())["lapse-id"] for one in letters}) == len(own), "each once, as after crashes"
     assert f"{name}, partition 0: is taken over after all" in worker.text
+
+
+@pytest.mark.feature("C60", "D4")
+def test_many_large_messages_that_are_handed_out_together_leave_others_their_turns(deploy: Deploy) -> None:
+    """Each is copied twice for its delivery. All of them were in one turn of the loop."""
+    here = deploy({"large": {}, "other": {}}).apply()
+    turns_file, data = here.directory / "turns", str(here.directory / "data")
+    noted = ["-m", "benchmarks.instruments.turns", str(turns_file), "worker", "--config", str(here.config)]
+    here.run([*noted, "--data-dir", data, "--no-supervise"], fresh=True).wait_for_shards(2)
+    values = [bytes([number]) * LARGE_BYTES for number in range(LARGE)]
+    here.write("large", *values, **SQUEEZED)
+    until(lambda: here.depth("large")["available"] == LARGE, "all of them", 40)
+    since_s = time.time()
+    with here.subscriber("large", LARGE) as subscriber:
+        got = [delivery.value for delivery in islice(subscriber.messages(timeout=30), LARGE)]
+    assert got == values
+    longest_ms, _ = longest(turns_file, since_s, time.time())
+    assert 0 < longest_ms < LONGEST_MS, "of CPU, whatever else the processor does"

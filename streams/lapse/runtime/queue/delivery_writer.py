@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
 
@@ -21,6 +24,9 @@ _LEAST_PATIENCE_S: Final = 5.0
 """With less patience, a hiccup of the broker would end workers. So leases may be shorter than this, s."""
 
 _MOST_PATIENCE_S: Final = 30.0
+
+_TURN_BYTES: Final = 8 << 20
+"""From so many bytes on, others have their turn between two messages: each is copied twice (C60)."""
 
 
 def sendable_s(lease_ms: int) -> float:
@@ -77,10 +83,8 @@ class DeliveryWriter:
                 await self._forward(delivery, now_ms, step, write)
                 continue
             effects.must_arrive |= delivery.barrier
-            if delivery.until_ms and not delivery.barrier:
-                effects.leased.add(len(effects.after))
             if delivery.payload == "reference" and not delivery.barrier:
-                effects.after.append(self._by_reference(delivery))
+                _put(effects, delivery, self._by_reference(delivery))
             else:
                 await self._with_payloads(delivery, effects, now_ms, step)
 
@@ -92,9 +96,14 @@ class DeliveryWriter:
     async def _with_payloads(self, delivery: Delivery, effects: Effects, now_ms: int, step: Step) -> None:
         messages = delivery.messages
         records = await records_of(messages, self._payloads)
-        effects.after.append(self._output.deliveries(delivery, records))
         if isinstance(records, RowParts):
+            _put(effects, delivery, self._output.deliveries(delivery, records))
             return
+        for first, stop in _runs(records):
+            if first:
+                await asyncio.sleep(0)
+            part = replace(delivery, messages=messages.cut(first, stop)) if stop - first < len(records) else delivery
+            _put(effects, delivery, self._output.deliveries(part, records[first:stop]))
         lost = [offset for offset, one in zip(messages.offsets.tolist(), records, strict=True) if one is None]
         if lost:
             self._shard.remove_truncated(
@@ -107,3 +116,23 @@ class DeliveryWriter:
         records = list(await records_of(delivery.messages, self._payloads))
         if not await self._forwarding.hand_on(self._shard, delivery, records, now_ms, step, write):
             self._forwarding = None
+
+
+def _put(effects: Effects, delivery: Delivery, output: Output | Packed) -> None:
+    """Add the record of a delivery, or of a part of it, to a step's effects."""
+    if delivery.until_ms and not delivery.barrier:
+        effects.leased.add(len(effects.after))
+    effects.after.append(output)
+
+
+def _runs(records: Sequence[Any | None]) -> Iterator[tuple[int, int]]:
+    """Yield where records begin and end that are encoded in one turn of the loop: one, or some below a limit."""
+    first = size_bytes = 0
+    for at, record in enumerate(records):
+        if record is None or not record.value:
+            continue
+        size_bytes += len(record.value)
+        if size_bytes > _TURN_BYTES and at > first:
+            yield first, at
+            first, size_bytes = at, len(record.value)
+    yield first, len(records)
