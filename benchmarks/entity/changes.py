@@ -100,7 +100,8 @@ def run(bootstrap_servers: str, queues: int = 200, workers: int = 1, rate: int =
         measured("alter_busy", lambda: admin.alter_queue(busy[0], max_deliveries=50), trickles[1:])
 
         def apply() -> None:
-            first.apply(_tables([*idle, *busy, *several]))
+            altered = f"[queue.{busy[0]}]\nmax_deliveries = 50"  # the file would alter the busy queue back
+            first.apply("\n".join((altered, _tables([*idle, *busy[1:], *several]))))
             first.until(lambda: all(_served(worker, several) for worker in serving), every_s=0.1)
 
         measured("create_many", apply)
