@@ -45,6 +45,9 @@ class Shard:
         self.partition, self.shards = partition, shards
         self.retirement: Retirement | None = None
         self.messages = 0
+        self.unread = 0
+        self.owed = 0
+        """How many unread messages were in the log before the deletion was asked for."""
         self.used_ms = 0
         self.subscribed = False
         self.removed = 0
@@ -55,6 +58,11 @@ class Shard:
 
     def begin(self) -> None:
         self.agreement = Agreement("orders", self.partition, self.shards, self)
+
+    def take_in(self) -> None:
+        """Read the log up to its end."""
+        if not self.agreement.frozen:
+            self.messages, self.unread, self.owed = self.messages + self.unread, 0, 0
 
     def journal_retirement(self, retirement: Retirement | None, step: Step) -> None:
         self.retirement = retirement
@@ -100,15 +108,17 @@ class Cluster:
             self.shards[message.to].log.append(ShardMessage.decode(message.encode()))
         self.verdicts += step.verdicts
 
-    def listen(self, partition: int, lost: bool = False) -> bool:
-        """Have a shard take in its next message; False if there is none."""
+    def listen(self, partition: int, lost: bool = False, together: int = 1) -> bool:
+        """Have a shard take in its next messages in one step; False if there is none."""
         shard = self.shards[partition]
         if shard.agreement.stopped or shard.read == len(shard.log):
             return False
+        if shard.agreement.checking:
+            shard.take_in()  # its commands wait for that
         step = Step()
-        message = shard.log[shard.read]
-        shard.read += 1
-        shard.agreement.receive(message, self.now_ms, step)
+        for message in shard.log[shard.read : shard.read + together]:
+            shard.read += 1
+            shard.agreement.receive(message, self.now_ms, step)
         self._done(shard, step, lost)
         return True
 
@@ -125,6 +135,8 @@ class Cluster:
         step = Step()
         shard = self.shards[0]
         refused = shard.agreement.delete(Asker("c1"), force, self.now_ms, step)
+        for one in self.shards if refused is None else ():
+            one.owed = one.unread
         self._done(shard, step, lost)
         return "" if refused is None else refused.text
 
@@ -184,14 +196,27 @@ class Machine(RuleBasedStateMachine):
     def publish(self, number: int, count: int) -> None:
         self.cluster.publish(self.which(number), count)
 
+    @rule(number=st.integers(0, 3), count=st.integers(1, 3))
+    def publish_unread(self, number: int, count: int) -> None:
+        self.cluster.shards[self.which(number)].unread += count
+
+    @rule(number=st.integers(0, 3))
+    def take_in(self, number: int) -> None:
+        self.cluster.shards[self.which(number)].take_in()
+
     @rule(number=st.integers(0, 3))
     def settle_all(self, number: int) -> None:
         self.cluster.shards[self.which(number)].messages = 0
 
-    @rule(number=st.integers(0, 3), lost=st.sampled_from([False, False, False, True]), times=st.integers(1, 3))
-    def listen(self, number: int, lost: bool, times: int) -> None:
+    @rule(
+        number=st.integers(0, 3),
+        lost=st.sampled_from([False, False, False, True]),
+        times=st.integers(1, 3),
+        together=st.integers(1, 3),
+    )
+    def listen(self, number: int, lost: bool, times: int, together: int) -> None:
         for _ in range(times):
-            self.cluster.listen(self.which(number), lost)
+            self.cluster.listen(self.which(number), lost, together)
 
     @rule(number=st.integers(0, 3), again=st.integers(0, 3))
     def hear_again(self, number: int, again: int) -> None:
@@ -221,6 +246,8 @@ class Machine(RuleBasedStateMachine):
                 assert all(shard.agreement.frozen for shard in shards), self.cluster.phases
             for shard in shards:
                 assert not shard.removed or self.forced or shard.retirement.cause is Cause.IDLE
+                if shard.agreement.retired and shard.retirement.cause is Cause.DELETE and not self.forced:
+                    assert not shard.owed, "messages that were there when the deletion was asked for"
 
     def teardown(self) -> None:
         """When nobody crashes any more, all have ended or all go on."""
@@ -417,3 +444,21 @@ def test_what_no_shard_of_the_entity_says_is_not_answered() -> None:
         said = ShardMessage(kind=ShardMessageKind.REPORT, id=9, sender=sender, to=0, report=Report(willing=True))
         shard.agreement.receive(said, 1_000, step)
     assert not step.shard_messages, "the broker has no such partition, so the write would end the worker"
+
+
+@pytest.mark.feature("C1", "L11")
+@pytest.mark.parametrize(("reads_question_again", "together"), [(False, 1), (True, 1), (True, 2)])
+def test_a_new_owner_reads_its_log_before_it_reports_though_the_old_one_was_about_to(
+    reads_question_again: bool, together: int
+) -> None:
+    cluster = Cluster(1)
+    (shard,) = cluster.shards
+    shard.unread = 1
+    cluster.delete(False)
+    cluster.listen(0)  # the question; the shard begins to read on
+    cluster.crash(0)
+    shard.read -= reads_question_again
+    while cluster.listen(0, together=together):
+        pass
+    assert (shard.messages, cluster.phases) == (1, [None])
+    assert cluster.verdicts[0].refusal is not None

@@ -1,10 +1,11 @@
 """Agreement: the shards of an entity agree to end it, in two steps (C4, Q18).
 
 The first shard, that of partition 0, asks all shards, itself included. Each reads on to the ends that its logs had,
-examines its messages, and reports. A willing shard durably becomes prepared: it takes in and delivers nothing until it
-knows the decision. If all are willing, the first shard journals RETIRED, which is the decision. Otherwise it deletes
-its entry, and all go on. A prepared shard reports again until it gets the decision, so no crash leaves one behind. If
-the first shard has no entry for its report, the decision was against the end.
+examines its messages, and reports. A new owner reads on anew before it reports. A willing shard durably becomes
+prepared: it takes in and delivers nothing until it knows the decision. If all are willing, the first shard journals
+RETIRED, which is the decision. Otherwise it deletes its entry, and all go on. A prepared shard reports again until it
+gets the decision, so no crash leaves one behind. If the first shard has no entry for its report, the decision was
+against the end.
 
 A retired shard removes its remaining messages, answers for a while that the entity is deleted, reports that it is gone,
 and is stopped. From then on it writes nothing, so the topics can be removed.
@@ -248,14 +249,23 @@ class Agreement(Generic[S]):
         if now is not None and now.id == message.id and self._partition in now.reports:
             self._send_message(ShardMessageKind.REPORT, 0, now, step, now.reports[self._partition])
         else:  # a forced deletion reads on, too, because records of a transfer prevent it (C77)
-            self.checking = True
-            check = replace(message, kind=ShardMessageKind.CHECK, sender=self._partition, to=self._partition)
-            step.shard_messages.append(check)
+            self._begin_check(message, step)
+
+    def _begin_check(self, message: ShardMessage, step: S) -> None:
+        """Read the logs up to the ends that they have now; a message to this shard itself comes behind them."""
+        self.checking = True
+        check = replace(message, kind=ShardMessageKind.CHECK, sender=self._partition, to=self._partition)
+        step.shard_messages.append(check)
 
     def _check_and_report(self, message: ShardMessage, now_ms: int, step: S) -> None:
-        self.checking = False
+        if any(one.kind is ShardMessageKind.CHECK for one in step.shard_messages):
+            return  # an earlier epoch wrote this one: the shard's own is not sent yet
+        asked, self.checking = self.checking, False
         now = self._retirable.retirement
         if now is not None and (now.phase is Phase.RETIRED or now.id > message.id):
+            return
+        if not asked:  # an earlier epoch wrote it, and did not read on
+            self._begin_check(message, step)
             return
         report = self._retirable.report(message.cause, message.force, now_ms)
         if self._partition == 0:
