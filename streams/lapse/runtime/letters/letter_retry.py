@@ -29,7 +29,7 @@ class LetterRetry(Generic[LetterKey]):
 
     Args:
         shard: the shard, for messages.
-        letter: makes a letter; returns None if its message is gone.
+        letter: makes a letter; returns None if its message is gone, or the entity writes no letters any more (D1).
         left: keys of letters that an earlier epoch left.
     """
 
@@ -75,7 +75,7 @@ class LetterRetry(Generic[LetterKey]):
         return self._why.get(letter_key, self._of_all)
 
     def safe(self) -> list[LetterKey]:
-        """Return the keys of letters that were written, once."""
+        """Return the keys of letters that were written, or are not needed, once."""
         safe, self._safe = self._safe, []
         return safe
 
@@ -96,10 +96,7 @@ class LetterRetry(Generic[LetterKey]):
                     self._why[letter_key] = f"the letter cannot be made: {error}"
                     self._put_off(letter_key)
                     continue
-                if letter is None:
-                    self._forget(letter_key)
-                    continue
-                refusal = (await write([letter])).get(0)
+                refusal = None if letter is None else (await write([letter])).get(0)
                 if refusal is not None:
                     self._why[letter_key] = refusal.why
                 self._of_all = refusal.why if refusal is not None and refusal.of_topic else ""

@@ -110,7 +110,7 @@ class QueueLetters:
             yield from zip(source_offsets, (by_index[at] for at in sorted(by_index)), strict=True)
 
     async def pending_letter(self, source_offset: tuple[int, int]) -> Packed | None:
-        """Return the letter of a dying message, to be tried again; None if it is no longer pending."""
+        """Return the letter of a dying message, to be tried again; None if it is gone, or no letters are written."""
         state = self._shard.state
         dying = state.pending.get(source_offset)
         if dying is None or not self._shard.settings.dead_letter_topic:

@@ -1,5 +1,6 @@
 """A queue shard's machine, without a broker: commands that wait for payloads keep their place in time (C1, C2, C40)."""
 
+import asyncio
 import json
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -188,6 +189,30 @@ def test_a_refused_letter_keeps_its_message_dying_while_the_others_leave_until_t
     journal |= effects.journal
     kept = {key: value for key, value in journal.items() if value is not None}
     assert list(restore(kept.items()).state.pending) == [(0, 3)]
+
+
+@pytest.mark.feature("C27", "C48", "D1")
+def test_a_refused_letter_is_given_up_once_the_queue_writes_none_any_more() -> None:
+    """A barrier behind it, and the queue's end, would wait for ever."""
+    one = machine(1, Leasing.SUBLET)
+    command(one, 1_001, "expire", bookmarks=["orders:0:0"])
+    journal = finish(one, Letters(1)).journal
+    settings = QueueSettings(name="orders")
+    again = QueueMachine(
+        settings, restore(one for one in journal if one[1]), 2, Payloads(), QueueOutput("orders", 0, 2, "", 1), "orders"
+    )
+    again.take_over(2_000)
+
+    async def woken() -> None:
+        news = asyncio.Event()
+        again.retry.start(Letters(), news.set)
+        await asyncio.wait_for(news.wait(), 30)
+        again.retry.stop()
+
+    assert again.gauges()["dying"] == 1
+    asyncio.run(woken())
+    effects = finish(again)
+    assert (told(effects), again.gauges()["dying"]) == ([("expired", ["orders:0:0"])], 0)
 
 
 @pytest.mark.feature("Q15", "L11", "C21")

@@ -73,12 +73,14 @@ class PendingLetters:
         return source_offsets
 
     def letter_written(self, source: int, offset: int, step: Step) -> None:
-        """Drop a kept message, because its letter is safe. Do nothing if it was dropped before."""
+        """Drop a kept message, because its letter is safe, or not wanted. Do nothing if it was dropped before."""
         dying = self._state.pending.get((source, offset))
         if dying is None:
             return
         of = self._state.sources[source]
-        step.events.append(dying.removal(of.topic, of.partition, offset).event())
+        removal = dying.removal(of.topic, of.partition, offset)
+        removal.letter = bool(self._decisions.settings.dead_letter_topic)
+        step.events.append(removal.event())
         self._decisions.apply_change(
             Change(route(Trigger.WRITE_LETTER).row(State.PENDING).changes[0], source=source, offset=offset), step
         )
