@@ -234,6 +234,9 @@ class AtomicWork:
             self._hold(transaction.deliveries)
         except BaseException:
             self._abort(producer)
+            if failures and self._producer is producer:  # its next transaction would fail: the sequence has a gap
+                self._producer = None
+                producer.close()
             raise
         self._decide(producer)
 

@@ -12,6 +12,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists none of its names in __all__
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 import support.consumers.atomic
 import support.consumers.dying
@@ -29,6 +36,8 @@ QUEUES = {
     "unsure": {},
     "interrupted": {},
     "quick": {"lease_period": "2s"},
+    "large": {"max_deliveries": 1},
+    "small": {},
     "once": {"semantics": "at-most-once"},
     "shipments": {},
     "many5000": {},
@@ -179,6 +188,26 @@ def test_what_comes_back_by_a_rewind_is_worked_on_anew(served: Deployment) -> No
         assert (again.bookmark.generation, again.delivery_count) == (1, 2)
         ship(again, shipments, b"r second")
     assert of(served, b"r") == [b"r first", b"r second"]
+
+
+def test_an_output_that_kafka_refuses_fails_only_its_own_transaction(served: Deployment) -> None:
+    served.write("large", "a", "b", "c", "d")
+    outputs = ConfigResource(ResourceType.TOPIC, served.name("small"))
+    outputs.add_incremental_config(
+        ConfigEntry("max.message.bytes", "2000", incremental_operation=AlterConfigOpType.SET)
+    )
+    admin = AdminClient({"bootstrap.servers": served.servers})
+    for done in admin.incremental_alter_configs([outputs]).values():
+        done.result(30)
+    with served.subscriber("large", 1) as subscriber:
+        for size in (5, 5_000, 5, 5):
+            delivery = subscriber.receive(20)
+            if size > 2_000:
+                with pytest.raises(TransactionFailed, match="MSG_SIZE_TOO_LARGE"):
+                    ship(delivery, served.name("small"), b"x" * size)
+            else:
+                ship(delivery, served.name("small"), b"x" * size)
+    until(lambda: served.depth("large")["depth"] == 0, "each was delivered once")
 
 
 def test_what_has_no_lease_has_no_transaction(served: Deployment) -> None:
