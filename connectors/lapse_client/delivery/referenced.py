@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
+import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +23,8 @@ from lapse_client.kafka.connection import Connection
 from lapse_client.session.shard import Shard
 from lapse_client.subscriber.settler import Settler
 
+log = logging.getLogger("lapse_client")
+
 _AT_ONCE: Final = 500
 """How many records are read at once. The fewer objects there are at a time, the faster they are made."""
 
@@ -28,6 +32,9 @@ _TOGETHER: Final = 2_000
 """How many records are passed on together, so that the application need not take them in small batches."""
 
 _POLL_S: Final = 0.2
+_SHORT_S: Final = 5.0
+"""How long to wait for records behind the end of the log, in seconds. The topic may have been created again."""
+
 _SKIP: Final = 2_000
 """The longest gap in the log that is read through, in offsets. For a longer one, or a step back, a seek is cheaper."""
 
@@ -61,7 +68,9 @@ class Referenced:
     def read(cls, shard: Shard, message: Message, fields: dict[str, bytes], generation: int) -> Referenced:
         """Decode a record of kind `reference`."""
         messages, lease = reference.decode(message.value() or b""), fields.get(header.LEASE_UNTIL_MS)
-        return cls(shard, messages, lease, fields[header.EPOCH], generation, landed_ms(message, fields))
+        found = cls(shard, messages, lease, fields[header.EPOCH], generation, landed_ms(message, fields))
+        float(found.lease_ends_ms)  # raises a ValueError for a lease that is no number
+        return found
 
 
 class RecordReader:
@@ -116,8 +125,10 @@ class RecordReader:
             while (referenced := self._waiting.get()) is not None and not self._stopping.is_set():
                 self._read(referenced)
                 self._done += 1
-        except (KafkaException, LapseError, ValueError) as error:
+        except Exception as error:  # else the subscription would wait for records that nobody reads
             self._failed(error)
+            if not isinstance(error, KafkaException | LapseError | ValueError):
+                raise
         finally:
             for place in self._places.values():
                 place.consumer.close()
@@ -174,6 +185,7 @@ class LogPlace:
         self._partition = partition
         self._stopping = stopping
         self._next = -1
+        self._is_at_end = False
         self._fetched: list[Message] = []
         self._at = 0
         """Index of the first fetched record that no range has used yet."""
@@ -185,9 +197,15 @@ class LogPlace:
             self._fetched, self._at = [], 0
             self.consumer.assign([TopicPartition(self._topic, self._partition, covered.first)])
             self._next = covered.first
+            self._is_at_end = False
         found: list[Message] = []
+        give_up = time.monotonic() + _SHORT_S
         while self._next <= covered.last and not self._stopping.is_set():
             if self._at == len(self._fetched) and not self._fetch(covered.last):
+                if self._is_at_end and time.monotonic() >= give_up:
+                    log.warning("%s is not there: it comes again when its leases end", some)
+                    self._next = -1
+                    break
                 continue
             first = bisect_left(self._fetched, covered.first, self._at, key=_message_offset)
             stop = bisect_right(self._fetched, covered.last, first, key=_message_offset)
@@ -207,9 +225,11 @@ class LogPlace:
             error = message.error()
             if error is None:
                 fetched.append(message)
+                self._is_at_end = False
             elif error.code() == KafkaError._PARTITION_EOF:
                 if not fetched and (message.offset() or 0) > last:
                     self._next = last + 1
+                self._is_at_end = True
             elif error.fatal() or error.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._UNKNOWN_TOPIC):
                 raise LapseError(
                     f"{self._topic} cannot be read: {error}. Deliveries by reference need the right to read the "

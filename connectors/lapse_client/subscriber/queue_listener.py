@@ -126,7 +126,7 @@ class QueueListener(Listener[Lot | Referenced | None]):
             return SingleLot(self._settler, shard, message, fields)
         except packed_delivery.UnknownVersion as error:
             raise LapseError(f"{shard.entity}: {error}") from error
-        except (ValueError, KeyError) as error:
+        except (ValueError, KeyError, AttributeError, TypeError) as error:  # the last two: a header without a value
             where = f"{message.topic()}:{message.partition()}:{message.offset()}"
             log.warning("%s is dropped, what it hands out comes again when the leases end: %s", where, error)
             return None

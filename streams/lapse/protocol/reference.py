@@ -15,6 +15,10 @@ KIND: Final = b"reference"
 """The value of `lapse-kind` on a delivery by reference."""
 
 
+_MOST: Final = (1 << 31) - 1
+"""The most messages of a range. No subscription has a greater backlog."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reference:
     """Messages of one partition that are handed to a subscription.
@@ -66,6 +70,10 @@ def decode(data: bytes) -> Reference:
     ranges = tuple(
         BookmarkRange(topic, partition, one["first"], one["last"], one["delivery_count"]) for one in record["ranges"]
     )
+    if any(not 0 <= some.first <= some.last < some.first + _MOST for some in ranges):
+        raise codec.CodecError("reference record: a range that ends before it begins, or has too many messages")
+    if packed and len(packed) != 8 * sum(map(len, ranges)):
+        raise codec.CodecError(f"reference record: {len(packed) // 8} deadlines, not one for each message")
     return Reference(topic, partition, ranges, struct.unpack(f"<{len(packed) // 8}q", packed))
 
 

@@ -1,0 +1,66 @@
+"""Records on a deliveries topic that no worker wrote, or that are damaged: the subscription goes on (X7)."""
+
+from typing import Any
+
+import pytest
+
+from lapse.core.lifetime import NEVER
+from lapse.protocol import codec, packed_delivery, topic
+from lapse.testing import Lapse
+from lapse_client.delivery import referenced
+
+pytestmark = pytest.mark.feature("X7", "X3", "D4")
+
+
+def packed(**changes: Any) -> bytes:
+    column = packed_delivery.column
+    columns = {"offsets": column("q", [0, 1]), "stamps": column("q", [0, 0]), "counts": column("I", [1, 1])} | changes
+    return packed_delivery.encode("orders", 0, *columns.values(), values=[b"x", b"y"])
+
+
+def reference(ranges: list[tuple[int, int, int]], deadlines_ms: bytes = b"") -> bytes:
+    facts = [{"first": first, "last": last, "delivery_count": count} for first, last, count in ranges]
+    named = {"topic": "orders", "partition": 0, "ranges": facts, "deadlines_ms": deadlines_ms}
+    return codec.encode("reference", named)
+
+
+DAMAGED: dict[str, tuple[str, bytes, dict[str, bytes | None]]] = {
+    "a delivery without a bookmark": ("packed", b"", {"lapse-kind": b"delivery", "lapse-bookmark": None}),
+    "a count that is no number": ("packed", b"", {"lapse-kind": b"delivery", "lapse-delivery-count": b"one"}),
+    "a lease that is no number": ("packed", packed(), {"lapse-kind": b"packed", "lapse-lease-until-ms": b"soon"}),
+    "too few bytes": ("packed", packed()[:-1], {"lapse-kind": b"packed"}),
+    "no bytes": ("packed", b"", {"lapse-kind": b"packed"}),
+    "an answer without bytes": ("packed", b"", {"lapse-kind": b"answer"}),
+    "a reference without a lease that is a number": (
+        "reference",
+        reference([(0, 0, 1)]),
+        {"lapse-kind": b"reference", "lapse-lease-until-ms": b"soon"},
+    ),
+    "fewer deadlines than messages": (
+        "reference",
+        reference([(0, 0, 1), (1, 1, 1)], NEVER.to_bytes(8, "little")),
+        {"lapse-kind": b"reference"},
+    ),
+    "a range that ends before it begins": ("reference", reference([(5, 2, 1)]), {"lapse-kind": b"reference"}),
+    "records that are not there": ("reference", reference([(7, 9, 1)]), {"lapse-kind": b"reference"}),
+    "a range without end": ("reference", reference([(0, (1 << 63) - 1, 1)]), {"lapse-kind": b"reference"}),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGED)
+def test_a_damaged_record_is_dropped_and_the_next_message_comes(
+    lapse: Lapse, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(referenced, "_SHORT_S", 0.1)
+    payload, value, headers = DAMAGED[what]
+    lapse.queue("orders")
+    with lapse.publisher() as publisher, lapse.subscriber("orders", 5, payload=payload) as subscriber:
+        named = {"lapse-subscription": subscriber.name.encode(), "lapse-epoch": b"1", **headers}
+        lapse.connection.producer().produce(
+            topic.deliveries("orders"), value, b"key", partition=0, headers=[*named.items()]
+        )
+        lapse.settle()
+        publisher.publish("orders", b"1")
+        delivery = subscriber.receive(10)
+        assert delivery is not None
+        assert delivery.value == b"1"
