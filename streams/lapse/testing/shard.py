@@ -151,6 +151,8 @@ class MemoryShard:
             first, log = self._inbox.received[tp], self._cluster.log(*tp)
             if first < len(log):
                 self._inbox.receive(tp, log[first:])
+                if tp != self._inbox.commands:
+                    self.machine.note_received(*tp)
                 brought = True
         return brought
 

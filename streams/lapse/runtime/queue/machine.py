@@ -89,8 +89,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self.delivery_patience_s = patience_s(settings.lease_ms)
         self.delivery_sendable_s = sendable_s(settings.lease_ms)
         self._journal = QueueJournal(restored.state, epoch, restored)
-        self._epoch = epoch
-        self._replaced = False
+        self._epoch, self._replaced = epoch, False
         self._payloads = payloads
         self._output = output
         self._commands = QueueCommands(shard, publish_target, self.retry.why)
@@ -175,6 +174,10 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self._flight.has_arrivals |= bool(taken)
         self.figures.counts["arrived"] += taken
         return taken
+
+    def note_received(self, topic: str, partition: int) -> None:
+        """Note records that have come. If there is no room for them, that alone is use of the queue (Q18)."""
+        self._flight.has_arrivals |= not self.room_for(topic, partition)
 
     def note_take(self, ends: Mapping[TP, int]) -> None:
         """See `QueueStepInFlight.note_take`."""
@@ -424,10 +427,8 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         effects.instants = flight.instants | ({} if self.unfinished is None else {"unfinished": self.unfinished})
         effects.stands_alone = flight.stands_alone or self.unfinished is not None
         self.figures.queue_step(step)
-        self._begin_next()
-
-    def _begin_next(self) -> None:
-        """Begin the next step's journal with the state before any message of that step."""
+        # The next step's journal begins with the state before any message of that step.
+        self._flight.has_arrivals |= flight.has_arrivals
         if self._replaced and self._payloads.gone:
             # Not in the step that closed the old topics: its letters must not look for their records either.
             self._payloads.gone = ()

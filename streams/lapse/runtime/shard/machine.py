@@ -46,7 +46,6 @@ S = TypeVar("S", bound=Step[Any, Any, Any])
 F = TypeVar("F", bound=StepInFlight[Any])
 """The kind of its step in flight."""
 
-
 _QUESTIONS: Final = frozenset(
     {"heartbeat", "depth", "sow", "subscriptions", "subscribe", "unsubscribe"}
     | {"sow_and_subscribe", "delta_subscribe", "sow_and_delta_subscribe"}
@@ -55,9 +54,7 @@ _QUESTIONS: Final = frozenset(
 
 
 class ShardMachine(ABC, Generic[C, S, F]):
-    """One shard's state machine, with records as inputs and outputs.
-
-    Inputs collect into a step, and `finish` ends the step.
+    """One shard's state machine, with records as inputs and outputs. Inputs collect into a step; `finish` ends it.
 
     Args:
         shard: the core's state machine.
@@ -378,6 +375,9 @@ class ShardMachine(ABC, Generic[C, S, F]):
     def waits_for_arrivals(self, at_ms: int) -> bool:
         """Return whether a scheduled message is due by `at_ms` that must come behind earlier arrivals (C76)."""
         return False
+
+    def note_received(self, topic: str, partition: int) -> None:  # a SOW topic has room for all
+        """Note that records of an underlying topic have come, which may have to wait."""
 
     def note_take(self, ends: Mapping[TP, int]) -> None:  # not needed by SOW topics, which are not replayed
         """Note up to which offsets messages of several partitions were taken in together (X10)."""

@@ -131,8 +131,7 @@ class Runner:
         self._to_deliver = False
         """Whether the last delivery left something to hand out."""
         self._ahead = WorkAhead()
-        self._store = store
-        self._turns = turns
+        self._store, self._turns = store, turns
 
     async def start(self) -> None:
         """Make the epoch's beginning durable, and start the task."""
@@ -202,6 +201,7 @@ class Runner:
                 self._removed.note_gap(tp, expected, first)
             self._inbox.receive(tp, records)
             if tp != self._inbox.commands:
+                self.machine.note_received(*tp)
                 self._timeline.note_arrival(records[-1].timestamp)
 
     @property

@@ -66,3 +66,45 @@ def test_the_messages_of_a_deleted_queue_leave_in_parts_whatever_comes() -> None
         finish(one, letters)
         parts.append(len(letters.taken) - before)
     assert parts == [4_096, 4_096, 10_000 - 2 * 4_096]
+
+
+def temporary(**more) -> QueueMachine:
+    settings = QueueSettings(name="orders", idle_ms=300_000, **more)
+    one = QueueMachine(settings, restore([]), 1, Payloads(), QueueOutput("orders", 0, 1, "dlq.orders", 1), "orders")
+    one.take_over(1_000)
+    finish(one)
+    return one
+
+
+@pytest.mark.feature("Q18", "C39", "Q13")
+@pytest.mark.parametrize("late", [False, True])
+def test_a_publish_beyond_the_target_depth_is_use_of_the_queue(late: bool) -> None:
+    one = temporary(target_depth=1)
+    one.note_received("orders", 0)
+    assert one.arrive("orders", 0, [Record(0), Record(1)]) == 1
+    one.deliver(2_000)
+    finish(one)
+    if late:  # it comes when the step has handed out already
+        one.deliver(9_000)
+    one.note_received("orders", 0)
+    if late:
+        finish(one)
+    one.deliver(9_000)
+    assert one.shard.activity.last_ms == 9_000
+
+
+@pytest.mark.feature("Q18", "C39")
+def test_a_publish_vetoes_the_end_that_an_idle_shard_has_agreed_to() -> None:
+    """The shard takes in nothing then. Without the veto the message would be lost with the queue's topics."""
+    one = temporary(partition=1, shards=2)
+    told = {"kind": "ask", "id": 301_000, "sender": 0, "to": 1, "cause": "idle", "force": False, "report": None}
+    one.command(Record(timestamp=301_000, key=SHARD_MESSAGE_KEY, value=json.dumps(told).encode()))
+    (check,) = finish(one).after
+    one.command(Record(timestamp=301_001, key=SHARD_MESSAGE_KEY, value=check.value))
+    (report,) = finish(one).after
+    assert json.loads(report.value)["report"]["willing"]
+    assert one.room() == 0
+    one.note_received("orders", 0)
+    one.deliver(301_002)
+    (veto,) = finish(one).after
+    assert not json.loads(veto.value)["report"]["willing"]
