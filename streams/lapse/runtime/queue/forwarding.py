@@ -35,8 +35,12 @@ _REPLACED: Final = NAMES | {
     header.TRANSFER_COUNTS,
     header.REDRIVE_QUEUE,
     header.MESSAGE_ID,
+    *header.ORIGIN_NAMES,
 }
-"""Headers that are not passed on. For example, the target would skip a record that is redriven for the source alone."""
+"""Headers that are not passed on. For example, the target would skip a record that is redriven for the source alone.
+
+A SOW topic over the target would take a forwarded record with an origin for the old update, and ignore it (S10).
+"""
 
 _GIVEN_BY_LAPSE: Final = (FORWARDED, REDRIVEN)
 
