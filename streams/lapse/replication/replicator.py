@@ -171,15 +171,15 @@ class Replicator:
         finally:
             consumer.close()
 
-    def _breadths(self, upstream: AdminClient, downstream: AdminClient) -> dict[str, bool]:
-        """Return for each compacted topic whether the underlying topic downstream has as many partitions.
+    def _breadths(self, upstream: AdminClient, downstream: AdminClient) -> dict[str, tuple[int, int]]:
+        """Return for each compacted topic its number of partitions, and that of the underlying topic downstream.
 
         Raises:
             LinkError: a topic is missing, or we may not see it.
         """
         above = upstream.list_topics(timeout=_PATIENCE_S).topics
         below = downstream.list_topics(timeout=_PATIENCE_S).topics
-        same: dict[str, bool] = {}
+        breadths: dict[str, tuple[int, int]] = {}
         for name, underlying in self._link.topics.items():
             compacted = names.sow(name)
             if compacted not in above:
@@ -194,8 +194,8 @@ class Replicator:
                     f"{self._link.downstream} has no topic {underlying}; run `lapse apply` there, "
                     f"or name its underlying topic: --topic {name}=TOPIC"
                 )
-            same[compacted] = len(above[compacted].partitions) == len(below[underlying].partitions)
-        return same
+            breadths[compacted] = len(above[compacted].partitions), len(below[underlying].partitions)
+        return breadths
 
     def _topic_ids(self, upstream: AdminClient, downstream: AdminClient) -> dict[str, str]:
         """Return, by compacted topic, its id and the id of the downstream topic, since names may be reused."""
@@ -257,14 +257,14 @@ class Work:
         translation: Translation,
         reached: Progress,
         link: Link,
-        same_breadth: dict[str, bool],
+        breadths: dict[str, tuple[int, int]],
     ) -> None:
         self._consumer = consumer
         self._producer = producer
         self._translation = translation
         self._reached = reached
         self._targets = {names.sow(name): underlying for name, underlying in link.topics.items()}
-        self._same_breadth = same_breadth
+        self._same_breadth = {topic: above == below for topic, (above, below) in breadths.items()}
         self._clock = WorkerClock()
 
     def open(self) -> bool:

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,11 +12,17 @@ from typing import NamedTuple
 
 import orjson
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 import support.workers.skewed
 from lapse.embedded import EmbeddedKafka
+from lapse.protocol import topic as names
+from lapse.replication import replicator
+from lapse.replication.link import Link
+from lapse.replication.replicator import Replicator
+from lapse.replication.translation import TIMESTAMP_MS
 from lapse_client import Connection, Publisher, SowClient
 from lapse_client.sow.record import SowRecord
 from support.flow.sow_state import size
@@ -324,3 +331,38 @@ def test_after_hours_apart_only_the_latest_of_every_key_is_left_to_be_read(sides
         key: (one.expires_at_ms, one.timestamp_ms) for key, one in above.records().items()
     }
     assert below.written() - written < 200, "what was replaced was not brought"
+
+
+@pytest.mark.feature("S10", "C81")
+@pytest.mark.slow
+def test_partitions_are_added_upstream_where_the_downstream_has_another_number_of_them(
+    kafka: str, other_kafka: str, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicator, "_LOOK_S", 0.2)
+    name = unique("prices")
+    above, below = (AdminClient({"bootstrap.servers": one}) for one in (kafka, other_kafka))
+    create(above, NewTopic(names.sow(name), 1, 1))
+    create(below, NewTopic(name, 3, 1))
+    link = Link.model_validate({"from": kafka, "to": other_kafka, "topics": [name]})
+    replica = Replicator(link)
+    running = threading.Thread(target=replica.run)
+    tail = Tail(other_kafka, name)
+    producer = Producer({"bootstrap.servers": kafka})
+    stamped = {"headers": {TIMESTAMP_MS: b"1000"}}
+    running.start()
+    try:
+        producer.produce(names.sow(name), b"{}", b"first", partition=0, **stamped)
+        producer.flush(30)
+        tail.wait(1, 60)
+        for future in above.create_partitions([NewPartitions(names.sow(name), 2)]).values():
+            future.result()
+        until(
+            lambda: len(producer.list_topics(names.sow(name)).topics[names.sow(name)].partitions) == 2, "2 partitions"
+        )
+        producer.produce(names.sow(name), b"{}", b"second", partition=1, **stamped)
+        producer.flush(30)
+        assert [record.key() for record in tail.wait(2, 60)] == [b"first", b"second"]
+    finally:
+        replica.stop()
+        running.join(60)
+        tail.close()
