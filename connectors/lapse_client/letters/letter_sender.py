@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from lapse_client.error import PublishFailed
+from lapse_client.error import LapseError, PublishFailed
 from lapse_client.kafka.connection import Connection
 from lapse_client.kafka.fault import LACKS_RIGHT, PURGED
 from lapse_client.kafka.produced import produce
@@ -26,6 +26,9 @@ _OPTIONS: Final = {
     "transaction.timeout.ms": int(_FLUSH_S * 1000),
     "message.max.bytes": 1_000_000_000,  # the topic's own limit decides
 }
+_OVERTAKEN: Final = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
+"""Errors that say that another redrive has begun."""
+
 _OF_THE_LETTER: Final = frozenset(
     {
         KafkaError.MSG_SIZE_TOO_LARGE,
@@ -78,20 +81,34 @@ class LetterSender:
         """
         if not lines:
             return 0
-        failures = self._commit(lines)
+        try:
+            failures = self._commit(lines)
+        except PublishFailed:
+            raise  # each line was told why
+        except (KafkaException, LapseError) as error:
+            self._tell(lines, f"not sent: {error.args[0]}")
+            raise
         if not failures:
-            for line in lines:
-                self._sent(line, "")
+            self._tell(lines, "")
             self.queues.settle(line.letter for line in lines)
             return len(lines)
         del self._producer  # its next transaction would fail, because this one left a gap in the sequence numbers
         self._producer = self._opened()
         if len(lines) > 1:
             half = len(lines) // 2
-            return self.send(lines[:half]) + self.send(lines[half:])
+            try:
+                sent = self.send(lines[:half])
+            except (KafkaException, LapseError) as error:
+                self._tell(lines[half:], f"not sent, for others could not be: {error.args[0]}")
+                raise
+            return sent + self.send(lines[half:])
         self._sent(lines[0], str(failures[0][1]))
         self.untaken += failures
         return 0
+
+    def _tell(self, lines: Sequence[Line], text: str) -> None:
+        for line in lines:
+            self._sent(line, text)
 
     def _opened(self) -> Producer:
         producer = self._connection.producer(**_OPTIONS)
@@ -123,7 +140,7 @@ class LetterSender:
                 key, value = self._redriven.note(letter)
                 produce(producer, TOPIC, value, key)
         give_up = time.monotonic() + _FLUSH_S
-        while (unsent := producer.flush(_LOOK_S)) and not failures and time.monotonic() < give_up:
+        while (unsent := _flush(producer)) and not failures and time.monotonic() < give_up:
             pass  # after a failure nothing more of the transaction is sent
         if failures or unsent:
             first: Line = failures[0][0] if failures else lines[0]
@@ -134,13 +151,28 @@ class LetterSender:
                 return untaken
             if isinstance(cause, KafkaError) and cause.code() in LACKS_RIGHT:  # Kafka does not tell to which topic
                 self._connection.check_allowed({TOPIC, *(line.topic for line in lines)}, "Write")
-            for line in lines:
-                self._sent(line, f"not sent, for another one was not taken: {cause}")
+            if isinstance(cause, KafkaError) and cause.code() in _OVERTAKEN:
+                raise KafkaException(cause)
+            self._tell(lines, f"not sent, for another one was not taken: {cause}")
             raise PublishFailed(first.topic, first.letter.key, cause, len(lines))
         producer.commit_transaction(_FLUSH_S)
         for line in lines:
             self._redriven.count(line.letter)
         return []
+
+
+def _flush(producer: Producer) -> int:
+    """Wait a moment for the reports of records; return how many are missing.
+
+    Raises:
+        KafkaException: the producer has ended. It is raised in the midst of a report, which makes it a SystemError.
+    """
+    try:
+        return producer.flush(_LOOK_S)
+    except SystemError as error:
+        if isinstance(error.__cause__, KafkaException):
+            raise error.__cause__ from None
+        raise
 
 
 def _cause(producer: Producer, failure: KafkaError) -> KafkaError:

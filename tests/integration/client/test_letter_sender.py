@@ -1,0 +1,44 @@
+"""What a redrive reports of letters whose transaction fails as a whole (D5)."""
+
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from lapse.protocol.bookmark import Bookmark
+from lapse_client import Connection, DeadLetter
+from lapse_client.letters.letter_queues import LetterQueues
+from lapse_client.letters.letter_sender import LetterSender
+from lapse_client.letters.redrive_line import Line
+from lapse_client.letters.redriven import Redriven
+from support.kafka.created_topic import create
+
+
+@pytest.mark.feature("D5", "X7")
+def test_each_letter_is_reported_when_another_redrive_has_taken_over(kafka: str, unique: Callable[[str], str]) -> None:
+    name, connection = unique("orders"), Connection(kafka)
+    create(AdminClient({"bootstrap.servers": kafka}), NewTopic(name, 1, 1))
+    redriven = Redriven(connection)
+    redriven.make_topic()
+    lines = [_line(name, offset) for offset in range(3)]
+    reported = {id(line): "" for line in lines}
+    overtaken = LetterSender(
+        connection, redriven, LetterQueues(connection), lambda line, text: reported.__setitem__(id(line), text)
+    )
+    LetterSender(connection, redriven, LetterQueues(connection), lambda line, text: None)
+    with pytest.raises(KafkaException) as caught:
+        overtaken.send(lines)
+    assert caught.value.args[0].code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED)
+    assert all(text.startswith("not sent") for text in reported.values()), reported
+
+
+def _line(topic: str, offset: int) -> Line:
+    letter = DeadLetter(
+        key=b"k", value=b"{}", bookmark=Bookmark(f"dlq.{topic}", 0, offset), timestamp_ms=2_000,
+        origin=Bookmark(topic, 0, offset), entity=topic, reasons=("time_limit",), message="", delivery_count=1,
+        cancel_count=0, expires_at_ms=900, expired_at_ms=1_000, redriven_count=0, lapse_id=f"{topic}/{offset}",
+        headers=[],
+    )  # fmt: skip
+    return Line(letter=letter, topic=topic, partition=0, headers=[])
