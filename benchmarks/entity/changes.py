@@ -102,7 +102,7 @@ def run(bootstrap_servers: str, queues: int = 200, workers: int = 1, rate: int =
         def apply() -> None:
             altered = f"[queue.{busy[0]}]\nmax_deliveries = 50"  # the file would alter the busy queue back
             first.apply("\n".join((altered, _tables([*idle, *busy[1:], *several]))))
-            first.until(lambda: all(_served(worker, several) for worker in serving), every_s=0.1)
+            first.until(lambda: _restored(serving, several), every_s=0.1)
 
         measured("create_many", apply)
         measured("delete_many", lambda: gone(several))
@@ -111,10 +111,10 @@ def run(bootstrap_servers: str, queues: int = 200, workers: int = 1, rate: int =
     return figures
 
 
-def _served(worker: Worker, queues: list[str]) -> bool:
-    """Return whether a worker's log says that it serves new queues."""
-    told = worker.log.read_text(errors="replace")
-    return all(f"{name}: version 1 is served: new" in told for name in queues)
+def _restored(workers: list[Worker], queues: list[str]) -> bool:
+    """Return whether the workers' logs say that all shards of new queues are taken over."""
+    told = "".join(worker.log.read_text(errors="replace") for worker in workers)
+    return all(f"{name}, partition {shard}: restored" in told for name in queues for shard in range(_SHARDS))
 
 
 def _delete(bootstrap_servers: str, queues: list[str]) -> None:
