@@ -30,6 +30,9 @@ _AT_ONCE: Final = 1_000
 _LOOK_S: Final = 0.1
 _PATIENCE_S: Final = 30.0
 _FORGET_S: Final = 60.0
+_MOST_KEPT: Final = 100_000
+"""How many claims of a partition are kept, unless the ones since the oldest message in doubt are more."""
+
 _SLACK_MS: Final = 60_000
 """How long before a message's arrival the search for its claims begins, in ms: brokers' clocks differ."""
 
@@ -110,7 +113,7 @@ class DecisionLog:
 
     def _part(self, partition: int, first_ms: int) -> _Part:
         part = self._parts.get(partition)
-        if part is None or part.first_ms > first_ms or part.is_stale:
+        if part is None or part.first_ms > first_ms or part.is_stale or part.is_outgrown:
             if part is not None:
                 part.close()
             part = self._parts[partition] = _Part(self._connection, TopicPartition(self.topic, partition), first_ms)
@@ -152,6 +155,8 @@ class _Part:
     def __init__(self, connection: Connection, place: TopicPartition, first_ms: int) -> None:
         self.first_ms = first_ms
         self._asked = time.monotonic()
+        self._at_first = -1
+        """How many messages had claims when the partition was read for the first time."""
         self._claimed: dict[Claim, int] = {}
         """The offset of each message's last claim, committed or not."""
         self._committed: set[Claim] = set()
@@ -163,10 +168,17 @@ class _Part:
         """Whether the partition was last read so long ago that a new start is cheaper than reading on."""
         return time.monotonic() - self._asked > _FORGET_S
 
+    @property
+    def is_outgrown(self) -> bool:
+        """Whether most claims came after the first reading, so that a new start forgets them."""
+        return len(self._claimed) > max(_MOST_KEPT, 2 * self._at_first)
+
     def verdicts(self, wanted: Sequence[Claim]) -> dict[Claim, Verdict]:
         self._asked = time.monotonic()
         for found, offset in self._all.new_claims():
             self._claimed[found] = offset
+        if self._at_first < 0:
+            self._at_first = len(self._claimed)
         if any(one in self._claimed and one not in self._committed for one in wanted):
             self._committed.update(found for found, _ in self._safe.new_claims())
         return {one: self._verdict(one) for one in wanted}

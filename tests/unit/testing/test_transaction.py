@@ -8,6 +8,7 @@ import pytest
 
 from lapse.testing import CrashPoint, Lapse
 from lapse_client import Delivery, QueueSubscriber, Retry, TransactionFailed, aio
+from lapse_client.transaction import decision_log
 
 pytestmark = pytest.mark.feature("X9", "X8")
 
@@ -146,3 +147,24 @@ def test_the_asynchronous_client_works_in_transactions(lapse: Lapse) -> None:
     asyncio.run(main())
     assert values(lapse, "shipments") == [b"%d" % number for number in range(20)]
     assert lapse.depth("orders") == 0
+
+
+def test_claims_of_messages_that_are_done_take_no_memory_for_ever(
+    lapse: Lapse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are read whenever a message comes again, which somewhere is always the case."""
+    monkeypatch.setattr(decision_log, "_MOST_KEPT", 10)
+    lapse.queue("orders", lease_period="10s")
+    lapse.topic("shipments")
+    kept: list[int] = []
+    with lapse.subscriber("orders", 1) as subscriber:
+        for number in range(30):
+            publish(lapse, str(number))
+            received(subscriber).cancel(0)
+            assert not ship(received(subscriber))
+            assert subscriber.subscription.settler.work is not None
+            (part,) = subscriber.subscription.settler.work._log("orders")._parts.values()
+            kept.append(len(part._claimed))
+            lapse.clock.advance(20)
+    assert max(kept) <= 20
+    assert len(values(lapse, "shipments")) == 30
