@@ -59,11 +59,14 @@ class Consumption:
             return first
         subscriber = self.subscriber
         came = subscriber.subscription.take(most, timeout_s)
-        if rest := came[1:]:
-            with self._lock:
-                self._unsettled.reserve(rest, subscriber)
-                self._waiting.extend(rest)
-        return came[:1]
+        with self._lock:
+            if not self._ended:
+                self._unsettled.reserve(came[1:], subscriber)
+                self._waiting.extend(came[1:])
+                return came[:1]
+        for delivery in came:  # another thread has cancelled the consumer meanwhile
+            self._unsettled.give_back(delivery)
+        return []
 
     def hand_out(self, convert: Callable[..., TaskMessage | None], most: int, timeout_s: float) -> bool:
         """Call the consumer with up to `most` messages that have come together, waiting for the first one.

@@ -58,6 +58,21 @@ def test_a_consumer_that_was_cancelled_reserves_nothing(lapse: Lapse) -> None:
         assert closed == [subscriber], "what is given back may be the last that it waited for"
 
 
+def test_what_a_consumer_takes_as_another_thread_cancels_it_goes_to_others(lapse: Lapse) -> None:
+    lapse.queue("orders", lease_period="1h")
+    with lapse.publisher() as publisher, lapse.subscriber("orders", 5) as subscriber:
+        one, unsettled = consumption(subscriber, [])
+        for value in (b"1", b"2"):
+            publisher.publish("orders", value)
+        lapse.settle()
+        one.give_back()
+        assert not one.take(5, 1.0)
+        assert not unsettled.has(subscriber), "its subscription would never be closed"
+    with lapse.subscriber("orders", 5) as other:
+        lapse.settle()
+        assert [delivery.value for delivery in other.messages(timeout=0)] == [b"1", b"2"]
+
+
 @pytest.mark.parametrize("limits", [{}, {"max_cancels": 1}])
 def test_what_a_stopped_consumer_was_sent_and_what_comes_later_goes_to_others(lapse: Lapse, limits: Any) -> None:
     """A consumer that is cancelled while a message is worked on, such as by `cancel_consumer` of Celery."""
