@@ -10,7 +10,7 @@ from lapse_client.aio.client import AsyncClient
 from lapse_client.kafka.connection import Connection
 from lapse_client.publisher import publisher as sync_publisher
 from lapse_client.publisher.record_publisher import Payload
-from lapse_client.request.reply import Reply
+from lapse_client.request.reply import PendingReply, Reply
 
 
 class Publisher(AsyncClient[sync_publisher.Publisher]):
@@ -26,7 +26,7 @@ class Publisher(AsyncClient[sync_publisher.Publisher]):
 
     async def request(self, to: str, value: Payload, key: Payload = None, *, timeout: float, **options: Any) -> Reply:  # noqa: ASYNC109  # it is the request's lifetime
         """Publish a request, and wait for its reply; see `lapse_client.Publisher.request`."""
-        with await asyncio.to_thread(self._twin.submit_request, to, value, key, timeout=timeout, **options) as pending:
+        with await self._submitted(to, value, key, timeout=timeout, **options) as pending:
             while await asyncio.to_thread(pending.wait_for_test_threads):
                 pass
             try:
@@ -34,6 +34,21 @@ class Publisher(AsyncClient[sync_publisher.Publisher]):
             except TimeoutError:
                 raise pending.timeout_error() from None
 
+    async def _submitted(self, *arguments: Any, **options: Any) -> PendingReply:
+        """Publish a request in a thread. If the caller is cancelled meanwhile, nobody waits for the reply."""
+        submitting = asyncio.ensure_future(asyncio.to_thread(self._twin.submit_request, *arguments, **options))
+        try:
+            return await asyncio.shield(submitting)
+        except asyncio.CancelledError:
+            submitting.add_done_callback(_forget)
+            raise
+
     async def flush(self) -> None:
         """Wait until Kafka has all records."""
         await asyncio.to_thread(self._twin.flush)
+
+
+def _forget(submitting: asyncio.Future[PendingReply]) -> None:
+    """Stop waiting for the reply to a request whose caller was cancelled."""
+    if not submitting.cancelled() and submitting.exception() is None:
+        submitting.result().cancel()

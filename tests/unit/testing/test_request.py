@@ -253,3 +253,33 @@ def test_programs_create_what_they_need(lapse: Lapse) -> None:
         assert admin.create_sow_topic("prices").shards == 1
         with answering(lapse, lambda request: request.reply(b"7")):
             assert publisher.request("quotes", b"A", timeout=30).bookmark.topic == "mine"
+
+
+def test_nobody_waits_for_the_reply_to_a_request_that_is_cancelled_while_it_is_sent(
+    lapse: Lapse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its place would be kept until the publisher is closed."""
+    lapse.queue("quotes", expiration="enabled")
+    begun, go_on = threading.Event(), threading.Event()
+    send = Publisher.submit_request
+
+    def slow(publisher: Publisher, *arguments: Any, **options: Any) -> Any:
+        begun.set()
+        go_on.wait(20)
+        return send(publisher, *arguments, **options)
+
+    monkeypatch.setattr(Publisher, "submit_request", slow)
+
+    async def main() -> None:
+        async with aio.Publisher(lapse.connection) as publisher:
+            requesting = asyncio.create_task(publisher.request("quotes", b"1", timeout=1_000))
+            await asyncio.to_thread(begun.wait, 20)
+            requesting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await requesting
+            go_on.set()
+            async with asyncio.timeout(20):
+                while not lapse.records("quotes") or publisher._twin._replies._pending:  # noqa: ASYNC110  # threads end it
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(main())
