@@ -53,7 +53,7 @@ async def _receive(call: Call) -> Response:
         if taken and await call.request.is_disconnected():
             subscription.give_back(taken)  # the caller has disconnected: the next request gets them
     except LapseError:
-        call.gateway.subscriptions.drop(subscription)
+        await call.gateway.subscriptions.drop(subscription)
         raise
     finally:
         call.gateway.subscriptions.done(subscription)
@@ -106,7 +106,7 @@ async def _events(call: Call, subscription: Subscription, unsent: list[Delivery]
                 yield event(kind, delivery_as_json(delivery), "" if delivery.is_barrier else receipt(delivery))
                 unsent.pop(0)
     except LapseError as error:
-        call.gateway.subscriptions.drop(subscription)
+        await call.gateway.subscriptions.drop(subscription)
         yield event("error", fault_of(error).as_dict())
 
 

@@ -179,10 +179,11 @@ class Subscriptions:
             await found.subscriber.close()
         return found is not None
 
-    def drop(self, subscription: Subscription) -> None:
-        """Remove a subscription that has failed."""
+    async def drop(self, subscription: Subscription) -> None:
+        """Remove a subscription that has failed, and close its clients of Kafka."""
         for key in [key for key, one in self._open.items() if one is subscription]:
             del self._open[key]
+        await subscription.subscriber.close()
 
     async def sweep(self) -> None:
         """End the idle subscriptions, and drop deliveries whose leases are over."""

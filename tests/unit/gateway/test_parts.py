@@ -27,7 +27,7 @@ from lapse_gateway.publishing import Message
 from lapse_gateway.rate import RateLimit
 from lapse_gateway.receiving import delivery_as_json
 from lapse_gateway.settling import _held_by_subscription
-from lapse_gateway.subscription import Subscription, Terms, receipt
+from lapse_gateway.subscription import Subscription, Subscriptions, Terms, receipt
 from lapse_gateway.user import Authenticator
 
 
@@ -351,3 +351,22 @@ def test_what_is_given_back_is_for_who_waits_already() -> None:
         return await asyncio.wait_for(waiting, 10)
 
     assert asyncio.run(run()) == [delivery]
+
+
+@pytest.mark.feature("X3")
+def test_a_subscription_that_has_failed_is_closed() -> None:
+    closed: list[str] = []
+
+    async def close() -> None:
+        closed.append("w")
+
+    async def run() -> None:
+        subscriber = SimpleNamespace(close=close)
+        subscription = Subscription("orders", "w", Terms(max_backlog=1), subscriber, lambda: 0.0)  # type: ignore[arg-type]
+        subscriptions = Subscriptions(10, 60.0, 5.0)
+        subscriptions._open["", "orders", "w"] = subscription
+        await subscriptions.drop(subscription)
+        assert len(subscriptions) == 0
+
+    asyncio.run(run())
+    assert closed == ["w"]
