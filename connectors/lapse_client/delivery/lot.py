@@ -12,7 +12,7 @@ from lapse.core.generation import generation_of, position_of
 from lapse.core.lifetime import EXPIRES_AT_MS, NEVER
 from lapse.protocol import header
 from lapse.protocol.bookmark import BookmarkRange
-from lapse.protocol.packed_delivery import PackedDelivery
+from lapse.protocol.packed_delivery import PackedDelivery, Part
 from lapse_client.kafka.headers import Headers, headers_of
 from lapse_client.session.shard import Shard
 from lapse_client.subscriber.settler import Settler
@@ -196,9 +196,12 @@ class SingleLot(Lot):
 
 
 class PackedLot(Lot):
-    """Messages of a packed delivery. Its bytes stay in memory as long as one of its messages."""
+    """Messages of a packed delivery. Its bytes stay in memory as long as one of its messages.
 
-    __slots__ = ("_packed",)
+    Keys and values are read by the functions of the delivery, since each call in between would cost as much again.
+    """
+
+    __slots__ = ("_packed", "key", "value")
 
     def __init__(
         self, settler: Settler, shard: Shard, packed: PackedDelivery, fields: dict[str, bytes], landed: float = _UNKNOWN
@@ -214,15 +217,9 @@ class PackedLot(Lot):
             alike=packed.counts_are_alike,
         )
         self._packed = packed
+        self.key: Part = packed.key  # type: ignore[assignment]
+        self.value: Part = packed.value  # type: ignore[assignment]
         self.overdue = _overdue_indexes(packed.deadlines_ms, landed)
-
-    def key(self, at: int) -> bytes | None:
-        """See `Lot`."""
-        return self._packed.key(at)
-
-    def value(self, at: int) -> bytes | None:
-        """See `Lot`."""
-        return self._packed.value(at)
 
     def headers(self, at: int) -> Headers:
         """See `Lot`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -38,6 +38,8 @@ _FIRST_OPTIONAL: Final = 4
 Headers = Sequence[tuple[str, bytes | None]]
 Column = Sequence[int]
 Buffer = bytes | memoryview
+Part = Callable[[int], bytes | None]
+"""Returns a part of a message, by index; None for null."""
 
 
 class UnknownVersion(CodecError):
@@ -73,12 +75,12 @@ def encode(
     """
     value_lengths, key_lengths, header_lengths = lengths or map(_lengths, (values, keys, headers))
     columns = (offsets, timestamps_ms, delivery_counts, value_lengths, deadlines_ms, key_lengths, header_lengths)
-    head = _head(topic, partition, len(values), columns)
-    return b"".join((head, *columns, *filter(None, keys), *filter(None, values), *headers))
+    before = head(topic, partition, len(values), columns)
+    return b"".join((before, *columns, *filter(None, keys), *filter(None, values), *headers))
 
 
-def encode_columns(topic: str, partition: int, count: int, columns: Sequence[Buffer], parts: Iterable[Buffer]) -> bytes:
-    """Encode a packed delivery whose columns exist already.
+def head(topic: str, partition: int, count: int, columns: Sequence[Buffer]) -> bytes:
+    """Return the bytes before the columns; behind these follow the bytes of all keys, values and headers.
 
     Args:
         topic: the underlying topic.
@@ -86,12 +88,7 @@ def encode_columns(topic: str, partition: int, count: int, columns: Sequence[Buf
         count: number of messages.
         columns: offsets, timestamps, delivery counts, lengths of values, deadlines, lengths of keys, and of headers;
             the last three are empty if no message has any.
-        parts: bytes of all keys, values and headers, in this order.
     """
-    return b"".join((_head(topic, partition, count, columns), *columns, *parts))
-
-
-def _head(topic: str, partition: int, count: int, columns: Sequence[Buffer]) -> bytes:
     name = topic.encode()
     there = (bool(len(memoryview(column_of))) for column_of in columns[_FIRST_OPTIONAL:])
     flags = sum(flag for flag, is_there in zip((_DEADLINES, _KEYS, _HEADERS), there, strict=True) if is_there)
@@ -125,6 +122,8 @@ class PackedDelivery:
         partition: the topic's partition.
         offsets: offset of each message, in the order of delivery.
         delivery_counts: delivery count of each message.
+        key: returns the key of a message, by index.
+        value: returns the value of a message, by index.
         timestamps_ms: arrival of each message, ms since the epoch.
         deadlines_ms: deadline of each message, ms since the epoch, `NEVER` without one; empty = none has one.
     """
@@ -132,16 +131,14 @@ class PackedDelivery:
     __slots__ = (
         "_data",
         "_headers",
-        "_keys",
-        "_null_keys",
-        "_null_values",
-        "_values",
         "deadlines_ms",
         "delivery_counts",
+        "key",
         "offsets",
         "partition",
         "timestamps_ms",
         "topic",
+        "value",
     )
 
     def __init__(self, data: bytes) -> None:
@@ -171,11 +168,11 @@ class PackedDelivery:
         key_lengths = numbers("i", 4, bool(flags & _KEYS)).tolist()
         self._data = data
         headers = numbers("i", 4, bool(flags & _HEADERS)).tolist()
-        self._null_keys, self._keys = _bounds(key_lengths, at, "key")
-        if not key_lengths:
-            self._null_keys = range(count)
-        self._null_values, self._values = _bounds(value_lengths, self._keys[-1], "value")
-        self._headers = _bounds(headers, self._values[-1], "headers")[1] if headers else self._values[-1:]
+        null_keys, keys = _bounds(key_lengths, at, "key")
+        null_values, values = _bounds(value_lengths, keys[-1], "value")
+        self.key: Part = _part_of(data, keys, null_keys if key_lengths else range(count))
+        self.value: Part = _part_of(data, values, null_values)
+        self._headers = _bounds(headers, values[-1], "headers")[1] if headers else values[-1:]
         if self._headers[-1] != len(data):
             raise CodecError(f"packed delivery: {len(data)} bytes, and its columns speak of {self._headers[-1]}")
 
@@ -187,20 +184,6 @@ class PackedDelivery:
         """Whether all messages have the same delivery count."""
         counts = self.delivery_counts
         return counts.tobytes() == counts[:1].tobytes() * len(counts)
-
-    def key(self, at: int) -> bytes | None:
-        """Return the key of a message, by index."""
-        if self._null_keys and at in self._null_keys:
-            return None
-        bounds = self._keys
-        return self._data[bounds[at] : bounds[at + 1]]
-
-    def value(self, at: int) -> bytes | None:
-        """Return the value of a message, by index."""
-        if self._null_values and at in self._null_values:
-            return None
-        bounds = self._values
-        return self._data[bounds[at] : bounds[at + 1]]
 
     def deadline_ms(self, at: int) -> int | None:
         """Return the deadline of a message, by index, ms since the epoch; None without one."""
@@ -286,6 +269,24 @@ def _bounds(lengths: Sequence[int], first: int, what: str) -> tuple[Collection[i
         null = frozenset(at for at, length in enumerate(lengths) if length < 0)
         lengths = [max(0, length) for length in lengths]
     return null, list(accumulate(lengths, initial=first))
+
+
+def _part_of(data: bytes, bounds: Sequence[int], null: Collection[int]) -> Part:
+    """Return what extracts one of the parts between bounds. It runs for each message, so it has no attributes to find.
+
+    Args:
+        data: the packed delivery.
+        bounds: where the parts begin, and where the last one ends.
+        null: indexes of the parts that are null.
+    """
+
+    def part(at: int) -> bytes:
+        return data[bounds[at] : bounds[at + 1]]
+
+    def part_or_null(at: int) -> bytes | None:
+        return None if at in null else data[bounds[at] : bounds[at + 1]]
+
+    return part_or_null if null else part
 
 
 def _part(data: bytes, at: int, stop: int) -> tuple[bytes | None, int]:

@@ -15,5 +15,5 @@ def outputs_of(some: Iterable[Output | Packed]) -> Iterator[Output]:
             yield one
         else:
             for packed in one.records:
-                key, value, headers, _ = unpacked(packed)
+                key, value, headers, _ = unpacked(bytes(packed))
                 yield Output(one.topic, one.partition, key, value, headers)  # type: ignore[arg-type]

@@ -6,9 +6,11 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final
 
+import numpy as np
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import calc_crc32c
+from numpy.typing import NDArray
 
 try:
     import google_crc32c
@@ -17,7 +19,7 @@ try:
 except ImportError:  # no wheel for this platform
     _IS_FAST = False
 
-crc32c: Final[Callable[[bytes], int]] = google_crc32c.value if _IS_FAST else calc_crc32c
+crc32c: Final[Callable[[bytes | NDArray[np.uint8]], int]] = google_crc32c.value if _IS_FAST else calc_crc32c
 
 _FAST_FROM: Final = 4 << 10
 """aiokafka checks batches of fewer bytes: to find one in the data costs more than the instruction saves."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from lapse.runtime.kafka.packed_record import PiecedRecord
+
 MAX_BATCH_BYTES: Final = 4 << 20
 """The largest RecordBatch that lapse writes, bytes. Topics that it creates accept twice that."""
 
@@ -32,4 +34,4 @@ class Packed(NamedTuple):
 
     topic: str
     partition: int
-    records: Sequence[bytes]
+    records: Sequence[bytes | PiecedRecord]

@@ -5,13 +5,15 @@ So what many records of a step have in common is encoded only once. This module 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 NULL: Final = b"\x01"
 """The length −1, which stands for a key or value that is null."""
 
 _TABLED: Final = 1 << 15
+
+Buffer = bytes | memoryview
 
 
 def _varint(number: int) -> bytes:
@@ -74,6 +76,29 @@ def packed(
             headers,
         )
     )
+
+
+class PiecedRecord:
+    """A large record from its key on, in pieces. They are copied only once, when its batch is complete.
+
+    Args:
+        pieces: the value, without a key.
+        count: the number of headers.
+        headers: the headers, packed.
+    """
+
+    __slots__ = ("_size", "pieces")
+
+    def __init__(self, pieces: Sequence[Buffer], count: int, headers: bytes) -> None:
+        size = sum(map(len, pieces))
+        self.pieces: Sequence[Buffer] = (NULL + VARINT[size], *pieces, VARINT[count] + headers)
+        self._size = size + len(self.pieces[0]) + len(self.pieces[-1])
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self.pieces)
 
 
 class Unpacked(NamedTuple):

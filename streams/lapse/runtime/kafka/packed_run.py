@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import Final, overload
+from typing import Final, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lapse.runtime.kafka import columns
+
+R = TypeVar("R")
+"""A packed record."""
 
 _BEFORE_NUMBER: Final = 2
 """The bytes of attributes and timestamp, one each."""
@@ -79,7 +82,7 @@ class PackedRun(Sequence[bytes]):
         return columns.places(self._data, self._ends, first, stop, number, int(sizes[fit - 1])), stop
 
 
-def joined(parts: Sequence[Sequence[bytes]]) -> Sequence[bytes]:
+def joined(parts: Sequence[Sequence[R]]) -> Sequence[R | bytes]:
     """Join packed records of several parts, in one piece of memory if all parts are."""
     runs = [part for part in parts if isinstance(part, PackedRun)]
     return PackedRun.joined(runs) if runs and len(runs) == len(parts) else list(chain.from_iterable(parts))

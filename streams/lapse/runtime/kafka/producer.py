@@ -13,6 +13,7 @@ from aiokafka.structs import RecordMetadata, TopicPartition
 from lapse.runtime.kafka import connection  # noqa: F401  # every client of the process connects as it says
 from lapse.runtime.kafka.metadata import NeededTopics, ensure_metadata, forget
 from lapse.runtime.kafka.output import MAX_BATCH_BYTES, Headers, Output, Packed
+from lapse.runtime.kafka.packed_record import PiecedRecord
 from lapse.runtime.kafka.packed_run import joined
 from lapse.runtime.kafka.record_batch import Leased, PackedBatch, RecordBatch, Row, wall_ms
 from lapse.runtime.kafka.shared_question import SharedQuestion
@@ -42,7 +43,7 @@ class _Lot(NamedTuple):
     """
 
     rows: list[Row]
-    parts: list[Sequence[bytes]]
+    parts: list[Sequence[bytes | PiecedRecord]]
     leased: list[bool]
 
     def takes(self, packed: bool, leased: bool) -> bool:

@@ -7,11 +7,12 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+import numpy as np
 from aiokafka.producer.message_accumulator import BatchBuilder
 
 from lapse.runtime.kafka.checksum import crc32c
 from lapse.runtime.kafka.output import MAX_BATCH_BYTES, Headers
-from lapse.runtime.kafka.packed_record import VARINT
+from lapse.runtime.kafka.packed_record import VARINT, Buffer, PiecedRecord
 from lapse.runtime.kafka.packed_run import PackedRun
 
 Row = tuple[bytes | None, bytes | None, Headers]
@@ -94,16 +95,16 @@ class PackedBatch(BatchBuilder):
 
     leased: Leased | None = None
     _relative_offset: int
-    _buffer: bytes | None
+    _buffer: bytearray | None
 
     def __init__(self, stamp_ms: int | None = None) -> None:
         super().__init__(MAX_BATCH_BYTES, 0)
         self.stamp_ms = wall_ms() if stamp_ms is None else stamp_ms
-        self._parts: list[bytes | memoryview] = []
+        self._parts: list[Buffer] = []
         self._bytes = _HEAD.size + _BODY_HEAD.size
         self._producer: tuple[int, int, int] = (-1, -1, -1)
 
-    def add_packed(self, records: Sequence[bytes], first: int, stop: int, most_bytes: int) -> int:
+    def add_packed(self, records: Sequence[bytes | PiecedRecord], first: int, stop: int, most_bytes: int) -> int:
         """Add records from `first` on; return the index behind the last added record.
 
         The batch ends before a record that would make it larger than `most_bytes`. The first one may have any size.
@@ -130,7 +131,10 @@ class PackedBatch(BatchBuilder):
                 break
             put(encoded)
             put(place)
-            put(record)
+            if isinstance(record, PiecedRecord):
+                self._parts += record.pieces
+            else:
+                put(record)
             number += 1
         self._bytes = size
         self._relative_offset = number
@@ -143,14 +147,16 @@ class PackedBatch(BatchBuilder):
     def _set_producer_state(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
         self._producer = producer_id, producer_epoch, base_sequence
 
-    def _build(self) -> bytes:
+    def _build(self) -> bytearray:
         self.close()
         if self._buffer is None:
             now_ms = self.stamp_ms
             count = self._relative_offset
-            body = b"".join([_BODY_HEAD.pack(0, count - 1, now_ms, now_ms, *self._producer, count), *self._parts])
-            length = _HEAD.size - _BEFORE_LENGTH_ENDS + len(body)
-            self._buffer = _HEAD.pack(0, length, -1, _MAGIC, crc32c(body)) + body
+            body_head = _BODY_HEAD.pack(0, count - 1, now_ms, now_ms, *self._producer, count)
+            batch = bytearray().join([bytes(_HEAD.size), body_head, *self._parts])
+            length = len(batch) - _BEFORE_LENGTH_ENDS
+            _HEAD.pack_into(batch, 0, 0, length, -1, _MAGIC, crc32c(np.frombuffer(batch, np.uint8, offset=_HEAD.size)))
+            self._buffer = batch
             self._parts = []
         return self._buffer
 

@@ -16,7 +16,7 @@ from aiokafka import errors
 from aiokafka.structs import RecordMetadata
 
 from lapse.runtime.kafka.output import Output, Packed
-from lapse.runtime.kafka.packed_record import packed, packed_headers
+from lapse.runtime.kafka.packed_record import PiecedRecord, packed, packed_headers
 from lapse.runtime.kafka.packed_run import joined
 from lapse.runtime.kafka.producer import MAX_FOREIGN_BATCH_BYTES, BatchProducer
 from lapse.runtime.kafka.record_batch import PackedBatch
@@ -48,7 +48,7 @@ class _Lot(NamedTuple):
 
     topic: str
     partition: int
-    rows: Sequence[bytes]
+    rows: Sequence[bytes | PiecedRecord]
 
 
 class LetterWriter:
@@ -71,12 +71,12 @@ class LetterWriter:
         Raises:
             KafkaError: it is unknown whether one was written.
         """
-        by_partition: dict[tuple[str, int], tuple[list[int], list[Sequence[bytes]]]] = {}
+        by_partition: dict[tuple[str, int], tuple[list[int], list[Sequence[bytes | PiecedRecord]]]] = {}
         count = single = 0
         for letter in letters:
             which, parts = by_partition.setdefault((letter.topic, letter.partition), ([], []))
             if isinstance(letter, Packed):
-                batch: Sequence[bytes] = letter.records
+                batch: Sequence[bytes | PiecedRecord] = letter.records
             else:
                 batch = [packed(letter.key, letter.value, len(letter.headers), packed_headers(letter.headers))]
                 single += 1

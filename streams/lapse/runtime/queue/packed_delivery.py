@@ -16,7 +16,7 @@ from lapse.protocol.packed_delivery import column, encode_length, encode_name
 from lapse.runtime.kafka import columns
 from lapse.runtime.kafka.columns import ALIKE, HEADERS, HEADERS_LENGTH, KEY, VALUE
 from lapse.runtime.kafka.fetched_rows import FetchedRows
-from lapse.runtime.kafka.packed_record import packed
+from lapse.runtime.kafka.packed_record import PiecedRecord, packed
 from lapse.runtime.shard.payload import RowParts
 
 MOST_BYTES: Final = 800_000
@@ -38,7 +38,7 @@ _HANDED_OUT: Final = columns.names(sorted(OF_LETTERS))
 
 def packed_records(
     messages: Messages, records: Sequence[Any | None], headers: bytes, header_count: int, most_bytes: int = MOST_BYTES
-) -> list[bytes]:
+) -> Sequence[bytes | PiecedRecord]:
     """Return records that hand messages out, in order, without messages that Kafka has lost.
 
     Args:
@@ -91,8 +91,8 @@ def packed_records(
 
 def _packed_rows(
     messages: Messages, records: RowParts, headers: bytes, header_count: int, most_bytes: int
-) -> list[bytes]:
-    """Do the same as `packed_records` for records in columns."""
+) -> list[PiecedRecord]:
+    """Do the same as `packed_records` for records in columns. Keys and values are copied only into their batch."""
     rows, order = records.parts, records.order
     keys, values = _Part.gathered(rows, KEY), _Part.gathered(rows, VALUE)
     own = _Part.own_headers(rows)
@@ -102,7 +102,7 @@ def _packed_rows(
     deadlines_ms = messages.deadlines_ms
     if deadlines_ms is not None and bool((deadlines_ms == NEVER).all()):
         deadlines_ms = None
-    bodies: list[bytes] = []
+    bodies: list[PiecedRecord] = []
     for first, stop in _parts([values.lengths, keys.lengths, own.lengths], len(messages), most_bytes):
         columns_of = (
             messages.offsets[first:stop].astype("<i8", copy=False).tobytes(),
@@ -114,8 +114,8 @@ def _packed_rows(
             own.column(first, stop),
         )
         bytes_of = [part.bytes_of(first, stop) for part in (keys, values, own)]
-        body = packed_delivery.encode_columns(messages.topic, messages.partition, stop - first, columns_of, bytes_of)
-        bodies.append(packed(None, body, header_count, headers))
+        head = packed_delivery.head(messages.topic, messages.partition, stop - first, columns_of)
+        bodies.append(PiecedRecord((head, *columns_of, *bytes_of), header_count, headers))
     return bodies
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lapse.runtime.kafka.packed_record import packed, packed_header, packed_headers
+from lapse.runtime.kafka.packed_record import PiecedRecord, packed, packed_header, packed_headers
 from lapse.runtime.kafka.record_batch import PackedBatch, RecordBatch, Row
 from support.kafka.packed import read, rows_of
 
@@ -38,6 +38,24 @@ def test_a_batch_of_many_records_is_the_same_as_the_librarys(monkeypatch: pytest
     assert batch.record_count() == 30_000
     assert ours == theirs
     assert read(batch) == rows[:30_000]
+
+
+@given(st.lists(st.tuples(st.lists(st.binary(max_size=200), max_size=4), headers), min_size=1, max_size=30))
+def test_a_record_in_pieces_is_the_same_as_in_one(
+    records: list[tuple[list[bytes], list[tuple[str, bytes | None]]]],
+) -> None:
+    in_pieces = [
+        PiecedRecord([memoryview(one) for one in some], len(own), packed_headers(own)) for some, own in records
+    ]
+    whole = [packed(None, b"".join(some), len(own), packed_headers(own)) for some, own in records]
+    assert [bytes(one) for one in in_pieces] == whole
+    assert [len(one) for one in in_pieces] == [len(one) for one in whole]
+    batch, other = PackedBatch(7), PackedBatch(7)
+    for most in (1_000, 1 << 30):
+        stop = batch.add_packed(in_pieces, batch.record_count(), len(whole), most)
+        assert other.add_packed(whole, other.record_count(), len(whole), most) == stop
+    assert batch.size() == other.size() == len(batch._build())
+    assert batch._build() == other._build()
 
 
 @given(st.lists(st.sampled_from([0, 10, 5_000, 90_000, 100_000]), min_size=1, max_size=30))
