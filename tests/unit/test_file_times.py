@@ -38,6 +38,36 @@ def test_what_is_short_or_gone_is_not_recorded(monkeypatch: pytest.MonkeyPatch, 
     assert list(file_times.recorded().items()) == [("longer.py", 30), ("long.py", 12)]
 
 
+@pytest.mark.parametrize(
+    ("status", "ended_early", "recorded"),
+    [
+        (pytest.ExitCode.OK, False, {"failed.py": 9, "long.py": 12}),
+        (pytest.ExitCode.TESTS_FAILED, False, {"failed.py": 9, "long.py": 12}),
+        (pytest.ExitCode.TESTS_FAILED, "stopping after 1 failures", {"failed.py": 9, "long.py": 30}),
+        (pytest.ExitCode.INTERRUPTED, False, {"failed.py": 9, "long.py": 30}),
+    ],
+)
+def test_a_failed_test_costs_only_the_time_of_its_file(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    status: pytest.ExitCode,
+    ended_early: bool | str,
+    recorded: dict[str, int],
+) -> None:
+    monkeypatch.setattr(file_times, "PATH", tmp_path / "tests" / "times.toml")
+    (tmp_path / "tests").mkdir()
+    for file in ("long.py", "failed.py"):
+        (tmp_path / file).touch()
+    file_times.write({"long.py": 30, "failed.py": 9})
+    times = file_times.FileTimes()
+    for test, failed, seconds in (("long.py::a", False, 5), ("long.py::b", False, 7), ("failed.py::c", True, 300)):
+        times.pytest_runtest_logreport(SimpleNamespace(nodeid=test, failed=failed, duration=seconds))  # type: ignore[arg-type]
+
+    times.pytest_sessionfinish(SimpleNamespace(shouldfail=ended_early), status)  # type: ignore[arg-type]
+
+    assert file_times.recorded() == recorded
+
+
 def test_a_file_stays_together_and_those_that_share_a_session_of_spark_do() -> None:
     """What the controller of a parallel run reads from a file's text is what its tests have."""
     plain, *taking = (

@@ -28,17 +28,26 @@ def longest_first(items: list[pytest.Item], groups: Sequence[str], root: Path) -
 
 
 class FileTimes:
-    """A plugin that adds up the times of each file's tests, and records them if the run passes."""
+    """A plugin that adds up the times of each file's tests, and records them at the end of the run.
+
+    A file with a failed test keeps its earlier time. A run that was ended early records nothing.
+    """
 
     def __init__(self) -> None:
         self._seconds = Counter[str]()
+        self._failed = set[str]()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._seconds[report.nodeid.partition("::")[0]] += report.duration  # type: ignore[assignment]
+        file = report.nodeid.partition("::")[0]
+        self._seconds[file] += report.duration  # type: ignore[assignment]
+        if report.failed:
+            self._failed.add(file)
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        if exitstatus == pytest.ExitCode.OK:
-            write(recorded() | {file: round(seconds) for file, seconds in self._seconds.items()})
+        if exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) or session.shouldfail:
+            return
+        whole = {file: round(seconds) for file, seconds in self._seconds.items() if file not in self._failed}
+        write(recorded() | whole)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("seconds by file")
