@@ -107,9 +107,14 @@ class DeliveriesUnderWay:
         self._sent.add(0, await self._producer.send(answers) if answers else [])
         await self.arrive()
 
-    async def collect(self) -> None:
-        """Process the results of finished writes. A failed write ends the process."""
-        while self._sent and (next(iter(self._sent)).done() or len(self._sent) > _MOST_UNDER_WAY):
+    async def collect(self, step: int = 0) -> None:
+        """Process the results of finished writes. A failed write ends the process.
+
+        Before `step` is journaled, wait for what is too many steps behind it (C55).
+        """
+        while self._sent and (
+            next(iter(self._sent)).done() or len(self._sent) > _MOST_UNDER_WAY or self._sent.holds_up(step)
+        ):
             await self._first()
 
     async def arrive(self) -> None:

@@ -126,7 +126,7 @@ class EffectWriter:
     async def _write_journal(self, effects: Effects, processed: Mapping[TP, int]) -> None:
         self._watch.check()
         sent = time.monotonic()
-        await self._deliveries.collect()
+        await self._deliveries.collect(effects.step)
         journal = [*effects.journal, self._progress(processed, effects.step)]
         written = await self._store.commit(self._partition, self._epoch, effects.ahead, journal)
         self._journaled_at = time.monotonic()

@@ -23,6 +23,10 @@ STEPS: Final = "steps"
 READ: Final = "read"
 """Key in such a step: the next offset of each source behind it, by `topic:partition`."""
 
+MOST_STEPS: Final = 192
+"""The journal goes on at most so many steps behind a step whose outputs are not safe. Fewer than a queue's journal
+holds, since a new owner must find there what that step handed out."""
+
 Sent = asyncio.Future[Any]
 
 
@@ -61,6 +65,10 @@ class SentLog:
                 # record.
                 self._floors.update(self._next_floors)
                 self._next_floors.clear()
+
+    def holds_up(self, step: int) -> bool:
+        """Return whether a step must not be journaled before the oldest output is safe."""
+        return bool(self._floors and self._waiting) and self._waiting[0][0] <= step - MOST_STEPS
 
     def progress(self, step: int) -> dict[str, dict[str, Any]]:
         """Return what the journal of a step says of outputs.

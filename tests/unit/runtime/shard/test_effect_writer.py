@@ -43,7 +43,7 @@ class Log:
         self.values += [one.value for one in outputs if isinstance(one, Output)]
         return []
 
-    async def collect(self) -> None:
+    async def collect(self, step: int) -> None:
         pass
 
     def progress(self, step: int) -> Mapping[str, Any]:
