@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from lapse_client.error import LapseError
 
@@ -30,6 +30,20 @@ BEHIND_REFUSAL: Final = frozenset({KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, Kafk
 """Errors of the transaction after one in which a record was refused. Abort it, and begin again."""
 
 
+def flushed(producer: Producer, timeout_s: float) -> int:
+    """Wait for the reports of records, and return how many are missing.
+
+    Raises:
+        KafkaException: the producer has ended. It is raised in the midst of a report, which makes it a SystemError.
+    """
+    try:
+        return producer.flush(timeout_s)
+    except SystemError as error:
+        if isinstance(error.__cause__, KafkaException):
+            raise error.__cause__ from None
+        raise
+
+
 def written_or_refused(producer: Producer, refused: Sequence[object], timeout_s: float) -> None:
     """Wait until a transaction's records are written, or one was refused, after which the others are never sent."""
     give_up = time.monotonic() + timeout_s
@@ -44,7 +58,7 @@ def abort(producer: Producer, timeout_s: float) -> None:
         KafkaException: another producer has taken over, or the brokers do not answer.
     """
     producer.purge()
-    producer.flush(timeout_s)  # abort_transaction would wait for reports that it does not serve itself
+    flushed(producer, timeout_s)  # abort_transaction would wait for reports that it does not serve itself
     producer.abort_transaction(timeout_s)
 
 

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from lapse_client.error import LapseError, PublishFailed
 from lapse_client.kafka.connection import Connection
-from lapse_client.kafka.fault import LACKS_RIGHT, PURGED
+from lapse_client.kafka.fault import LACKS_RIGHT, PURGED, flushed
 from lapse_client.kafka.produced import produce
 from lapse_client.letters.letter_queues import LetterQueues
 from lapse_client.letters.redrive_line import Line
@@ -140,7 +140,7 @@ class LetterSender:
                 key, value = self._redriven.note(letter)
                 produce(producer, TOPIC, value, key)
         give_up = time.monotonic() + _FLUSH_S
-        while (unsent := _flush(producer)) and not failures and time.monotonic() < give_up:
+        while (unsent := flushed(producer, _LOOK_S)) and not failures and time.monotonic() < give_up:
             pass  # after a failure nothing more of the transaction is sent
         if failures or unsent:
             first: Line = failures[0][0] if failures else lines[0]
@@ -159,20 +159,6 @@ class LetterSender:
         for line in lines:
             self._redriven.count(line.letter)
         return []
-
-
-def _flush(producer: Producer) -> int:
-    """Wait a moment for the reports of records; return how many are missing.
-
-    Raises:
-        KafkaException: the producer has ended. It is raised in the midst of a report, which makes it a SystemError.
-    """
-    try:
-        return producer.flush(_LOOK_S)
-    except SystemError as error:
-        if isinstance(error.__cause__, KafkaException):
-            raise error.__cause__ from None
-        raise
 
 
 def _cause(producer: Producer, failure: KafkaError) -> KafkaError:

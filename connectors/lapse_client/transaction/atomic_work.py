@@ -20,6 +20,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from lapse_client.error import InvalidPublication, LapseError, TransactionFailed
 from lapse_client.kafka.connection import Connection
+from lapse_client.kafka.fault import flushed
 from lapse_client.kafka.produced import produce
 from lapse_client.publisher.record_publisher import RecordPublisher
 from lapse_client.subscriber.refusals import Refusals
@@ -242,7 +243,7 @@ class AtomicWork:
 
     def _written(self, producer: Producer, failures: list[tuple[KafkaError, Message]]) -> None:
         """Wait until outputs and claims are in Kafka. The shards may only be asked after that."""
-        left = producer.flush(_CONTROL_S)
+        left = flushed(producer, _CONTROL_S)
         if failures:
             error, message = failures[0]
             raise (
