@@ -184,6 +184,17 @@ _LEAVES_NOTHING = frozenset({"depth", "sow", "subscriptions", "heartbeat"})
 _MAY_BE_DONE = ". The command is in the log: one that runs later carries it out"
 
 
+def after_silence(lacking: Sequence[str] = ()) -> str:
+    """Return what to do about an entity that does not answer, given its own topics that are missing."""
+    if not lacking:
+        return "Check that a worker runs (`lapse worker`), and its log"
+    several = len(lacking) > 1
+    return (
+        f"No worker can serve it without its topic{'s' if several else ''} {', '.join(lacking)}, which "
+        f"{'are' if several else 'is'} missing. `lapse apply` creates {'them' if several else 'it'}"
+    )
+
+
 class AnswerTimeout(LapseError, TimeoutError):
     """One or more shards did not answer a command in time.
 
@@ -193,14 +204,22 @@ class AnswerTimeout(LapseError, TimeoutError):
         partitions: partitions of the shards that have not answered.
         seconds: how long the client waited, in seconds.
         sent: whether the command itself was sent; False if only the check for a worker was.
+        lacking: the entity's own topics that are missing, so that no worker can serve it.
     """
 
-    def __init__(self, entity: str, command: str, partitions: Iterable[int], seconds: float, sent: bool = True) -> None:
+    def __init__(
+        self,
+        entity: str,
+        command: str,
+        partitions: Iterable[int],
+        seconds: float,
+        sent: bool = True,
+        lacking: Sequence[str] = (),
+    ) -> None:
         where = ", ".join(str(partition) for partition in sorted(partitions))
         left = "" if not sent or command in _LEAVES_NOTHING or "subscribe" in command else _MAY_BE_DONE
         super().__init__(
-            f"{entity}: no answer to {command} from shard {where} within {seconds:g} s. "
-            f"Check that a worker runs (`lapse worker`), and its log{left}"
+            f"{entity}: no answer to {command} from shard {where} within {seconds:g} s. {after_silence(lacking)}{left}"
         )
 
 

@@ -100,6 +100,8 @@ class Cluster:
         topics = ours.partitions(*([topic.events(entity)] if entity else names))
         if entity and topic.events(entity) not in topics:
             known = {*entities(topics, sow=False), *entities(topics, sow=True)}
+            if entity in known and not ours.unseen([topic.events(entity)]):
+                raise LapseError(f"{entity}: its topic {topic.events(entity)} is missing. `lapse apply` creates it")
             raise ours.unknown("queue or SOW topic", entity, known, topic.events(entity))
         for name in names:
             if name not in topics:

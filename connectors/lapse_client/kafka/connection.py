@@ -6,7 +6,7 @@ import functools
 import os
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -73,7 +73,9 @@ class Connection:
         transport: how the cluster is reached; through librdkafka by default.
         tracer_provider: OpenTelemetry's tracer provider for clients' spans; None = the program's global one, if set.
         insists: whether calls wait until their timeout even if no worker runs, because one may be about to start. A
-            warning is logged within 5 s. If False, calls fail then instead.
+            warning is logged within 5 s. If False, calls fail then instead. They do so in any case if a topic is
+            missing without which no worker can serve the entity.
+        app_id: the application id of the workers, by which a missing changelog is noticed; empty if it is unknown.
     """
 
     bootstrap_servers: str = field(default_factory=_servers)
@@ -84,6 +86,7 @@ class Connection:
     transport: Transport = field(default_factory=default, repr=False, hash=False, compare=False)
     tracer_provider: Any = field(default=None, repr=False, hash=False, compare=False)
     insists: bool = True
+    app_id: str = ""
 
     @classmethod
     def from_environment(cls, bootstrap_servers: str | None = None, properties: Path | None = None) -> Connection:
@@ -283,16 +286,27 @@ class Connection:
                     f"{what} {name}: there is no topic {deliveries}, or it may not be seen. User {self.user} has no "
                     "entitlement there (users in lapse.toml), or `lapse apply` was not run since"
                 )
-            if commands in topics and not (self.transport.settles or self._metadata.hidden([deliveries])):
-                raise LapseError(f"{what} {name}: its topic {deliveries} is missing. `lapse apply` creates it")
-            raise self.unknown(
-                what, name, _entities_of_kind(what, topics), deliveries if commands in topics else commands
-            )
+            one = commands if commands not in topics else deliveries
+            if (commands in topics or found is not None) and not (
+                self.transport.settles or self._metadata.hidden([one])
+            ):
+                raise LapseError(f"{what} {name}: its topic {one} is missing. `lapse apply` creates it")
+            raise self.unknown(what, name, _entities_of_kind(what, topics), one)
         if what == "queue" and topic.sow(name) in topics:
             raise UnknownEntity(what, name, _entities_of_kind(what, topics), other="SOW topic")
         if what == "SOW topic" and topic.sow(name) not in topics and self._is_queue(name):
-            raise UnknownEntity(what, name, _entities_of_kind(what, topics), other="queue")
+            rather = "queue" if self.transport.settles else f"queue, or its topic {topic.sow(name)} is missing"
+            raise UnknownEntity(what, name, _entities_of_kind(what, topics), other=rather)
         return found
+
+    def lacking(self, entity: str, known: Collection[str] | None = None) -> list[str]:
+        """Return those topics of an entity that are missing, and without which no worker can serve it (C52).
+
+        Args:
+            entity: the entity.
+            known: the topics of the cluster, if the caller has them already.
+        """
+        return self._metadata.absent(topic.events(entity), topic.changelog(self.app_id, entity), self.app_id, known)
 
     def _is_queue(self, name: str) -> bool:
         """Return whether an entity is a queue: it has no compacted topic, not even a hidden one."""

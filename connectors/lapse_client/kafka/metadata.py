@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -97,6 +97,27 @@ class Metadata:
                 if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                     found.append(name)
         return found
+
+    def absent(self, events: str, journal: str, app_id: str, known: Collection[str] | None) -> list[str]:
+        """Return which of the two topics are missing, without which no worker serves an entity (C52).
+
+        Topics that the brokers hide from this user do not count. If no broker answers at once, none is missing.
+
+        Args:
+            events: name of the topic of events.
+            journal: name of the changelog.
+            app_id: the application id in that name; empty if it is unknown. It may be that of another deployment.
+            known: the topics of the cluster, if the caller has them already.
+        """
+        try:
+            topics = self.ask(_LOOK_S).topics if known is None else known
+        except ConnectionFailed:
+            return []
+        missing = [] if events in topics else [events]
+        if app_id and not any(name.endswith(journal[len(app_id) :]) for name in topics):
+            missing.append(journal)
+        hidden = self.hidden(missing)
+        return [name for name in missing if name not in hidden]
 
     def forbidden(self, topics: Iterable[str], operation: AclOperation) -> list[str]:
         """Return those of some existing topics with which this user may not do something, such as to read them."""

@@ -39,9 +39,17 @@ class Attendance:
         send: sends a command to a shard.
         insists: whether calls wait until their timeouts even if no worker runs, because one may be about to start.
         settles: whether the transport knows that nothing more can happen, so that waiting is pointless.
+        lacking: returns those topics of an entity that are missing, and without which no worker can serve it.
     """
 
-    def __init__(self, send: Callable[[Shard, Command], Future[Answer]], insists: bool, settles: bool) -> None:
+    def __init__(
+        self,
+        send: Callable[[Shard, Command], Future[Answer]],
+        insists: bool,
+        settles: bool,
+        lacking: Callable[[str], Sequence[str]],
+    ) -> None:
+        self._lacking = lacking
         self._send = send
         self._insists = insists
         self._settles = settles
@@ -74,7 +82,7 @@ class Attendance:
             The rest of the timeout, in seconds.
 
         Raises:
-            AnswerTimeout: no worker runs them, and the connection does not insist.
+            AnswerTimeout: no worker runs them, and the connection does not insist; or none can, as a topic is missing.
         """
         self._check(silent, command, _ANSWER_S, timeout_s)
         return timeout_s - SILENCE_S - _ANSWER_S
@@ -88,8 +96,10 @@ class Attendance:
         for _, answer in pings:
             answer.cancel()
         if deserted:
-            timeout = AnswerTimeout(shards[0].entity, command, deserted, SILENCE_S + _ANSWER_S, sent)
-            if not self._insists:
+            entity = shards[0].entity
+            lacking = self._lacking(entity)
+            timeout = AnswerTimeout(entity, command, deserted, SILENCE_S + _ANSWER_S, sent, lacking)
+            if lacking or not self._insists:
                 raise timeout
             log.warning("%s. Waiting for %g s in all", timeout, timeout_s)
 

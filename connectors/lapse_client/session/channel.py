@@ -77,7 +77,7 @@ class Channel(Generic[T]):
         places = ((entity, partition) for entity, count in entities for partition in range(count))
         self.shards: list[Shard] = [Shard(number, *place) for number, place in enumerate(places)]
         self.pace = Pace()
-        self.attendance = Attendance(self.send, connection.insists, connection.transport.settles)
+        self.attendance = Attendance(self.send, connection.insists, connection.transport.settles, connection.lacking)
         self._connection = connection
         self._by_partition = {(connection.deliveries(shard.entity), shard.partition): shard for shard in self.shards}
         self._waiting: dict[bytes, Future[Answer]] = {}

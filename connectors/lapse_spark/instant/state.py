@@ -55,7 +55,8 @@ def _absent(entity: str, app_id: str | None, topics: Mapping[str, int], ours: Co
     journal = topic.changelog(app_id or "<app_id>", entity)
     hidden = None if app_id is None else ours.hidden(journal)
     return hidden or LapseError(
-        f"{entity}: there is no topic {journal}. Name the lapse.toml of its deployment with --config"
+        f"{entity}: there is no topic {journal}. Name the lapse.toml of its deployment with --config, "
+        "or run `lapse apply`"
     )
 
 

@@ -151,7 +151,8 @@ def _completed(found: Connection, config: Config, bootstrap_servers: str | None)
     listed = _properties() or os.environ.get("LAPSE_KAFKA_CONFIG")
     elsewhere = bootstrap_servers or os.environ.get("KAFKA_BOOTSTRAP_SERVERS") or listed
     servers = found.bootstrap_servers if elsewhere else config.lapse.brokers
-    return dataclasses.replace(found, bootstrap_servers=servers, options={**security, **found.options})
+    options = {**security, **found.options}
+    return dataclasses.replace(found, bootstrap_servers=servers, options=options, app_id=config.lapse.app_id)
 
 
 def _properties() -> Path | None:

@@ -54,7 +54,8 @@ def explain(bookmark: str, entity: str | None, bootstrap_servers: str | None, as
     else:
         _show(found)
     if found.silent:
-        click.echo(f"Warning: {_unanswered(found.silent)}", err=True)
+        lacking = [one for queue in found.silent for one in connection.lacking(queue)]
+        click.echo(f"Warning: {_unanswered(found.silent, lacking)}", err=True)
     if found.hidden:
         click.echo(
             f"Warning: the brokers do not let this user see {', '.join(found.hidden)}, if they are there, so something "
@@ -65,12 +66,14 @@ def explain(bookmark: str, entity: str | None, bootstrap_servers: str | None, as
         raise click.exceptions.Exit(1)
 
 
-def _unanswered(queues: list[str]) -> str:
-    """Return the text on queues that did not answer."""
-    named = ", ".join(queues)
+def _unanswered(queues: list[str], lacking: list[str]) -> str:
+    """Return the text on queues that did not answer, some of them because topics are missing."""
+    mend = "Check that a worker runs (`lapse worker`)"
+    if lacking:
+        mend = f"Missing: {', '.join(lacking)}. Run `lapse apply`, which creates what is missing"
     return (
-        f"no answer from {named}. If the message waits for something there, such as a barrier or its dead letter, "
-        "that is not told. Check that a worker runs (`lapse worker`), and ask again"
+        f"no answer from {', '.join(queues)}. If the message waits for something there, such as a barrier or its dead "
+        f"letter, that is not told. {mend}, and ask again"
     )
 
 

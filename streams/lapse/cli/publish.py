@@ -52,7 +52,7 @@ def publish(
         raise click.UsageError("--delete takes --key and no VALUE")
     further = [_header(text) for text in headers]
     try:
-        with Publisher(cluster.connection(bootstrap_servers)) as publisher:
+        with Publisher(cluster.connection(bootstrap_servers, insists=False)) as publisher:
             sent: list[Future[Bookmark]] = [
                 publisher.submit(
                     to,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from typing import Final
 
@@ -19,12 +19,11 @@ from lapse.cli import cluster
 from lapse.cli.tables import fitted, print_table
 from lapse.protocol import topic
 from lapse.protocol.command_field import QUEUE_STATES
-from lapse_client.error import LapseError
+from lapse_client.error import LapseError, after_silence
 from lapse_client.kafka.connection import Connection, entities
 from lapse_client.queue.queues import Figures, Queues
 
 _PATIENCE_S: Final = 3.0
-_SILENT: Final = f"no answer within {_PATIENCE_S:g} s. Check that a worker runs (`lapse worker`), and its log"
 _NONE: Final = "there are no queues on this cluster; `lapse apply` makes those of lapse.toml"
 _STATES: Final = (*QUEUE_STATES, "depth")
 
@@ -39,13 +38,14 @@ class Watched:
         self.per_s: float | None = None
         self._looked_at: float | None = None
 
-    def note(self, answer: Future[Figures]) -> None:
+    def note(self, answer: Future[Figures], lacking: Sequence[str]) -> None:
         """Store the queue's answer. If there is none, no worker runs the queue: store that as the fault."""
         try:
             figures = answer.result(timeout=0)
         except (LapseError, TimeoutError) as error:
             answer.cancel()
-            self.fail(str(error) if isinstance(error, LapseError) else f"{self.name}: {_SILENT}")
+            silent = f"{self.name}: no answer within {_PATIENCE_S:g} s. {after_silence(lacking)}"
+            self.fail(str(error) if isinstance(error, LapseError) else silent)
             return
         now = time.monotonic()
         if self._looked_at is not None:
@@ -117,8 +117,21 @@ class _Look:
                 queue.fail(str(error))
             return
         wait(answers, _PATIENCE_S)
+        lacking = self._lacking(
+            [queue.name for queue, answer in zip(self._queues, answers, strict=True) if not answer.done()]
+        )
         for queue, answer in zip(self._queues, answers, strict=True):
-            queue.note(answer)
+            queue.note(answer, lacking.get(queue.name, ()))
+
+    def _lacking(self, silent: Sequence[str]) -> Mapping[str, Sequence[str]]:
+        """Return the missing topics of queues that have not answered; nothing if no broker answers either."""
+        if not silent:
+            return {}
+        try:
+            topics = self._connection.partitions()
+            return {name: self._connection.lacking(name, topics) for name in silent}
+        except LapseError:
+            return {}
 
     def close(self) -> None:
         """Disconnect."""

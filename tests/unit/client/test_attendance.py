@@ -1,5 +1,6 @@
 """Who keeps silent because they are busy, and who because nobody is there (X7)."""
 
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 import pytest
@@ -13,6 +14,7 @@ from lapse_client.session.shard import Shard
 
 pytestmark = pytest.mark.feature("X7")
 
+Send = Callable[[Shard, Command], "Future[Answer]"]
 SHARDS = [Shard(0, "orders", 0), Shard(1, "orders", 1)]
 
 
@@ -37,6 +39,10 @@ class Cluster:
         return future
 
 
+def attended(send: Send, insists: bool, settles: bool, lacking: Sequence[str] = ()) -> Attendance:
+    return Attendance(send, insists, settles, lambda _entity: lacking)
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -49,28 +55,37 @@ class Cluster:
 )
 def test_shards_are_asked_whether_they_are_there_before_they_are_busy_for_long(command: Command) -> None:
     cluster = Cluster(0, 1)
-    at_work = Attendance(cluster.send, insists=False, settles=False)
+    at_work = attended(cluster.send, insists=False, settles=False)
     assert at_work.check_first([(shard, command) for shard in SHARDS], 30)
     assert cluster.asked == [(0, "depth", 0), (1, "depth", 0)]
     with pytest.raises(AnswerTimeout, match=f"no answer to {command.command} from shard 1 within 0.02 s"):
-        Attendance(Cluster(0).send, insists=False, settles=False).check_first([(one, command) for one in SHARDS], 30)
+        attended(Cluster(0).send, insists=False, settles=False).check_first([(one, command) for one in SHARDS], 30)
 
 
 def test_what_takes_no_time_is_asked_at_once() -> None:
     cluster = Cluster()
     plain = [(SHARDS[0], Command(command="pause"))]
-    assert not Attendance(cluster.send, insists=False, settles=False).check_first(plain, 30)
+    assert not attended(cluster.send, insists=False, settles=False).check_first(plain, 30)
     soon = [(SHARDS[0], Command(command="purge"))]
-    assert not Attendance(cluster.send, insists=False, settles=False).check_first(soon, 5), "given up soon anyhow"
-    assert not Attendance(cluster.send, insists=False, settles=True).check_first(soon, 30), "nothing can come"
+    assert not attended(cluster.send, insists=False, settles=False).check_first(soon, 5), "given up soon anyhow"
+    assert not attended(cluster.send, insists=False, settles=True).check_first(soon, 30), "nothing can come"
     assert cluster.asked == []
 
 
 def test_who_insists_waits_for_the_rest_of_the_time_and_the_log_tells(caplog: pytest.LogCaptureFixture) -> None:
-    left_s = Attendance(Cluster(1).send, insists=True, settles=False).check(SHARDS, "subscribe", 30)
+    left_s = attended(Cluster(1).send, insists=True, settles=False).check(SHARDS, "subscribe", 30)
     assert left_s == pytest.approx(29.98)
     assert "orders: no answer to subscribe from shard 0 within 0.02 s. Check that a worker runs" in caplog.text
     assert "Waiting for 30 s in all" in caplog.text
     caplog.clear()
-    Attendance(Cluster(0, 1).send, insists=False, settles=False).check(SHARDS, "subscribe", 30)
+    attended(Cluster(0, 1).send, insists=False, settles=False).check(SHARDS, "subscribe", 30)
     assert not caplog.text, "they are there, and have much to do"
+
+
+@pytest.mark.feature("C52")
+@pytest.mark.parametrize("command", ["pause", "purge", "subscribe"])
+def test_who_insists_is_told_at_once_if_no_worker_can_come_as_a_topic_is_missing(command: str) -> None:
+    lacks = attended(Cluster().send, insists=True, settles=False, lacking=["lapse.events.orders"])
+    told = "No worker can serve it without its topic lapse.events.orders, which is missing. `lapse apply` creates it"
+    with pytest.raises(AnswerTimeout, match=told):
+        lacks.check(SHARDS, command, 30)
