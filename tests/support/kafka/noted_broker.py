@@ -15,6 +15,7 @@ from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.runner import Runner
 from lapse.runtime.shard.step_turns import StepTurns
 from lapse.runtime.shard.taken_over import TakenOver
+from lapse.runtime.shard.waiting_sizes import WorkerBytes
 from lapse.runtime.timers.clock import WorkerClock
 from lapse.runtime.topics.topic_id import KnownTopics
 from lapse.runtime.watch import Watch
@@ -53,6 +54,7 @@ class Broker:
         self.writing = False
         self.done = self.ticks = 0
         self.runner: Runner | None = None
+        self.waiting = WorkerBytes()
 
     async def send(self, outputs: list[Any], *_: Any) -> list[asyncio.Future[RecordMetadata]]:
         self.happened.append("send")
