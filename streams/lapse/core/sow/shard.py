@@ -82,9 +82,13 @@ class SowShard:
     def arrive(self, topic: str, partition: int, records: Sequence[Record], step: Step, clock_ms: int = NEVER) -> int:
         """See `Entrance.arrive`. The use of the topic counts by the broker's clock, not by producers' timestamps."""
         taken = self._entrance.arrive(topic, partition, records, step, clock_ms)
-        if self.activity.is_temporary and taken:
-            self.activity.note_use(self.state.now_ms if clock_ms >= NEVER else clock_ms, step, self.agreement)
+        if taken:
+            self.use(clock_ms, step)
         return taken
+
+    def use(self, clock_ms: int, step: Step) -> None:
+        """Note a publish as use of the topic at an instant of the broker's clock; `NEVER` = the latest known one."""
+        self.activity.note_use(self.state.now_ms if clock_ms >= NEVER else clock_ms, step, self.agreement)
 
     def set_aside(self, topic: str, partition: int, record: Record, why: str, step: Step) -> None:
         """See `Entrance.set_aside`."""

@@ -376,7 +376,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
         """Return whether a scheduled message is due by `at_ms` that must come behind earlier arrivals (C76)."""
         return False
 
-    def note_received(self, topic: str, partition: int) -> None:  # a SOW topic has room for all
+    def note_received(self, topic: str, partition: int) -> None:  # both kinds of shard do it, under conditions
         """Note that records of an underlying topic have come, which may have to wait."""
 
     def note_take(self, ends: Mapping[TP, int]) -> None:  # not needed by SOW topics, which are not replayed

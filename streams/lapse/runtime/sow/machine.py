@@ -167,6 +167,11 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
         for subscription, refusal in self._standing.too_costly():
             self.shard.unsubscribe(subscription, self._instant_ms, self._step, refusal.text)
 
+    def note_received(self, topic: str, partition: int) -> None:
+        """Note records that have come. If the shard has agreed to end and they wait, that alone is use (Q18)."""
+        if not self.room():
+            self.shard.use(self._clock_ms(), self._step)
+
     # Commands, queries and time
 
     def _execute(self, admitted: Admitted) -> None:
