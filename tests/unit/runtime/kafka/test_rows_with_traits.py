@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse.config import loads
+from lapse.core.queue.inquiry.view import RowViews
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Step
@@ -69,6 +70,17 @@ def test_a_payload_is_parsed_once_for_all_expressions(monkeypatch: pytest.Monkey
     _, rows = both(encoded([(0, _NOW_MS, None, b'{"g":"a","rank":%d}' % at, [], False) for at in range(20)]))
     shard.arrive("q", 0, rows, Step(), _NOW_MS)
     assert len(parsed) == 20
+
+
+@pytest.mark.feature("Q20", "Q25")
+@pytest.mark.parametrize(("group", "together"), [(b'"a"', False), (b"7", True), ('"é"'.encode(), True)])
+def test_payloads_are_parsed_together_if_most_of_them_must_be(group: bytes, together: bool) -> None:
+    """A queue whose groups are numbers, or whose payloads have texts beyond ASCII, parsed each for itself."""
+    settings = loads('[queue.q]\ngroup_by = "/g"\n').queue["q"].settings("q", 0)
+    _, rows = both(encoded([(0, _NOW_MS, None, b'{"g":%s}' % group, [], False) for _ in range(20)]))
+    views = RowViews("q", 0, rows, settings.parse)
+    settings.traits.read(views)
+    assert (views._payloads is not None) == together
 
 
 def _changes(records: Any, options: str, text: str) -> list[str]:

@@ -21,6 +21,9 @@ from lapse.core.queue.inquiry.view import RecordView, RowViews, parse_payloads
 _ALIKE_IF_EQUAL: Final = {str, type(None)}
 """Types of which equal values are of one group."""
 
+_FEW_OF: Final = 4
+"""If more than one in this number of payloads must be parsed, parsing all of them together is cheaper."""
+
 OWN_GROUP: Final = 0
 """Group number of messages without the group's field. Each of them is a group of its own (C32)."""
 
@@ -136,6 +139,8 @@ class TraitReader:
         if found is None:
             return None
         values, unsure = found
+        if _FEW_OF * len(unsure) > len(values):
+            return None
         for at in unsure:
             values[at] = group(messages[at])
         return _group_hashes(values)
