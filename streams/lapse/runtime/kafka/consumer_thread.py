@@ -37,10 +37,16 @@ class _LoopTask:
     def start(self) -> None:
         """Start the task."""
         self._task = asyncio.create_task(self._service._serve(), name="consumer")
-        self._task.add_done_callback(lambda done: done.cancelled() or done.exception())  # `crash` has passed it on
+        self._task.add_done_callback(self._note_end)
 
     def stop(self) -> None:
         """Do nothing: the service is shut down once its task has ended."""
+
+    def _note_end(self, done: asyncio.Task[None]) -> None:
+        """Let `stop` go on in any case. If the consumer could not be closed, it would wait for a minute."""
+        if not done.cancelled():
+            done.exception()  # `crash` has passed it on, or the worker ends
+        self._service.set_shutdown()
 
 
 class ConsumerThread(driver.AIOKafkaConsumerThread):

@@ -51,6 +51,13 @@ class Unreachable(ConsumerThread):
         raise ConnectionError(REASON)
 
 
+class NotClosed(Served):
+    """A consumer that fails while it is closed."""
+
+    async def on_thread_stop(self) -> None:
+        raise ConnectionError(REASON)
+
+
 def made(kind: type[ConsumerThread]) -> Any:
     loop = asyncio.get_running_loop()
     return kind(Owner(), loop=loop, thread_loop=loop)  # type: ignore[arg-type]  # as little of Faust as it needs
@@ -79,5 +86,15 @@ def test_a_consumer_that_cannot_start_says_why() -> None:
     async def scene() -> None:
         with pytest.raises(ConnectionError, match=REASON):
             await made(Unreachable).start()
+
+    asyncio.run(scene())
+
+
+def test_a_worker_does_not_wait_for_a_consumer_that_cannot_be_closed() -> None:
+    async def scene() -> None:
+        served = made(NotClosed)
+        await served.start()
+        async with asyncio.timeout(30):
+            await served.stop()
 
     asyncio.run(scene())
