@@ -20,6 +20,7 @@ from lapse.protocol.reference import Reference
 from lapse_client.delivery.lot import Lot, ReferencedLot, landed_ms
 from lapse_client.error import LapseError
 from lapse_client.kafka.connection import Connection
+from lapse_client.kafka.fault import NOT_THERE
 from lapse_client.session.shard import Shard
 from lapse_client.subscriber.settler import Settler
 
@@ -33,7 +34,10 @@ _TOGETHER: Final = 2_000
 
 _POLL_S: Final = 0.2
 _SHORT_S: Final = 5.0
-"""How long to wait for records behind the end of the log, in seconds. The topic may have been created again."""
+"""How long to wait for records before the broker is asked where the log ends, in seconds. The topic may have been
+deleted or created again."""
+
+_ANSWER_S: Final = 2.0
 
 _SKIP: Final = 2_000
 """The longest gap in the log that is read through, in offsets. For a longer one, or a step back, a seek is cheaper."""
@@ -194,18 +198,19 @@ class LogPlace:
         """Return those records of a range that Kafka still has."""
         covered = BookmarkRange(some.topic, some.partition, offset_of(some.first), offset_of(some.last))
         if not 0 <= covered.first - self._next <= _SKIP or self._next < 0:
-            self._fetched, self._at = [], 0
-            self.consumer.assign([TopicPartition(self._topic, self._partition, covered.first)])
-            self._next = covered.first
-            self._is_at_end = False
+            self._begin(covered.first)
         found: list[Message] = []
         give_up = time.monotonic() + _SHORT_S
         while self._next <= covered.last and not self._stopping.is_set():
             if self._at == len(self._fetched) and not self._fetch(covered.last):
-                if self._is_at_end and time.monotonic() >= give_up:
-                    log.warning("%s is not there: it comes again when its leases end", some)
-                    self._next = -1
-                    break
+                if time.monotonic() >= give_up:
+                    if self._ends_before(covered.last):
+                        log.warning("%s is not there: it comes again when its leases end", some)
+                        self._next = -1
+                        break
+                    if self._is_at_end:  # what has come since is only there after a disturbance, or is no record
+                        self._begin(self._next)
+                    give_up = time.monotonic() + _SHORT_S
                 continue
             first = bisect_left(self._fetched, covered.first, self._at, key=_message_offset)
             stop = bisect_right(self._fetched, covered.last, first, key=_message_offset)
@@ -214,6 +219,21 @@ class LogPlace:
             # Kafka no longer has the range's offsets before the next record.
             self._next = covered.last + 1 if stop < len(self._fetched) else _message_offset(self._fetched[-1]) + 1
         return found
+
+    def _begin(self, offset: int) -> None:
+        """Read from an offset on."""
+        self._fetched, self._at = [], 0
+        self.consumer.assign([TopicPartition(self._topic, self._partition, offset)])
+        self._next = offset
+        self._is_at_end = False
+
+    def _ends_before(self, last: int) -> bool:
+        """Return whether the broker says that the log ends before an offset. Without an answer, the log may go on."""
+        try:
+            _, end = self.consumer.get_watermark_offsets(TopicPartition(self._topic, self._partition), _ANSWER_S)
+        except KafkaException as error:
+            return error.args[0].code() in NOT_THERE
+        return end <= last
 
     def _fetch(self, last: int) -> bool:
         """Fetch more records; return whether there were any. At the end of the log, give up the rest of the range."""

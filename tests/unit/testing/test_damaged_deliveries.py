@@ -1,12 +1,15 @@
 """Records on a deliveries topic that no worker wrote, or that are damaged: the subscription goes on (X7)."""
 
+import threading
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from lapse.core.lifetime import NEVER
 from lapse.protocol import codec, packed_delivery, topic
 from lapse.testing import Lapse
+from lapse.testing.memory_clients import MemoryConsumer
 from lapse_client.delivery import referenced
 
 pytestmark = pytest.mark.feature("X7", "X3", "D4")
@@ -18,9 +21,9 @@ def packed(**changes: Any) -> bytes:
     return packed_delivery.encode("orders", 0, *columns.values(), values=[b"x", b"y"])
 
 
-def reference(ranges: list[tuple[int, int, int]], deadlines_ms: bytes = b"") -> bytes:
+def reference(ranges: list[tuple[int, int, int]], deadlines_ms: bytes = b"", source: str = "orders") -> bytes:
     facts = [{"first": first, "last": last, "delivery_count": count} for first, last, count in ranges]
-    named = {"topic": "orders", "partition": 0, "ranges": facts, "deadlines_ms": deadlines_ms}
+    named = {"topic": source, "partition": 0, "ranges": facts, "deadlines_ms": deadlines_ms}
     return codec.encode("reference", named)
 
 
@@ -43,6 +46,7 @@ DAMAGED: dict[str, tuple[str, bytes, dict[str, bytes | None]]] = {
     ),
     "a range that ends before it begins": ("reference", reference([(5, 2, 1)]), {"lapse-kind": b"reference"}),
     "records that are not there": ("reference", reference([(7, 9, 1)]), {"lapse-kind": b"reference"}),
+    "a topic that was deleted": ("reference", reference([(0, 1, 1)], source="gone"), {"lapse-kind": b"reference"}),
     "a range without end": ("reference", reference([(0, (1 << 63) - 1, 1)]), {"lapse-kind": b"reference"}),
 }
 
@@ -64,3 +68,35 @@ def test_a_damaged_record_is_dropped_and_the_next_message_comes(
         delivery = subscriber.receive(10)
         assert delivery is not None
         assert delivery.value == b"1"
+
+
+@pytest.mark.feature("D4")
+def test_records_that_brokers_have_and_do_not_send_are_waited_for(
+    lapse: Lapse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while a broker restarts. The reader has been at the end of the log before they came."""
+    asked, ends = threading.Event(), MemoryConsumer.get_watermark_offsets
+
+    def looked_up(consumer: MemoryConsumer, place: TopicPartition, *arguments: Any, **options: Any) -> Any:
+        if place.topic == "orders":
+            asked.set()
+        return ends(consumer, place, *arguments, **options)
+
+    monkeypatch.setattr(referenced, "_SHORT_S", 0.1)
+    monkeypatch.setattr(MemoryConsumer, "get_watermark_offsets", looked_up)
+    lapse.queue("orders", lease_period="1h")
+    with lapse.publisher() as publisher, lapse.subscriber("orders", 5, payload="reference") as subscriber:
+        publisher.publish("orders", b"1")
+        first = subscriber.receive(10)
+        assert first is not None
+        records = subscriber.subscription._listener._records
+        assert records is not None
+        (place,) = records._places.values()
+        place.consumer.cut_off(True)  # type: ignore[attr-defined]  # it is a MemoryConsumer
+        publisher.publish("orders", b"2")
+        lapse.settle()
+        assert asked.wait(20)
+        place.consumer.cut_off(False)  # type: ignore[attr-defined]
+        second = subscriber.receive(10)
+        assert second is not None
+        assert second.value == b"2"
