@@ -83,6 +83,9 @@ class LetterSender:
             return 0
         try:
             failures = self._commit(lines)
+            if failures:
+                del self._producer  # its next transaction would fail: this one left a gap in the sequence numbers
+                self._producer = self._opened()
         except PublishFailed:
             raise  # each line was told why
         except (KafkaException, LapseError) as error:
@@ -92,8 +95,6 @@ class LetterSender:
             self._tell(lines, "")
             self.queues.settle(line.letter for line in lines)
             return len(lines)
-        del self._producer  # its next transaction would fail, because this one left a gap in the sequence numbers
-        self._producer = self._opened()
         if len(lines) > 1:
             half = len(lines) // 2
             try:

@@ -9,6 +9,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from lapse.protocol.bookmark import Bookmark
 from lapse_client import Connection, DeadLetter
+from lapse_client.letters import letter_sender
 from lapse_client.letters.letter_queues import LetterQueues
 from lapse_client.letters.letter_sender import LetterSender
 from lapse_client.letters.redrive_line import Line
@@ -34,9 +35,30 @@ def test_each_letter_is_reported_when_another_redrive_has_taken_over(kafka: str,
     assert all(text.startswith("not sent") for text in reported.values()), reported
 
 
-def _line(topic: str, offset: int) -> Line:
+@pytest.mark.feature("D5", "X7")
+def test_each_letter_is_reported_when_nothing_can_be_sent_after_one_that_kafka_refuses(
+    kafka: str, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A producer is opened anew then, and its brokers may have gone."""
+    name, connection = unique("orders"), Connection(kafka)
+    create(AdminClient({"bootstrap.servers": kafka}), NewTopic(name, 1, 1, config={"max.message.bytes": "2000"}))
+    redriven = Redriven(connection)
+    redriven.make_topic()
+    lines = [_line(name, 0), _line(name, 1, b"x" * 5_000)]
+    reported = {id(line): "" for line in lines}
+    sender = LetterSender(
+        connection, redriven, LetterQueues(connection), lambda line, text: reported.__setitem__(id(line), text)
+    )
+    monkeypatch.setattr(letter_sender, "_CONTROL_S", 5.0)
+    sender._connection = Connection("127.0.0.1:1")
+    with pytest.raises(KafkaException):
+        sender.send(lines)
+    assert all(text.startswith("not sent") for text in reported.values()), reported
+
+
+def _line(topic: str, offset: int, value: bytes = b"{}") -> Line:
     letter = DeadLetter(
-        key=b"k", value=b"{}", bookmark=Bookmark(f"dlq.{topic}", 0, offset), timestamp_ms=2_000,
+        key=b"k", value=value, bookmark=Bookmark(f"dlq.{topic}", 0, offset), timestamp_ms=2_000,
         origin=Bookmark(topic, 0, offset), entity=topic, reasons=("time_limit",), message="", delivery_count=1,
         cancel_count=0, expires_at_ms=900, expired_at_ms=1_000, redriven_count=0, lapse_id=f"{topic}/{offset}",
         headers=[],
