@@ -31,7 +31,7 @@ from lapse.protocol.command import Command
 from lapse.protocol.command_field import SHOWN_CHARACTERS
 from lapse_client.error import AnswerTimeout, Closed, ConnectionFailed, EntityDeleted, LapseError, refusal
 from lapse_client.kafka.connection import Connection, log_end
-from lapse_client.kafka.fault import FORBIDDEN, NOT_THERE, PURGED, unreadable, unwritable
+from lapse_client.kafka.fault import FORBIDDEN, NOT_THERE, PURGED, flushed, unreadable, unwritable
 from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
 from lapse_client.session.answer_code import is_deletion
 from lapse_client.session.attendance import Attendance
@@ -141,11 +141,11 @@ class Channel(Generic[T]):
     def _disconnect(self) -> None:
         left = True
         with suppress(KafkaException):  # a fatal error, such as a missing right; reports may still wait behind it
-            left = bool(self._producer.flush(0 if self._was_ended else METADATA_TIMEOUT_S))
+            left = bool(flushed(self._producer, 0 if self._was_ended else METADATA_TIMEOUT_S))
         with suppress(KafkaException):
             if left:
                 self._producer.purge()  # unsent commands fail, so that their senders learn of it
-                self._producer.flush(_PURGE_S)
+                flushed(self._producer, _PURGE_S)
         self._producer.close()
         self._consumer.close()
         self._abandon(Closed("the channel"))

@@ -115,6 +115,7 @@ class DecisionLog:
         part = self._parts.get(partition)
         if part is None or part.first_ms > first_ms or part.is_stale or part.is_outgrown:
             if part is not None:
+                del self._parts[partition]  # first: if the next one cannot be opened, no closed one may be left
                 part.close()
             part = self._parts[partition] = _Part(self._connection, TopicPartition(self.topic, partition), first_ms)
         return part

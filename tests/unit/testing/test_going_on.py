@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from lapse.protocol.command import Command
 from lapse.testing import Lapse
@@ -60,3 +61,19 @@ def test_a_take_over_during_the_first_commands_of_a_query_ends_no_channel(lapse:
         sys.setswitchinterval(before)
         channel.close()
     assert not failures
+
+
+@pytest.mark.feature("X3", "X7")
+def test_a_client_is_closed_although_its_producer_has_ended(lapse: Lapse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """librdkafka's flush raises what ended it in the midst of a report, which makes it a SystemError."""
+
+    def ended(*_: object) -> int:
+        raise SystemError("flush") from KafkaException(KafkaError(KafkaError._FATAL))
+
+    closed: list[object] = []
+    lapse.queue("orders")
+    with lapse.subscriber("orders") as subscriber:
+        producer, _ = subscriber.subscription.channel.endpoints
+        monkeypatch.setattr(producer, "flush", ended)
+        monkeypatch.setattr(producer, "close", lambda: closed.append(producer))
+    assert closed == [producer]

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
+from lapse.protocol.bookmark import Bookmark
 from lapse.testing import CrashPoint, Lapse
+from lapse.testing.memory_clients import MemoryConsumer
 from lapse_client import Delivery, QueueSubscriber, Retry, TransactionFailed, aio
 from lapse_client.transaction import decision_log
+from lapse_client.transaction.decision_log import DecisionLog, Verdict, claim
 
 pytestmark = pytest.mark.feature("X9", "X8")
 
@@ -168,3 +174,36 @@ def test_claims_of_messages_that_are_done_take_no_memory_for_ever(
             lapse.clock.advance(20)
     assert max(kept) <= 20
     assert len(values(lapse, "shipments")) == 30
+
+
+def test_a_log_of_decisions_that_could_not_be_opened_is_opened_again(
+    lapse: Lapse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older message in doubt has it read from an earlier instant on. A closed reader must not be left."""
+    monkeypatch.setattr(decision_log, "_PATIENCE_S", 1.0)
+    lapse.queue("orders")
+    decisions = DecisionLog(lapse.connection, "orders", 1)
+    decisions.make()
+    now_ms = int(lapse.clock.now_ms)
+    newer, older = in_doubt(1, now_ms), in_doubt(0, now_ms - 1_000_000)
+    assert decisions.verdicts([newer]) == [Verdict.NONE]
+
+    def silent(*_: object, **__: object) -> NoReturn:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(MemoryConsumer, "offsets_for_times", silent)
+        with pytest.raises(KafkaException):
+            decisions.verdicts([older])
+    lapse.connection.producer().produce(decisions.topic, b"{}", claim(newer), partition=0)
+    assert decisions.verdicts([newer]) == [Verdict.DONE]
+    decisions.close()
+
+
+def in_doubt(offset: int, timestamp_ms: int) -> Any:
+    return SimpleNamespace(
+        shard=SimpleNamespace(partition=0),
+        bookmark=Bookmark("orders", 0, offset),
+        place=b"orders:0:%d" % offset,
+        timestamp_ms=timestamp_ms,
+    )
