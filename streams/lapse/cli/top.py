@@ -24,6 +24,7 @@ from lapse_client.kafka.connection import Connection, entities
 from lapse_client.queue.queues import Figures, Queues
 
 _PATIENCE_S: Final = 3.0
+_BROKER_S: Final = 1.0
 _NONE: Final = "there are no queues on this cluster; `lapse apply` makes those of lapse.toml"
 _STATES: Final = (*QUEUE_STATES, "depth")
 
@@ -128,6 +129,7 @@ class _Look:
         if not silent:
             return {}
         try:
+            self._connection.await_broker(_BROKER_S)  # `partitions` would wait for long
             topics = self._connection.partitions()
             return {name: self._connection.lacking(name, topics) for name in silent}
         except LapseError:
