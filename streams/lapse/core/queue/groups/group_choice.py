@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,6 +140,8 @@ class GroupChooser:
         outstanding = {one.number: one.outstanding for one in ring}
         shares: dict[int, list[int]] = {one.number: [] for one in ring}
         self._filters = {one.filter for one in ring}
+        if self._matching.active and self._match_nothing():
+            return []
         open_ones, alone = ring, len(ring) == 1
         lines, dealt = self._lines, 0
         by_rate = self._allowance.by_group
@@ -267,6 +270,11 @@ class GroupChooser:
         if segment.holder is None or segment.index not in self._state.index.came_back:
             return NOBODY
         return int(segment.holder[slot])
+
+    def _match_nothing(self) -> bool:
+        """Return whether no message matches any filter, so that the lines need not be looked through (C60)."""
+        hopeless = partial(self._matching.matches_none, self._filters)
+        return next(self._state.with_available(hopeless), None) is None
 
     def _cannot_match(self, index: int, used: int) -> bool:
         """Return whether no message of a segment matches any filter, and none holds back its group."""
