@@ -97,11 +97,14 @@ def test_an_end_is_agreed_on_and_told_alike(kind) -> None:
     assert list(shard.subscriptions()) == []
     step = make()
     assert shard.agreement.delete(Asker("d"), False, T, step) is None
-    for message in step.shard_messages:  # what it says to itself comes back, and it says more
-        shard.agreement.receive(message, T, step)
-    (verdict,) = step.verdicts
+    steps = [step]
+    for before in steps:  # what it says to itself comes back in a later step, and it says more
+        for message in before.shard_messages:
+            steps.append(make())
+            shard.agreement.receive(message, T, steps[-1])
+    (verdict,) = (verdict for step in steps for verdict in step.verdicts)
     assert verdict.refusal is None
-    assert EventKind.DELETED in [event.kind for event in step.events]
+    assert EventKind.DELETED in [event.kind for step in steps for event in step.events]
     driven(shard, make, T + GRACE_MS)
     assert shard.agreement.stopped
     assert shard.next_due_ms() == NEVER
