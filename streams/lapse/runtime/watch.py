@@ -24,8 +24,7 @@ class Watch:
     """Notices that the process stood still (SIGSTOP, a suspended machine) for longer than its session lasts.
 
     Its shards belong to other workers then, and it must not write for them. A separate thread takes the time, so that a
-    busy event loop does not count as standing still. Heartbeats come from that loop, whose turns are short (C60). If
-    they fail all the same, the group gives the shards to others, and the epochs make late writes void.
+    busy event loop does not count as standing still. Faust's heartbeats have a separate thread too.
 
     Attributes:
         pauses: how often the process stood still for a shorter time.

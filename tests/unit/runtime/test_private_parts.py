@@ -61,18 +61,6 @@ PARTS = {
         "f4f95a22defe",
         "kafka/consumer_thread.py, ConsumerThread",
     ),
-    "mode.threads:ServiceThread.start": ("4265937a711e", "kafka/consumer_thread.py, ConsumerThread"),
-    "mode.threads:ServiceThread._serve": ("f923c92dcaea", "kafka/consumer_thread.py, ConsumerThread"),
-    "mode.threads:ServiceThread._gather_remaining_tasks": ("91c2924af47c", "kafka/consumer_thread.py, ConsumerThread"),
-    "mode.threads:QueueServiceThread.call_thread": ("a713fdeb77a4", "kafka/consumer_thread.py, ConsumerThread"),
-    "faust.transport.consumer:ConsumerThread.on_partitions_revoked": (
-        "b9f5e575c0a9",
-        "kafka/consumer_thread.py, ConsumerThread",
-    ),
-    "faust.transport.consumer:ConsumerThread.on_partitions_assigned": (
-        "c61487d3f802",
-        "kafka/consumer_thread.py, ConsumerThread",
-    ),
     "faust.transport.consumer:Consumer._drain_messages": ("30fba6e560f1", "kafka/transport.py, BatchConsumer"),
     "faust.transport.consumer:Consumer._wait_next_records": ("1f67795402ab", "kafka/transport.py, BatchConsumer"),
     "faust.transport.consumer:Consumer._get_active_partitions": ("dd5477b15d7d", "kafka/transport.py, BatchConsumer"),

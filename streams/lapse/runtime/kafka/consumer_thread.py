@@ -1,4 +1,4 @@
-"""What fetches for a worker, and is its member of the group: Faust's consumer thread, in the worker's loop."""
+"""The thread that fetches for a worker, and is its member of the group."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from aiokafka.errors import CommitFailedError
 from aiokafka.structs import OffsetAndMetadata
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
-from mode.utils.futures import maybe_async
 
 from lapse.runtime.kafka import (
     connection,  # noqa: F401  # every client of the process connects as it says
@@ -27,52 +26,8 @@ _COMMIT_S: Final = 2.0
 """How long to try to commit before checking which topics exist, s. The next commit comes within a second."""
 
 
-class _LoopTask:
-    """Serves the consumer in a task of the worker's loop. It stands where Faust has a thread."""
-
-    def __init__(self, service: Any) -> None:
-        self._service = service
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Start the task."""
-        self._task = asyncio.create_task(self._service._serve(), name="consumer")
-        self._task.add_done_callback(self._note_end)
-
-    def stop(self) -> None:
-        """Do nothing: the service is shut down once its task has ended."""
-
-    def _note_end(self, done: asyncio.Task[None]) -> None:
-        """Let `stop` go on in any case. If the consumer could not be closed, it would wait for a minute."""
-        if not done.cancelled():
-            done.exception()  # `crash` has passed it on, or the worker ends
-        self._service.set_shutdown()
-
-
 class ConsumerThread(driver.AIOKafkaConsumerThread):
-    """Faust's consumer thread, without a thread. It reads committed records only (C41).
-
-    Faust's main loop asks a thread for records, and the thread hands them back. Each way costs a lock, a wake-up of a
-    sleeping thread and three tasks, and no fetch is under way meanwhile. Heartbeats stay in time, because every turn of
-    the worker's loop is short (C60).
-    """
-
-    Worker: Any = _LoopTask
-
-    async def call_thread(self, fun: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call a function here, in the one loop there is."""
-        return await maybe_async(fun(*args, **kwargs))
-
-    async def on_partitions_revoked(self, revoked: set[TP]) -> None:
-        """Pass this on, without the queue between Faust's threads."""
-        await self.consumer.on_partitions_revoked(revoked)
-
-    async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
-        """Pass this on, without the queue between Faust's threads."""
-        await self.consumer.on_partitions_assigned(assigned, generation_id)
-
-    async def _gather_remaining_tasks(self) -> None:
-        """Cancel nothing: Faust would cancel all tasks of the loop, which are not the consumer's only."""
+    """Faust's consumer thread, which reads committed records only (C41)."""
 
     def _create_worker_consumer(self, transport: Any) -> aiokafka.AIOKafkaConsumer:
         created = super()._create_worker_consumer(transport)

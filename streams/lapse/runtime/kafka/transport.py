@@ -77,7 +77,7 @@ class BatchConsumer(driver.Consumer):
         """Set while records are handed to the shards, or once nobody shall wait for that."""
 
     def _new_consumer_thread(self) -> ConsumerThread:
-        return ConsumerThread(self, loop=self.loop, thread_loop=self.loop, beacon=self.beacon)
+        return ConsumerThread(self, loop=self.loop, beacon=self.beacon)
 
     @property
     def member(self) -> str:

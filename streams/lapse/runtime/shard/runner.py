@@ -44,7 +44,7 @@ from lapse.runtime.watch import Watch, end_process
 
 _BREATH_S: Final = 0.001
 """The pause between parts of a query, and between steps that write nothing, s. They do not wait for a broker, so
-without a pause hardly anything would be read from Kafka."""
+without a pause the thread that reads from Kafka would never run."""
 
 _LOOK_AGAIN_S: Final = 0.05
 """How often to ask whether the consumer has passed records that it does not hand out, s."""

@@ -13,7 +13,7 @@ class Stage(StrEnum):
     """A stage of a message's way through a worker."""
 
     READ = "read"
-    """From the record's timestamp to the shard's inbox: the fetch, and the hand-over to the shard."""
+    """From the record's timestamp to the shard's inbox: the fetch, and the way from the fetching thread."""
 
     WAIT = "wait"
     """In the inbox, until the step before ends."""
