@@ -16,6 +16,7 @@ from confluent_kafka.admin._metadata import ClusterMetadata
 
 from lapse.silence import Silence
 from lapse_client.error import ConnectionFailed
+from lapse_client.kafka.fault import NOT_THERE
 
 METADATA_TIMEOUT_S: Final = 15.0
 """How long to wait for an answer after an earlier one, in seconds: the brokers may be restarting."""
@@ -86,22 +87,27 @@ class Metadata:
 
     def hidden(self, topics: Iterable[str]) -> list[str]:
         """Return those of some topics that the brokers hide from this user."""
-        found: list[str] = []
+        codes = self._codes(topics)
+        return [name for name, code in codes.items() if code == KafkaError.TOPIC_AUTHORIZATION_FAILED]
+
+    def _codes(self, topics: Iterable[str]) -> dict[str, int | None]:
+        """Return with which code of an error brokers answer a question about each topic; None if they describe it."""
         names = [*filter(_NAME.fullmatch, topics)]  # librdkafka aborts the process for a name that is not UTF-8
         if not names:
-            return found
+            return {}
+        codes: dict[str, int | None] = dict.fromkeys(names)
         for name, future in self._admin.describe_topics(TopicCollection(names), request_timeout=_LOOK_S).items():
             try:
                 future.result(METADATA_TIMEOUT_S)
             except KafkaException as error:
-                if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                    found.append(name)
-        return found
+                codes[name] = error.args[0].code()
+        return codes
 
     def absent(self, events: str, journal: str, app_id: str, known: Collection[str] | None) -> list[str]:
         """Return which of the two topics are missing, without which no worker serves an entity (C52).
 
-        Topics that the brokers hide from this user do not count. If no broker answers at once, none is missing.
+        Only those count of which the brokers say so, since they hide topics from users. If none answers at once, no
+        topic is missing.
 
         Args:
             events: name of the topic of events.
@@ -116,8 +122,8 @@ class Metadata:
         missing = [] if events in topics else [events]
         if app_id and not any(name.endswith(journal[len(app_id) :]) for name in topics):
             missing.append(journal)
-        hidden = self.hidden(missing)
-        return [name for name in missing if name not in hidden]
+        codes = self._codes(missing)
+        return [name for name in missing if codes.get(name) in NOT_THERE]
 
     def forbidden(self, topics: Iterable[str], operation: AclOperation) -> list[str]:
         """Return those of some existing topics with which this user may not do something, such as to read them."""

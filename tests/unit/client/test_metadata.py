@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -53,3 +54,26 @@ def test_tries_end_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(ConnectionFailed):
         Metadata("b:1", {}, lambda _: silent, None).ask(4.0)  # type: ignore[arg-type,return-value]
     assert silent.tries == [1.0, 2.0, 1.0]
+
+
+@pytest.mark.feature("X4", "C52")
+@pytest.mark.parametrize(
+    ("code", "is_absent"),
+    [
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, True),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, False),
+        (KafkaError._TIMED_OUT, False),
+    ],
+)
+def test_a_topic_that_is_not_listed_is_missing_only_if_the_broker_says_so(code: int, is_absent: bool) -> None:
+    """A user may not see the entity's events, and the broker may be too busy to say it."""
+
+    class Answering(Slow):
+        def describe_topics(self, some: Any, request_timeout: float) -> dict[str, Future[object]]:
+            told: Future[object] = Future()
+            told.set_exception(KafkaException(KafkaError(code)))
+            return {"lapse.events.orders": told}
+
+    known = Metadata("b:1", {}, lambda _: Answering(0.0), None)  # type: ignore[arg-type,return-value]
+    absent = known.absent("lapse.events.orders", "app-orders-changelog", "", None)
+    assert absent == ["lapse.events.orders"] * is_absent
