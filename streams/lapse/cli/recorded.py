@@ -187,6 +187,15 @@ def _all(recording: Recording, name: str) -> Iterator[Any]:
         yield from recording.log(name, partition)[:]
 
 
+def _check_there(name: str, connection: Connection, there: Mapping[str, int], needed: Iterable[str]) -> None:
+    for one in needed:
+        if one not in there:
+            raise connection.hidden(one) or LapseError(
+                f"{name}: its topic {one} is missing, and what would be replayed with it. "
+                "`lapse apply` creates a new one"
+            )
+
+
 def replay(
     name: str,
     config: Config,
@@ -217,9 +226,11 @@ def replay(
             "makes its topics, and a worker with the file's app_id writes them"
         )
     own = [changelog, topic.commands(name), topic.deliveries(name), topic.events(name)]
-    own += topic.private_deliveries(name, there)
     sources = {source for one in servings.values() for source in underlying(name, one.config, there)}
-    sources |= {source for one in servings.values() for source in one.config.underlying(name)}  # hidden ones are told
+    named = {source for one in servings.values() for source in one.config.underlying(name)}
+    _check_there(name, connection, there, own if sources else [*own, *sorted(named)])
+    own += topic.private_deliveries(name, there)
+    sources |= named  # hidden ones are told
     recording = read(connection, [*own, *sorted(sources)], changelog=changelog)
     for forward in {one.forward for one in servings.values() if one.forward is not None}:
         recording.create(forward, there.get(forward, 1))

@@ -70,7 +70,7 @@ ROWS: Final = {
     "queue subscribe": _QUEUE,
     "queue subscriptions": _QUEUE,
     "replicate": Row(("sow",), told="there is no SOW topic '{}'"),
-    "simulate": Row(("changelog",)),
+    "simulate": Row(("underlying", *_QUEUE.needs)),
     "sow alter": _CREATES,
     "sow create": _CREATES,
     "sow delete": _SOW,
