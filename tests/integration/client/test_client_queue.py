@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists none of its names in __all__
     AdminClient,
     AlterConfigOpType,
@@ -352,6 +353,13 @@ def test_a_subscriber_is_closed_by_whom_it_tells_that_a_settlement_was_not_sent(
     admin = AdminClient({"bootstrap.servers": queue.servers})
     for done in admin.incremental_alter_configs([commands]).values():
         done.result(30)
+    probe, faults = Producer({"bootstrap.servers": queue.servers}), list[object]()
+
+    def is_refused() -> bool:
+        probe.produce(topic.commands(queue.queue), b"{}", on_delivery=lambda fault, _: faults.append(fault))
+        return probe.flush(10) == 0 and faults[-1] is not None
+
+    until(is_refused)  # the broker goes by the new limit a moment later
     delivery.acknowledge()
     assert closed.wait(60)
     assert [one.result for one in told] == ["not_sent"]
