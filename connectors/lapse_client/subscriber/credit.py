@@ -4,7 +4,8 @@ Shards know nothing of each other. So each one gets a credit of its own, and the
 subscription's backlog. If the backlog is at least one per shard, every shard keeps its share. If it is smaller, credits
 of one travel: a shard that has had nothing to deliver for a while is set to zero. The next shard gets the credit only
 when that shard has answered, because then no delivery can still be on its way. A delivery that the application never
-settles keeps a credit until its lease is over. To settle it later frees nothing.
+settles keeps a credit until its lease is over. To settle it later frees nothing. A lease that is being renewed is not
+over before the answer, because the shard may have renewed it already.
 
 A message that is acknowledged here stays leased until the shard has read the acknowledgment. While a shard keeps its
 credit, this does not matter, because the shard counts its leases itself. If a shard has delivered more than its present
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
@@ -75,6 +77,7 @@ class Credits:
         self._owed = [0] * shards  # settled beyond its credit, and perhaps not known to the shard yet
         self._active_at_ms = [0.0] * shards
         self._leases: list[dict[float, int]] = [{} for _ in range(shards)]  # outstanding deliveries by end of lease
+        self._renewing: list[Counter[float]] = [Counter() for _ in range(shards)]  # leases with a renewal on its way
         self._earliest_ms = _FOREVER  # no lease ends before that
         self._unsent: set[int] = set(range(shards))
         self._idle_moves = 0
@@ -140,6 +143,16 @@ class Credits:
         return min(held, count)
 
     @_locked
+    def renewing(self, shard: int, leases: Mapping[float, int]) -> None:
+        """Count leases of a shard, by their ends, as not over until `renewal_answered` is called with the same ones."""
+        self._renewing[shard].update(leases)
+
+    @_locked
+    def renewal_answered(self, shard: int, leases: Mapping[float, int]) -> None:
+        """Let leases end again at their instants. What was renewed has been moved by `renewed` before."""
+        self._renewing[shard] -= Counter(leases)
+
+    @_locked
     def renewed(self, shard: int, ends_ms: float, until_ms: float) -> None:
         """Move the end of a lease from `ends_ms` to `until_ms`. If it counted as over, it is outstanding again."""
         if shard in self._gone:
@@ -153,7 +166,9 @@ class Credits:
         if past_ms < self._earliest_ms:
             return
         for shard, leases in enumerate(self._leases):
-            if over := {ends_ms: count for ends_ms, count in leases.items() if ends_ms <= past_ms}:
+            renewing = self._renewing[shard]
+            over = {ends_ms: count - renewing[ends_ms] for ends_ms, count in leases.items() if ends_ms <= past_ms}
+            if over := {ends_ms: count for ends_ms, count in over.items() if count > 0}:
                 self.settled(shard, over, now_ms)
         self._earliest_ms = min((min(leases) for leases in self._leases if leases), default=_FOREVER)
 
@@ -227,6 +242,7 @@ class Credits:
             self._waiting.append(True)
             self._active_at_ms.append(0.0)
             self._leases.append({})
+            self._renewing.append(Counter())
             self._unsent.add(shard)
         self._shards += count
         self._reset_goals()

@@ -22,7 +22,7 @@ from lapse_client.error import Closed, LapseError, UnknownEntity
 from lapse_client.kafka.connection import Connection, log_end
 from lapse_client.payload.serde import DeserializerLike, SerializerLike
 from lapse_client.session.client import Client
-from lapse_client.subscriber.settlement import SettlementResult, results
+from lapse_client.subscriber.settlement import SettlementResult
 from lapse_client.subscriber.settler import Settling
 from lapse_client.subscriber.subscription import Subscription
 from lapse_client.subscriber.terms import Payload, Terms
@@ -278,21 +278,11 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
             EntityDeleted: the queue was deleted.
             Closed: with `wait`, after `close`. The deliveries are not settled then.
         """
-        subscription = self.subscription
-        command = subscription.settler.command(
-            how, deliveries, delay_ms=delay_ms, lease_ms=lease_ms, fault=fault, answer=wait
-        )
-        if not command:
-            return []
-        try:
-            answers = subscription.channel.ask(command, self._timeout_s)
-        except Closed:
-            for delivery in deliveries:
-                delivery.settled_as = ""
-            raise
-        for answer in answers:
-            subscription.settler.note_renewal(answer, deliveries)
-        return [result for answer in answers for result in results(answer)]
+        settler = self.subscription.settler
+        if wait:
+            return settler.settled(how, deliveries, self._timeout_s, delay_ms=delay_ms, lease_ms=lease_ms, fault=fault)
+        settler.command(how, deliveries, delay_ms=delay_ms, lease_ms=lease_ms, fault=fault)
+        return []
 
     def transaction(self, deliveries: Sequence[Delivery]) -> Transaction:
         """Return a transaction that commits outputs and the acknowledgments of many deliveries together (X9).

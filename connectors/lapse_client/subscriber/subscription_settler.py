@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, Final
 
 from lapse.protocol.answer import Answer, Settlement
@@ -98,17 +99,44 @@ class SubscriptionSettler:
         assert self.work is not None
         return self.work.begin(deliveries)
 
-    def renewed(self, deliveries: Sequence[Delivery], timeout_s: float) -> list[SettlementResult]:
-        """Renew leases, wait up to `timeout_s` seconds for the answers, and return the results.
+    def settled(
+        self,
+        how: Settling,
+        deliveries: Sequence[Delivery],
+        timeout_s: float,
+        *,
+        delay_ms: int | None = None,
+        lease_ms: int | None = None,
+        fault: str = "",
+    ) -> list[SettlementResult]:
+        """Settle deliveries, wait up to `timeout_s` seconds for the answers, and return the results.
+
+        The other arguments are those of `command`.
 
         Raises:
+            AlreadySettled: a delivery was settled before.
             AnswerTimeout: a shard did not answer.
             CommandFailed: a shard refused the whole command.
-            Closed: the subscription has ended.
+            Closed: the subscription has ended. The deliveries are not settled then.
         """
-        answers = self._session.channel.ask(self.command("renew", deliveries, answer=True), timeout_s)
-        for answer in answers:
-            self.note_renewal(answer, deliveries)
+        with self._acknowledgments.lock:
+            renewing = _leases_by_shard(deliveries) if how == "renew" else {}
+        asked = self.command(how, deliveries, delay_ms=delay_ms, lease_ms=lease_ms, fault=fault, answer=True)
+        if not asked:
+            return []
+        for shard, leases in renewing.items():
+            self._credits.renewing(shard.index, leases)
+        try:
+            answers = self._session.channel.ask(asked, timeout_s)
+            for answer in answers:
+                self._note_renewal(answer, deliveries)
+        except Closed:
+            for delivery in deliveries:
+                delivery.settled_as = ""
+            raise
+        finally:
+            for shard, leases in renewing.items():
+                self._credits.renewal_answered(shard.index, leases)
         return [result for answer in answers for result in results(answer)]
 
     def flush(self) -> None:
@@ -169,7 +197,7 @@ class SubscriptionSettler:
             log.info("%s of %s: %s", answer.command, result.messages, result.result)
         self.refusals.tell(refused)
 
-    def note_renewal(self, answer: Answer, deliveries: Sequence[Delivery]) -> None:
+    def _note_renewal(self, answer: Answer, deliveries: Sequence[Delivery]) -> None:
         """Set the new end of the leases that an answer reports as renewed."""
         if answer.lease_until_ms is None:
             return
@@ -188,7 +216,7 @@ class SubscriptionSettler:
         asked: list[tuple[Shard, Command]] = []
         with self._acknowledgments.lock:
             groups = _by_shard(how, deliveries)
-            leases = {shard: Counter(one.lease_ends_ms for one in group) for shard, group in groups.items()}
+            leases = _leases_by_shard(deliveries)
         for shard, group in groups.items():
             batch = SettlementBatch()
             for delivery in group:
@@ -205,7 +233,8 @@ class SubscriptionSettler:
                 future = self._session.channel.send(shard, command)
                 self._report_failure(how, bookmarks, future)
                 if how == "renew":
-                    future.add_done_callback(lambda done, group=group: self._renewed(done, group))  # type: ignore[misc]
+                    self._credits.renewing(shard.index, leases[shard])
+                    future.add_done_callback(partial(self._renewed, shard, group, leases[shard]))
             if how != "renew":
                 self._credits.settled(shard.index, leases[shard], elapsed_ms())
         return asked
@@ -228,10 +257,14 @@ class SubscriptionSettler:
             self._report_failure("acknowledge", bookmarks, self._session.channel.send(shard, command))
         self._credits.settled(shard.index, leases, elapsed_ms())
 
-    def _renewed(self, future: Future[Answer], deliveries: Sequence[Delivery]) -> None:
-        if not future.cancelled() and future.exception() is None:
-            answer = future.result()
-            self.note_renewal(answer, deliveries)
+    def _renewed(
+        self, shard: Shard, deliveries: Sequence[Delivery], leases: Mapping[float, int], future: Future[Answer]
+    ) -> None:
+        answer = None if future.cancelled() or future.exception() is not None else future.result()
+        if answer is not None:
+            self._note_renewal(answer, deliveries)
+        self._credits.renewal_answered(shard.index, leases)
+        if answer is not None:
             self.report_refused(answer)
 
     def _too_late(self, how: str, bookmarks: Iterable[str]) -> None:
@@ -265,6 +298,15 @@ class SubscriptionSettler:
         shown = ", ".join(bookmarks[:_SHOWN]) + (f" and {len(bookmarks) - _SHOWN} more" if bookmarks[_SHOWN:] else "")
         log.warning("%s of %s was not sent; they come again when their leases end: %s", how, shown, why)
         self.refusals.tell([SettlementResult(BookmarkRange.parse(text), NOT_SENT) for text in bookmarks])
+
+
+def _leases_by_shard(deliveries: Iterable[Delivery]) -> dict[Shard, Counter[float]]:
+    """Count deliveries by shard and end of lease."""
+    leases: dict[Shard, Counter[float]] = {}
+    for delivery in deliveries:
+        if not delivery.is_barrier:
+            leases.setdefault(delivery.shard, Counter())[delivery.lease_ends_ms] += 1
+    return leases
 
 
 def _by_shard(how: Settling, deliveries: Sequence[Delivery]) -> dict[Shard, list[Delivery]]:

@@ -59,8 +59,8 @@ class Settles(Protocol):
     def flush(self) -> None:
         """Send all acknowledgments now."""
 
-    def renewed(self, deliveries: Sequence[Any], timeout_s: float) -> list[SettlementResult]:
-        """Renew leases, and return the results."""
+    def settled(self, how: Settling, deliveries: Sequence[Any], timeout_s: float) -> list[SettlementResult]:
+        """Settle deliveries, wait for the answers, and return the results."""
 
 
 class AtomicWork:
@@ -256,7 +256,7 @@ class AtomicWork:
 
     def _hold(self, deliveries: Sequence[Any]) -> None:
         """Have the shards confirm, by a renewal, that the messages are still leased to this subscription."""
-        lost = [one for one in self._settler.renewed(deliveries, _CONTROL_S) if not one.settled]
+        lost = [one for one in self._settler.settled("renew", deliveries, _CONTROL_S) if not one.settled]
         if lost:
             raise TransactionFailed(
                 f"{lost[0].messages} is {lost[0].result}: its lease was lost before the outputs were committed. "

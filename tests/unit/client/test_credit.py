@@ -108,6 +108,27 @@ def test_what_is_never_settled_keeps_no_credit_beyond_its_lease() -> None:
     assert deal.due(75.0) == [(1, 1)]
 
 
+@pytest.mark.feature("Q3")
+def test_a_lease_that_is_being_renewed_is_not_over_before_the_answer() -> None:
+    deal = Credits(2, 1, idle_ms=50)
+    for grant in deal.due(0.0):
+        deal.answered(grant.shard, grant.credit, 0.0)
+    assert deal.due(50.0) == [(0, 0)]
+    deal.delivered(0, 1, 51.0, 100)
+    deal.answered(0, 0, 52.0)
+    deal.renewing(0, {100: 1})
+    deal.end_leases(100, 101.0)
+    assert deal.due(101.0) == [], "the shard may have renewed it"
+    deal.renewed(0, 100, 300)
+    deal.renewal_answered(0, {100: 1})
+    deal.renewing(0, {300: 1})
+    deal.end_leases(301, 301.0)
+    assert deal.outstanding == [1, 0]
+    deal.renewal_answered(0, {300: 1})  # refused: it came too late
+    deal.end_leases(301, 301.0)
+    assert deal.outstanding == [0, 0]
+
+
 @pytest.mark.feature("Q5")
 def test_a_long_lease_hides_no_shorter_one_that_is_over() -> None:
     deal = Credits(1, 3)
@@ -216,6 +237,7 @@ class Traffic(RuleBasedStateMachine):
             {} for _ in range(shards)
         ]  # messages and their leases, as the shard says
         self.held: list[dict[int, float]] = [{} for _ in range(shards)]  # as the application: arrived and unsettled
+        self.renewing: list[list[float]] = [[] for _ in range(shards)]  # ends of leases with a renewal on its way
         self.messages = 0
         self.any_ended = False  # whether a lease has
         self.visited: set[int] = set()
@@ -242,6 +264,7 @@ class Traffic(RuleBasedStateMachine):
             self.allowed += [0] * count
             self.leased += [{} for _ in range(count)]
             self.held += [{} for _ in range(count)]
+            self.renewing += [[] for _ in range(count)]
 
     @rule(first=st.integers(0, 7), count=st.integers(1, 3))
     def a_queue_is_deleted(self, first: int, count: int) -> None:
@@ -265,6 +288,8 @@ class Traffic(RuleBasedStateMachine):
             elif figure in self.leased[shard]:
                 self.leased[shard][figure] = self.now + 150
                 self.back[shard].append(("renewed", figure, self.now + 150))
+            else:
+                self.back[shard].append(("refused", figure, 0))
 
     @rule(number=st.integers(0, 5), lease_ms=st.sampled_from([50, 100, float("inf")]))
     def shard_delivers(self, number: int, lease_ms: float) -> None:
@@ -284,9 +309,11 @@ class Traffic(RuleBasedStateMachine):
                 self.credits.delivered(shard, 1, self.now, ends)
             elif kind == "answer":
                 self.credits.answered(shard, figure, self.now)
-            elif figure in self.held[shard]:
-                self.credits.renewed(shard, self.held[shard][figure], ends)
-                self.held[shard][figure] = ends
+            else:
+                if kind == "renewed" and figure in self.held[shard]:
+                    self.credits.renewed(shard, self.held[shard][figure], ends)
+                    self.held[shard][figure] = ends
+                self.credits.renewal_answered(shard, {self.renewing[shard].pop(0): 1})
 
     @rule(number=st.integers(0, 5), last=st.booleans())
     def application_settles(self, number: int, last: bool) -> None:
@@ -300,7 +327,10 @@ class Traffic(RuleBasedStateMachine):
     def application_renews(self, number: int, last: bool) -> None:
         shard = self.shard(number)
         if held := list(self.held[shard]):
-            self.asked[shard].append(("renew", held[-1 if last else 0]))
+            message = held[-1 if last else 0]
+            self.asked[shard].append(("renew", message))
+            self.renewing[shard].append(self.held[shard][message])
+            self.credits.renewing(shard, {self.renewing[shard][-1]: 1})
 
     @invariant()
     def never_more_than_the_backlog(self) -> None:
