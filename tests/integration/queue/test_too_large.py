@@ -1,5 +1,6 @@
 """Messages that no topic of lapse takes, as a producer's compression let them in: others pass, no worker stops."""
 
+import json
 import os
 import time
 from itertools import islice
@@ -64,6 +65,30 @@ def test_a_message_that_is_too_large_for_the_target_is_a_letter_and_others_are_f
     assert [one.value() for one in tail.wait(3, 20)] == [b"before", b"after", b"later"]
     until(lambda: deployment.depth("source")["depth"] == 0, "all have left")
     assert worker.running
+
+
+@pytest.mark.feature("Q12", "Q21", "D3", "C38")
+def test_a_barrier_that_is_too_large_for_the_target_is_a_letter_and_subscribers_get_it(deploy: Deploy) -> None:
+    ends = {"forward_to": "target{}", "ordering": "total", "barrier": "/type = 'EOD'"}
+    deployment = deploy({"source": ends, "well": {}}).apply()
+    take_at_most(deployment.servers, deployment.name("target"), 20_000)
+    barrier = json.dumps({"type": "EOD", "more": os.urandom(40_000).hex()})  # no compression makes it small enough
+    deployment.worker().wait_for_shards(2)
+    with deployment.subscriber("source", 0, timeout_s=20) as subscriber:
+        deployment.write("source", b'"before"', barrier, b'"after"')
+        tail = deployment.tail(deployment.name("target"))
+        assert [one.value() for one in tail.wait(2, 20)] == [b'"before"', b'"after"']
+        delivery = subscriber.receive(20)
+        assert delivery is not None
+        assert (delivery.is_barrier, delivery.value) == (True, barrier.encode())
+        (letter,) = deployment.letters("source", 1)
+        assert letter.value() == barrier.encode()
+        why = dict(letter.headers() or ())["__dlq.errors.message"].decode()
+        assert why.startswith("cannot be forwarded: ")
+        assert "; the barrier was released to " in why
+    told = [one.event for one in deployment.events("source") if one.event in {"barrier_released", "dead_lettered"}]
+    assert told == ["dead_lettered"]
+    assert deployment.depth("source")["depth"] == 0
 
 
 @pytest.mark.feature("C52", "D3", "X7", "Q16")

@@ -102,7 +102,8 @@ class Forwarding:
     ) -> bool:
         """Write messages to the target, and acknowledge them once the target has them.
 
-        A message that the target refuses, such as one that is too large, becomes a dead letter with the reason.
+        A message that the target refuses, such as one that is too large, becomes a dead letter with the reason. So does
+        a barrier, which the other subscriptions get all the same (Q12).
 
         Args:
             shard: the shard of the messages.
@@ -134,7 +135,8 @@ class Forwarding:
         lost = sorted(set(messages.offsets.tolist()) - outputs.keys())
         if lost:
             shard.remove_truncated(messages.topic, messages.partition, lost, now_ms, step, handed_out=True)
-        self._settle(shard, delivery, now_ms, step)
+        if not delivery.barrier:  # it has left the queue with its release
+            self._settle(shard, delivery, now_ms, step)
         return True
 
     def _settle(self, shard: QueueShard, delivery: Delivery, now_ms: int, step: Step) -> None:

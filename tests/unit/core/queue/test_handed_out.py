@@ -6,12 +6,15 @@ from lapse.core.expression import compile_filter, compile_value
 from lapse.core.letter import FORWARDER
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.arrival.trait import TraitReader
+from lapse.core.queue.change import ChangeKind
 from lapse.core.queue.journal.queue_journal import QueueJournal
 from lapse.core.queue.journal.restored import Restored, restore
 from lapse.core.queue.settings import Fairness, QueueSettings, Semantics
 from lapse.core.queue.settlement.settlement import Claim
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
+from lapse.core.reason import Reason
+from lapse.core.shard.event import EventKind
 from unit.core.queue.world import World
 
 LEASE_MS = 100
@@ -122,3 +125,46 @@ def test_what_the_forwarder_could_not_hand_on_goes_on_as_if_it_had_never_been_tr
         assert {event.kind for event in step.events} == {"subscribed", "unsubscribed"}
         assert one.shard.depth()["available"] == 4
     assert tried[0] == tried[1] == tried[2] != []
+
+
+def with_a_barrier_to_forward() -> tuple[World, Step]:
+    """A step that releases a barrier to the forwarder and to one more subscription."""
+    is_barrier = TraitReader(barrier=compile_filter("/b = 'yes'"))
+    one = World(QueueSettings(name="orders", traits=is_barrier, dead_letter_topic="dlq.orders"))
+    one.publish("orders", body={"b": "yes"})
+    one.read("orders")
+    step = Step()
+    for name in (FORWARDER, "inky"):
+        one.shard.subscribing.subscribe(name, "", 10, NEVER, "", one.now_ms, step)
+    one.shard.deliver(one.now_ms, step)
+    assert [(delivery.subscription, delivery.barrier) for delivery in step.deliveries] == [
+        (FORWARDER, True),
+        ("inky", True),
+    ]
+    return one, step
+
+
+@pytest.mark.feature("Q12", "Q21", "D3")
+def test_a_barrier_that_the_target_of_forwarding_refuses_is_a_letter_and_goes_to_the_others() -> None:
+    """It has one fate, which the ledger counts."""
+    one, step = with_a_barrier_to_forward()
+    one.shard.remove_undecodable("orders", 0, 0, "too large", one.now_ms, step, handed_out=True)
+    (removal,) = step.removals
+    assert (removal.letter, removal.reasons) == (True, (Reason.UNDECODABLE,))
+    assert removal.detail == "too large; the barrier was released to inky"
+    assert EventKind.BARRIER_RELEASED not in {event.kind for event in step.events}
+    (released,) = [change for change in step.changes if change.kind is ChangeKind.RELEASED]
+    assert released.facts["receivers"] == ["inky"]
+    assert one.shard.depth()["depth"] == 0
+    again = Step()
+    one.shard.repeat_barrier(released, again)
+    assert [delivery.subscription for delivery in again.deliveries] == ["inky"]
+
+
+@pytest.mark.feature("Q12", "Q21", "C81")
+def test_a_barrier_that_could_not_be_forwarded_at_all_is_told_of_the_others_only() -> None:
+    one, step = with_a_barrier_to_forward()
+    one.shard.handed_out.undo_deliveries(FORWARDER, step)
+    (told,) = [event for event in step.events if event.kind is EventKind.BARRIER_RELEASED]
+    assert told.detail == "inky"
+    assert not step.removals

@@ -64,7 +64,14 @@ class HandedOut:
         self._state.apply(Change(row.changes[0], join_places(sorted(places))))
 
     def undo_deliveries(self, subscription_id: str, step: Step) -> None:
-        """Undo this step's deliveries to a subscription that nobody took: they do not count, messages stay (C81)."""
+        """Undo this step's deliveries to a subscription that nobody took: they do not count, messages stay (C81).
+
+        Barriers that this step releases go to the other subscriptions only.
+        """
+        for at, event in enumerate(step.events):
+            if event.kind is EventKind.BARRIER_RELEASED:
+                receivers = (name for name in event.detail.split(", ") if name != subscription_id)
+                step.events[at] = event._replace(detail=", ".join(receivers))
         held = self._decisions.backlog_places(self._state.subscriptions[subscription_id].number)
         if not held:
             return

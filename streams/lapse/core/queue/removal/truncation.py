@@ -18,7 +18,7 @@ from lapse.core.queue.schedule.schedule import Schedule
 from lapse.core.queue.segments.segment import Segment
 from lapse.core.queue.settlement.locator import Locator
 from lapse.core.queue.settlement.settlement import Claim
-from lapse.core.queue.step import Step
+from lapse.core.queue.step import Messages, Step
 from lapse.core.reason import Reason
 from lapse.core.shard.event import EventKind
 
@@ -108,22 +108,45 @@ class Truncation:
             slots = self._transitions.slots_to_change(trigger, segment, first, stop)
             if len(slots):
                 self._transitions.apply_trigger(trigger, [(segment, slots)], now_ms, step, detail=detail)
-        if handed_out and trigger is Trigger.TRUNCATE:
-            self._retract_release(claim, now_ms, step)
+        if handed_out:
+            self._replace_release(trigger, claim, now_ms, step, detail)
 
-    def _retract_release(self, claim: Claim, now_ms: int, step: Step) -> None:
-        """Replace the release of a barrier in this step by its removal, since its record is gone (C40)."""
+    def _replace_release(self, trigger: Trigger, claim: Claim, now_ms: int, step: Step, detail: str) -> None:
+        """Report a barrier that this step releases as removed.
+
+        If Kafka no longer has its record, nobody gets it, and the release is undone (C40). If only the target of
+        forwarding refuses it, all others get it, and a letter keeps what the target lacks (D3).
+        """
         named = {"topic": claim.topic, "partition": claim.partition, "offset": claim.first}
-        released = [at for at, change in enumerate(step.changes) if change.kind is ChangeKind.RELEASED]
-        events = [at for at, event in enumerate(step.events) if event.kind is EventKind.BARRIER_RELEASED]
-        for changed_at, event_at in zip(released, events, strict=True):
-            change, event = step.changes[changed_at], step.events[event_at]
-            if named.items() <= change.facts.items() and event.messages is not None:
-                step.changes[changed_at] = Change(ChangeKind.SETTLED, change.places)
-                del step.events[event_at]
-                places = np.array([place for place, _ in change.places], np.int64)
-                self._decisions.record_removal(event.messages, places, (Reason.LOG_TRUNCATED,), now_ms, step)
-                return
+        changed_at = next(
+            (
+                at
+                for at, change in enumerate(step.changes)
+                if change.kind is ChangeKind.RELEASED and named.items() <= change.facts.items()
+            ),
+            None,
+        )
+        event_at = next(
+            (
+                at
+                for at, event in enumerate(step.events)
+                if event.kind is EventKind.BARRIER_RELEASED and event.messages is not None
+                if _names(event.messages, claim)
+            ),
+            None,
+        )
+        if changed_at is None or event_at is None:
+            return
+        change, event = step.changes[changed_at], step.events.pop(event_at)
+        assert event.messages is not None
+        reason = Reason.UNDECODABLE
+        if trigger is Trigger.TRUNCATE:
+            step.changes[changed_at] = Change(ChangeKind.SETTLED, change.places)
+            reason = Reason.LOG_TRUNCATED
+        elif receivers := ", ".join(change.facts["receivers"]):
+            detail = f"{detail}; the barrier was released to {receivers}"
+        places = np.array([place for place, _ in change.places], np.int64)
+        self._decisions.record_removal(event.messages, places, (reason,), now_ms, step, detail)
 
     def _undeliver(self, segment: Segment, slots: NDArray[np.intp], step: Step) -> None:
         for of_state in (State.LEASED, State.SENT):
@@ -159,3 +182,9 @@ class Truncation:
         for of, offset in [one for one in state.remembered if one[0] == number and one[1] < begin_offset]:
             self._decisions.apply_change(Change(forgets, source=of, offset=offset), step)
         return True
+
+
+def _names(messages: Messages, claim: Claim) -> bool:
+    """Return whether a claim names a single message."""
+    of_claim = claim.topic, claim.partition, claim.first
+    return (messages.topic, messages.partition, int(messages.offsets[0])) == of_claim
