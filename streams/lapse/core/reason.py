@@ -10,6 +10,16 @@ UNCONFIRMED: Final = "put here by a transfer that was not confirmed"
 """The detail for the removal of an unconfirmed record (C84), whose message is or was at the other deployment."""
 
 
+def unconfirmed(fault: str = "") -> str:
+    """Return the detail for the removal of an unconfirmed record. `fault` is what else is wrong with it."""
+    return f"{UNCONFIRMED}; {fault}" if fault else UNCONFIRMED
+
+
+def is_unconfirmed(detail: str) -> bool:
+    """Return whether the detail of a removal is that of an unconfirmed record (C84)."""
+    return detail == UNCONFIRMED or detail.startswith(f"{UNCONFIRMED}; ")
+
+
 class Reason(StrEnum):
     """A reason for a removal. A removal has one or more, in this order (L14, C22)."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lapse.core.lifetime import EXPIRES_AT_MS
-from lapse.core.reason import UNCONFIRMED, Reason
+from lapse.core.reason import Reason, is_unconfirmed
 from lapse.protocol import header
 from lapse.protocol.bookmark import Bookmark
 
@@ -136,7 +136,7 @@ def death_headers(death: Death, original: Sequence[tuple[str, bytes]]) -> list[t
         (header.LAPSE_ID, lapse_id(death.entity, death.bookmark, redriven)),
     ]
     transfer = next((value for name, value in original if name == header.TRANSFER), None)
-    if death.detail == UNCONFIRMED and transfer is not None:
+    if transfer is not None and is_unconfirmed(death.detail):
         told.append((header.UNCONFIRMED_TRANSFER, transfer.decode("utf-8", "replace")))
     if death.epoch is not None:
         told.append((header.EPOCH, str(death.epoch)))

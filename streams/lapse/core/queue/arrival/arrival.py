@@ -67,7 +67,7 @@ class Arrivals:
         scheduled: messages that are not visible yet.
         invalid: (offset, fault) of messages whose lifetime cannot be read.
         expired: (offset, deadline) of messages that were past their deadline on arrival.
-        unconfirmed: offsets of those among `expired` that a transfer has put there.
+        unconfirmed: offsets of those among `invalid` and `expired` that a transfer has put there.
         identified: (offset, message id, timestamp) of all messages with an id (X6).
         retries: by offset, the delay that a message states for its retries, ms (Q24).
     """
@@ -225,14 +225,9 @@ def _parse_plain_lifetime(headers: lifetime.Headers) -> tuple[str, int]:
 
 
 def _classify_record(record: Record, queue: str, expiration: Expiration, arrivals: Arrivals) -> None:
-    transfer = ""
-    for name, value in record.headers:
-        if name == REDRIVE_QUEUE and value != queue.encode():
-            return
-        if name == TRANSFER and (found := parse_transfer_header(value)):
-            if found[0] != queue:
-                return
-            transfer = found[1]
+    transfer = transfer_of(record.headers, queue)
+    if transfer is None:
+        return
     message_id = id_of(record.headers)
     # A transfer that starts again puts its messages again under the same ids, and confirms one of the copies (Q17).
     if message_id is not None and not transfer:
@@ -242,6 +237,8 @@ def _classify_record(record: Record, queue: str, expiration: Expiration, arrival
         deadline_ms = lifetime.deadline_ms(stated, record.timestamp, expiration)
     except InvalidLifetime as fault:
         arrivals.invalid.append((record.offset, str(fault)))
+        if transfer:
+            arrivals.unconfirmed.add(record.offset)
         return
     if (retry_ms := stated_ms(record.headers)) != UNSTATED:
         arrivals.retries[record.offset] = retry_ms
@@ -259,6 +256,22 @@ def _classify_record(record: Record, queue: str, expiration: Expiration, arrival
     else:
         arrivals.offsets.append(record.offset)
         arrivals.deadlines_ms.append(deadline_ms)
+
+
+def transfer_of(headers: lifetime.Headers, queue: str) -> str | None:
+    """Return the id of the transfer that has put a record there for a queue; empty = none has.
+
+    The result is None if the record is for another queue (C29, Q17).
+    """
+    transfer = ""
+    for name, value in headers:
+        if name == REDRIVE_QUEUE and value != queue.encode():
+            return None
+        if name == TRANSFER and (found := parse_transfer_header(value)):
+            if found[0] != queue:
+                return None
+            transfer = found[1]
+    return transfer
 
 
 def parse_transfer_header(value: bytes | None) -> tuple[str, str] | None:

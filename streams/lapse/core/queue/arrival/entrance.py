@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from lapse.core.lifetime import NEVER
-from lapse.core.queue.arrival.arrival import Arrivals, classify_records
+from lapse.core.queue.arrival.arrival import Arrivals, classify_records, transfer_of
 from lapse.core.queue.arrival.repeats import find_repeats, without_offsets
 from lapse.core.queue.arrival.source import Source
 from lapse.core.queue.arrival.target_depth import UNLIMITED, TargetDepth
@@ -21,7 +21,7 @@ from lapse.core.queue.life.message_state import State
 from lapse.core.queue.life.table import Guard, Row, Trigger, route
 from lapse.core.queue.schedule.schedule import Schedule
 from lapse.core.queue.step import Messages, Step
-from lapse.core.reason import UNCONFIRMED, Reason
+from lapse.core.reason import Reason, unconfirmed
 from lapse.core.record import Record
 from lapse.core.rows import Rows
 from lapse.core.shard.event import ShardEvent
@@ -189,9 +189,11 @@ class Entrance:
         source.is_read = True
         if record.offset < source.next_offset:
             return
-        if not self._state.remembered or self._drop_acknowledged(Trigger.SPOIL, number, [record], step):
-            reasons = _reasons(Trigger.SPOIL)
-            self._decisions.refuse(number, record.offset, NEVER, reasons, record.timestamp, step, why)
+        is_wanted = not self._state.remembered or self._drop_acknowledged(Trigger.SPOIL, number, [record], step)
+        transfer = transfer_of(record.headers, self._settings.name)
+        if is_wanted and transfer is not None:
+            reasons, detail = _reasons(Trigger.SPOIL), unconfirmed(why) if transfer else why
+            self._decisions.refuse(number, record.offset, NEVER, reasons, record.timestamp, step, detail)
         source.next_offset = record.offset + 1
 
     def _record_scheduled_events(self, source: Source, arrivals: Arrivals, now_ms: int, step: Step) -> None:
@@ -288,10 +290,11 @@ class Entrance:
         entered = arrivals.offsets
         unreadable, late = (_reasons(Trigger.ARRIVE, guard) for guard in (Guard.UNREADABLE, Guard.LATE))
         for offset, fault in arrivals.invalid:
+            detail = unconfirmed(fault) if offset in arrivals.unconfirmed else fault
             at_ms, behind = decided_ms[offset], len(entered) - bisect_right(entered, offset)
-            self._decisions.refuse(number, offset, NEVER, unreadable, at_ms, step, fault, behind)
+            self._decisions.refuse(number, offset, NEVER, unreadable, at_ms, step, detail, behind)
         for offset, deadline_ms in arrivals.expired:
-            detail = UNCONFIRMED if offset in arrivals.unconfirmed else ""
+            detail = unconfirmed() if offset in arrivals.unconfirmed else ""
             at_ms, behind = decided_ms[offset], len(entered) - bisect_right(entered, offset)
             self._decisions.refuse(number, offset, deadline_ms, late, at_ms, step, detail, behind)
 
