@@ -371,6 +371,26 @@ def test_use_between_preparing_and_deciding_is_a_veto() -> None:
 
 
 @pytest.mark.feature("C4")
+def test_a_prepared_shard_keeps_its_promise_though_it_is_asked_twice_and_gets_messages_back() -> None:
+    """A rewind brings messages back meanwhile. The first shard decides by the promise, and the shard served on."""
+    cluster = Cluster(2)
+    cluster.delete(False)
+    cluster.now_ms += ASK_AGAIN_MS
+    cluster.advance(0)
+    for _ in range(3):
+        cluster.listen(1)  # two questions, and the first of its own messages that the logs are read
+    assert cluster.phases == [Phase.ASKING, Phase.PREPARED]
+    cluster.shards[1].messages = 1
+    while cluster.listen(1):
+        assert cluster.shards[1].agreement.frozen
+    while cluster.listen(0):
+        pass
+    assert cluster.phases == [Phase.RETIRED, Phase.PREPARED]
+    cluster.settle()
+    assert cluster.phases == [Phase.RETIRED, Phase.RETIRED]
+
+
+@pytest.mark.feature("C4")
 def test_delete_goes_to_the_first_shard() -> None:
     cluster = Cluster(2)
     step = Step()

@@ -264,6 +264,11 @@ class Agreement(Generic[S]):
         now = self._retirable.retirement
         if now is not None and (now.phase is Phase.RETIRED or now.id > message.id):
             return
+        if now is not None and now.id == message.id and self._partition in now.reports:
+            # Another question, or a repeated one. What the shard has promised holds until the decision.
+            if self._partition:
+                self._send_message(ShardMessageKind.REPORT, 0, now, step, now.reports[self._partition])
+            return
         if not asked:  # an earlier epoch wrote it, and did not read on
             self._begin_check(message, step)
             return
