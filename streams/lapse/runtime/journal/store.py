@@ -250,7 +250,7 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
         else:
             self._held[partition] = held
         try:
-            await self._restore(partition, held)
+            await self._troubled.attempt(partition, self._restore(partition, held), lambda: partition in self._owned)
         except (Fenced, *TROUBLE) as error:
             await self.owner.abandon(partition)
             self._close(partition)
@@ -336,10 +336,10 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
             epoch,
         )
         await owner.take_over(partition, epoch, changelog)
+        self._owned.add(partition)
         if isinstance(changelog.latest, dict):
             await in_turns(clear_in_portions(changelog.latest))
         changelog.latest.clear()
-        self._owned.add(partition)
 
     # The interface for the shard's runner
 

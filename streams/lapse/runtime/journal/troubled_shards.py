@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
 
 from aiokafka.errors import KafkaError
 from confluent_kafka import KafkaException
@@ -27,6 +27,9 @@ _ANSWER_WITHIN_S: Final = 5.0
 _MOST_ANSWER_WITHIN_S: Final = 40.0
 """How long the leaders of a shard's logs may take to answer before another attempt, s: at first, and at most. Brokers
 that are only slow answer in the end."""
+
+_LOOK_AFTER_S: Final = 5.0
+"""How long an attempt may take before the leaders are asked whether they answer, s."""
 
 _STEADY_S: Final = 60.0
 """After so long without trouble, s, a shard waits no longer than at first."""
@@ -75,16 +78,54 @@ class TroubledShards:
         start_task(self._reached(partition), f"leaders for {self._table}-{partition}", self._reaching)
 
     async def _reached(self, partition: int) -> None:
+        try:
+            await self._answer(partition)
+        except TROUBLE as error:
+            if self.begins(partition):
+                self.note(partition, error)
+        else:
+            self._again(partition)
+
+    async def _answer(self, partition: int) -> None:
+        """Wait until the leaders of a shard's logs have answered, but not long."""
         within_s = self._answers_within_s.get(partition, _ANSWER_WITHIN_S)
         try:
             async with asyncio.timeout(within_s):
                 await self._reach(partition)
         except TROUBLE as error:
             self._answers_within_s[partition] = min(2 * within_s, _MOST_ANSWER_WITHIN_S)
-            if self.begins(partition):
-                self.note(partition, error if str(error) else TimeoutError("the leaders of its logs do not all answer"))
-        else:
-            self._again(partition)
+            if str(error):
+                raise
+            raise TimeoutError("the leaders of its logs do not all answer") from error
+
+    async def attempt(self, partition: int, take_over: Coroutine[Any, Any, None], is_done: Callable[[], bool]) -> None:
+        """Make an attempt. Break it off if it takes long and the leaders do not answer.
+
+        The first attempt begins without asking them, because they nearly always answer.
+
+        Args:
+            partition: the shard's number.
+            take_over: takes the shard over.
+            is_done: returns whether this worker has the shard, so that the attempt must not be broken off any more.
+
+        Raises:
+            TimeoutError: the leaders do not answer.
+            Exception: the error of the attempt.
+        """
+        attempt = asyncio.create_task(take_over)
+        asking: set[asyncio.Task[None]] = set()
+        try:
+            while not (await asyncio.wait((attempt,), timeout=_LOOK_AFTER_S))[0]:
+                answer = asyncio.create_task(self._answer(partition))
+                asking.add(answer)
+                await asyncio.wait((attempt, answer), return_when=asyncio.FIRST_COMPLETED)
+                if answer.done() and not (attempt.done() or is_done()):
+                    answer.result()
+        finally:
+            for task in (attempt, *asking):
+                task.cancel()
+            await asyncio.gather(attempt, *asking, return_exceptions=True)
+        attempt.result()
 
     def begins(self, partition: int) -> bool:
         """Note that another attempt begins; return whether one was planned."""

@@ -258,6 +258,39 @@ def test_while_a_leader_is_silent_no_attempt_holds_topics_that_others_read(monke
 
 
 @pytest.mark.feature("C52")
+@pytest.mark.parametrize("silent", [True, False])
+def test_a_first_attempt_is_broken_off_only_while_a_leader_is_silent(
+    silent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It held topics that others read until all of its questions had got no answer, up to 27 s."""
+    monkeypatch.setattr(troubled_shards, "_LOOK_AFTER_S", 0.001)
+    monkeypatch.setattr(troubled_shards, "_ANSWER_WITHIN_S", 0.001)
+
+    async def run() -> None:
+        owner = Owner()
+        store = Store(owner)
+        goes_on, read = asyncio.Event(), owner.read
+
+        async def late(*args: Any) -> None:
+            await goes_on.wait()
+            await read(*args)
+
+        monkeypatch.setattr(owner, "read", late)
+        if silent:
+            owner.silent.set()
+            async with asyncio.timeout(10):
+                await store._take_over(0)
+            assert owner.happened == [("asks", 0), ("abandons", 0), ("rests", 0)]
+            assert store._troubled.settle() == {0}
+            return
+        asyncio.get_running_loop().call_later(0.05, goes_on.set)
+        await store._take_over(0)
+        assert owner.happened == [("serves", 0)]
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("C52")
 def test_leaders_that_are_only_slow_are_given_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(troubled_shards, "_FIRST_S", 0)
     monkeypatch.setattr(troubled_shards, "_ANSWER_WITHIN_S", 0.001)
