@@ -208,7 +208,8 @@ class QueueEntity(Entity):
                 source.next_offset, source.is_read = max(source.next_offset, offset), True
         output = QueueOutput(self.name, partition, epoch, settings.dead_letter_topic, self.letter_partitions())
         output.ignores_lifetimes = not settings.expiration.enabled
-        payloads = PayloadWindow(self.services.log_reader, self.config.payload_window << 20, self.services.aside_reader)
+        services, window_bytes = self.services, self.config.payload_window << 20
+        payloads = PayloadWindow(services.log_reader, window_bytes, services.aside_reader, services.payloads)
         FetchedRows.wanted.update(self.config.underlying(self.name))
         target = self.config.publish_target(self.name)
         found = None if self.forward is None else self.shapes.get(self.forward)

@@ -46,8 +46,7 @@ class Inbox:
         commands: the partition of the shard's commands and ticks.
         received: per source, the next offset that was not received yet.
         processed: per source, the next offset that the machine has not taken yet.
-        held_ms: instant of the command that waits for messages before a scheduled one (C76), ms since the epoch; None
-            if no command waits.
+        held_ms: instant of the command that waits for messages before a scheduled one (C76), ms since 1970, or None.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class Inbox:
         self._swept = False
         """Whether a sweep was carried out, and messages behind it may still have to be taken in."""
         self._pile = CommandPile(
-            lambda: reader.saturate(self, commands), lambda: reader.fetch_caught_up(self, commands)
+            lambda: reader.saturate(self, commands), lambda: reader.fetch_caught_up(self, commands), reader.waiting
         )
         self._awaited: tuple[int, dict[TP, int]] = (-1, {})
         """Offset of the command that waits for earlier messages, and what was received of each source when it began
@@ -108,6 +107,7 @@ class Inbox:
         if self._pauses is not None:
             self._pauses.stop()
         self._sizes.close()
+        self._pile.close()
         self._reader.forget(self)
 
     def durable(self, offsets: Mapping[TP, int]) -> None:

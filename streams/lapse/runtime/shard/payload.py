@@ -19,9 +19,13 @@ from lapse.core.record import RewoundRecord
 from lapse.runtime.kafka.fetched_rows import FetchedRows
 from lapse.runtime.shard.log import READ_AHEAD_RECORDS, Log, Record
 from lapse.runtime.shard.payload_chunk import Chunk, record_offset
+from lapse.runtime.shard.waiting_sizes import WorkerBytes
 from lapse.runtime.tp import TP
 
 _RECORD_OVERHEAD_BYTES: Final = 300
+_LEAST_BYTES: Final = 1 << 20
+"""How much a source keeps once the shards of the worker keep much together."""
+
 _LOOKS: Final = 16
 """How often to look for unused payloads while as many records are handed out as are in memory."""
 
@@ -33,15 +37,29 @@ _LONG_RUN: Final = 8
 
 
 class SourceWindow:
-    """The payloads of one source that are in memory."""
+    """The payloads of one source that are in memory.
 
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
+    Args:
+        limit_bytes: how many bytes to keep.
+        of_worker: counts what all shards of the worker keep.
+    """
+
+    def __init__(self, limit_bytes: int, of_worker: WorkerBytes) -> None:
+        self._most_bytes = limit_bytes
+        self._of_worker = of_worker
         self._chunks: list[Chunk] = []
         self._size = 0
         self._looks_at = 0
         self.handed = 0
         """How many records were handed out, including those that were read back."""
+
+    @property
+    def _limit_bytes(self) -> int:
+        return min(self._most_bytes, _LEAST_BYTES) if self._of_worker.are_many else self._most_bytes
+
+    def _count(self, size_bytes: int) -> None:
+        self._size += size_bytes
+        self._of_worker.count += size_bytes
 
     def keep(self, records: Sequence[Record]) -> None:
         """Keep newly consumed records if there is room, without those that the last chunk has already."""
@@ -53,12 +71,12 @@ class SourceWindow:
             return
         size = _size_of(records)
         self._chunks.append(Chunk(records, size, self.handed))
-        self._size += size
+        self._count(size)
 
     def release_memory(self) -> Portions[None]:
         """Drop all records."""
         while self._chunks:
-            self._chunks.pop()
+            self._count(-self._chunks.pop().size)
             yield
 
     def insert(self, records: Sequence[Record], taken: NDArray[np.int64] | None = None) -> None:
@@ -84,12 +102,12 @@ class SourceWindow:
                     chunk.left -= ends[1] - ends[0]
                 if chunk.left > 0:
                     self._chunks.insert(at, chunk)
-                    self._size += size
+                    self._count(size)
         if self._size > self._limit_bytes and self.handed >= self._looks_at:
             self._forget_unused()
         while self._size > 2 * self._limit_bytes and len(self._chunks) > 1:
             # The newest go first, because older ones are delivered next.
-            self._size -= self._chunks.pop().size
+            self._count(-self._chunks.pop().size)
 
     def _forget_unused(self) -> None:
         """Drop chunks of which nothing was used while many other records were handed out.
@@ -101,7 +119,7 @@ class SourceWindow:
         most = self.handed - 2 * held
         self._looks_at = self.handed + held // _LOOKS  # looking earlier would find little new
         self._chunks = [chunk for chunk in self._chunks if chunk.used_at >= most]
-        self._size = sum(chunk.size for chunk in self._chunks)
+        self._count(sum(chunk.size for chunk in self._chunks) - self._size)
 
     def get(self, offset: int, used: bool = True) -> Record | None:
         """Return the record at an offset; None if it is not here. With `used` it counts as handed out, as in `run`."""
@@ -115,7 +133,7 @@ class SourceWindow:
             chunk.used_at = self.handed
             if chunk.left <= 0:
                 del self._chunks[at]
-                self._size -= chunk.size
+                self._count(-chunk.size)
         return record
 
     def rows(self, offsets: NDArray[np.int64]) -> list[FetchedRows]:
@@ -144,7 +162,7 @@ class SourceWindow:
         if chunk.left > 0:
             return False
         del self._chunks[at]
-        self._size -= chunk.size
+        self._count(-chunk.size)
         return True
 
     def run(self, first: int, count: int) -> list[Record | None]:
@@ -194,12 +212,17 @@ class PayloadWindow:
         reader: reads back what is not in the window.
         limit_bytes: bytes to keep per source.
         aside: reads single records without moving `reader`; None to use `reader`.
+        of_worker: counts what all shards of the worker keep. Beyond its limit each source keeps little.
     """
 
-    def __init__(self, reader: Log, limit_bytes: int, aside: Log | None = None) -> None:
+    def __init__(
+        self, reader: Log, limit_bytes: int, aside: Log | None = None, of_worker: WorkerBytes | None = None
+    ) -> None:
         self._reader = reader
         self._aside = reader if aside is None else aside
         self._limit_bytes = limit_bytes
+        self._of_worker = WorkerBytes() if of_worker is None else of_worker
+        self._of_worker.most = max(self._of_worker.most, 2 * limit_bytes)  # a larger window was asked for
         self._windows: dict[tuple[str, int], SourceWindow] = {}
         self.gone: Collection[str] = ()
         """Deleted topics, whose names now belong to new ones (C42). Their records are never read."""
@@ -208,7 +231,7 @@ class PayloadWindow:
         """Keep records that were just consumed, as far as there is room."""
         window = self._windows.get((topic, partition))
         if window is None:
-            window = self._windows[topic, partition] = SourceWindow(self._limit_bytes)
+            window = self._windows[topic, partition] = SourceWindow(self._limit_bytes, self._of_worker)
         window.keep(records)
 
     def release_memory(self) -> Portions[None]:
@@ -298,7 +321,7 @@ class PayloadWindow:
             return await self._rewound(topic, partition, _listed(offsets), used)
         window = self._windows.get((topic, partition))
         if window is None:
-            window = self._windows[topic, partition] = SourceWindow(self._limit_bytes)
+            window = self._windows[topic, partition] = SourceWindow(self._limit_bytes, self._of_worker)
         window.handed += len(offsets) if used else 0
         consecutive = _are_consecutive(offsets)
         found: list[Record | None] = []

@@ -13,10 +13,14 @@ from lapse.runtime.kafka.producer import BatchProducer
 from lapse.runtime.letters.letter_writer import LetterWriter
 from lapse.runtime.shard.log_reader import LogReader
 from lapse.runtime.shard.step_turns import StepTurns
+from lapse.runtime.shard.waiting_sizes import WorkerBytes
 from lapse.runtime.timers.clock import WorkerClock
 from lapse.runtime.topics.topic_id import TopicIds
 from lapse.runtime.turns import OneByOne
 from lapse.runtime.watch import Watch
+
+_PAYLOAD_BYTES: Final = 512 << 20
+"""From so many bytes of payloads in all windows on, each source keeps a megabyte (X7)."""
 
 _PRE_READS: Final = 32
 """How many changelog topics are read ahead. Each needs a connection of its own."""
@@ -41,6 +45,7 @@ class Services:
         worker_name: the worker's name in claims of epochs, for people.
         one_by_one: separates the turns of shards that are taken over together.
         step_turns: limits how many shards begin a step in one turn of the loop.
+        payloads: counts the payloads that all shards keep in memory.
         needed: topics of shards that are taken over.
         versions: by entity, the version of the definition that counts from the next take-over on; no entry if
             `lapse.toml` decides. A shard's claim names it (C66).
@@ -59,6 +64,7 @@ class Services:
         self.clock = WorkerClock(max_skew_ms)
         self.one_by_one = OneByOne()
         self.step_turns = StepTurns()
+        self.payloads = WorkerBytes(_PAYLOAD_BYTES)
         self.needed = NeededTopics()
         self.versions: dict[str, int] = {}
         self.journal_producer = BatchProducer(brokers, security, self.clock.stamp_ms, self.needed)

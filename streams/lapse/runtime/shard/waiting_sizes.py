@@ -21,24 +21,29 @@ _WORKER_BYTES: Final = 256 << 20
 
 
 class WorkerBytes:
-    """How many bytes wait for all shards of a worker together.
+    """How many bytes wait for all shards of a worker together, or are kept for them.
 
     A worker may have a thousand shards. Each of them may wait for room below its target depth for days, and memory is
     one (X7).
 
+    Args:
+        most: from how many bytes on each shard should keep little; None for the usual number.
+
     Attributes:
-        count: how many bytes wait.
+        count: how many bytes there are.
+        most: see `Args`.
     """
 
-    __slots__ = ("count",)
+    __slots__ = ("count", "most")
 
-    def __init__(self) -> None:
+    def __init__(self, most: int | None = None) -> None:
         self.count = 0
+        self.most = _WORKER_BYTES if most is None else most
 
     @property
     def are_many(self) -> bool:
         """Whether no shard should keep more than little."""
-        return self.count > _WORKER_BYTES
+        return self.count > self.most
 
 
 class WaitingSizes:

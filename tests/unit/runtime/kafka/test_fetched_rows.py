@@ -39,6 +39,7 @@ from lapse.runtime.letters.packed_letter import PackedLetters, with_records
 from lapse.runtime.letters.row_letters import RowLetters
 from lapse.runtime.queue.packed_delivery import packed_records
 from lapse.runtime.shard.payload import PayloadWindow, RowParts, SourceWindow
+from lapse.runtime.shard.waiting_sizes import WorkerBytes
 from support.kafka.record_batches import BASE, batches, both, encoded
 from support.suite.compiled import NEEDS_COLUMNS
 
@@ -244,7 +245,7 @@ def test_rows_that_are_handed_out_by_reference_are_counted_and_stay_rows(
     records: list[Any], asked: set[int], gap: int, size: int
 ) -> None:
     objects, rows = both(encoded(records))
-    read, passed = SourceWindow(1 << 20), SourceWindow(1 << 20)
+    read, passed = SourceWindow(1 << 20, WorkerBytes()), SourceWindow(1 << 20, WorkerBytes())
     for first in range(gap, len(rows), size + gap):  # with gaps, as when there was no room
         read.keep(objects[first : first + size])
         passed.keep(rows[first : first + size])

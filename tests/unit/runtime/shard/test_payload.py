@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lapse.runtime.shard import payload
 from lapse.runtime.shard.log_reader import LogReader
 from lapse.runtime.shard.payload import PayloadWindow, SourceWindow
+from lapse.runtime.shard.waiting_sizes import WorkerBytes
 from support.suite.at_length import examples
 
 AHEAD = 7
@@ -86,7 +88,7 @@ def test_what_kafka_has_removed_is_told_apart_from_what_comes_behind_it() -> Non
 
 def test_consecutive_offsets_of_several_chunks_are_handed_out_at_once() -> None:
     """With what none of them has in between; a chunk with a hole gives what it has."""
-    window = SourceWindow(1 << 20)
+    window = SourceWindow(1 << 20, WorkerBytes())
     records = [Stored(offset) for offset in range(20)]
     window.keep(records[0:4])
     window.keep(records[6:8])
@@ -105,7 +107,7 @@ def test_consecutive_offsets_of_several_chunks_are_handed_out_at_once() -> None:
 def test_what_is_handed_out_by_reference_is_counted_as_if_its_payload_had_been_read(
     there: set[int], asked: set[int], cuts: set[int]
 ) -> None:
-    read, passed = SourceWindow(1 << 20), SourceWindow(1 << 20)
+    read, passed = SourceWindow(1 << 20, WorkerBytes()), SourceWindow(1 << 20, WorkerBytes())
     begins = [0, *sorted(cuts), 61]
     for first, stop in pairwise(begins):
         for window in (read, passed):
@@ -148,3 +150,31 @@ def test_what_lies_far_apart_is_not_read_with_all_that_lies_between() -> None:
     found = asyncio.run(window.get("t", 0, [5, 40_000, 40_001, 60_000, 90_000], used=False))
     assert [one and one.offset for one in found] == [5, 40_000, 40_001, None, 90_000]
     assert log.reads >= 3
+
+
+@pytest.mark.feature("X7")
+def test_the_shards_of_a_worker_keep_a_limited_amount_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each kept up to its own limit, so that hundreds of queues with long backlogs took gigabytes."""
+    monkeypatch.setattr(payload, "_LEAST_BYTES", 3_000)
+    worker, log = WorkerBytes(100_000), Log(list(range(200)))
+    windows = [PayloadWindow(cast("LogReader", log), 20_000, of_worker=worker) for _ in range(50)]
+    for first in range(0, 200, 5):
+        for window in windows:
+            window.keep("t", 0, log.records[first : first + 5])
+    assert 100_000 < worker.count < 100_000 + 50 * 5_000
+    for window in windows:
+        found = asyncio.run(window.get("t", 0, list(range(200)), used=False))
+        assert [one and one.offset for one in found] == list(range(200))
+    assert worker.count < 100_000 + 50 * 2 * 5_000
+    for window in windows:
+        assert list(window.release_memory())
+    assert worker.count == 0
+
+
+@pytest.mark.feature("X7")
+def test_a_larger_window_that_was_asked_for_counts_whatever_the_limit_of_the_worker() -> None:
+    worker, log = WorkerBytes(10_000), Log(list(range(200)))
+    window = PayloadWindow(cast("LogReader", log), 40_000, of_worker=worker)
+    for first in range(0, 200, 10):
+        window.keep("t", 0, log.records[first : first + 10])
+    assert worker.count > 40_000

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from lapse.runtime.shard import command_pile, waiting_sizes
 from lapse.runtime.shard import inbox as inboxes
-from lapse.runtime.shard import waiting_sizes
 from lapse.runtime.shard.inbox import Inbox
 from lapse.runtime.shard.waiting_sizes import WorkerBytes
 from lapse.runtime.tp import TP
@@ -31,7 +31,7 @@ class Reader:
         self.left_out.add(tp)
 
     def fetch_caught_up(self, reader: object, tp: TP | None = None) -> None:
-        self.left_out -= {TP(f"topic{reader.name}", 0)}  # type: ignore[attr-defined]
+        self.left_out -= {TP(f"topic{reader.name}", 0), TP("commands", reader.name)}  # type: ignore[attr-defined]
 
     def forget(self, reader: object) -> None:
         """Nobody asks."""
@@ -100,4 +100,46 @@ def test_a_shard_whose_take_over_ends_before_its_start_counts_no_more() -> None:
     assert reader.waiting.count > 5 * RECORD_BYTES
     del shard
     gc.collect()
+    assert reader.waiting.count == 0
+
+
+@pytest.mark.feature("X7", "C1")
+def test_commands_that_wait_count_for_all_shards_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of many shards kept 32 MiB of commands that waited for messages."""
+    monkeypatch.setattr(waiting_sizes, "_WORKER_BYTES", 3_000_000)
+    monkeypatch.setattr(command_pile, "MOST_BYTES", 1_000_000)
+    monkeypatch.setattr(command_pile, "_LEAST_BYTES", 50_000)
+    reader: Any = Reader()
+    machine: Any = SimpleNamespace(
+        merged_by_time=False,
+        unfinished=None,
+        waits_for_ends=False,
+        waits_for_updates=False,
+        step_bytes=0,
+        waits_for_arrivals=lambda at_ms: False,
+        command=lambda record: None,
+        under_way=SimpleNamespace(
+            is_suspect=lambda *_: False, is_set_aside=lambda *_: False, noted=lambda *_: nullcontext()
+        ),
+    )
+    shards: list[Named] = []
+    for number in range(SHARDS):
+        commands = TP("commands", number)
+        shard = Named(reader, machine, commands, {commands: 0}, None, lambda: None, catch_up=0)
+        shard.name = number
+        shards.append(shard)
+    read = [0] * SHARDS
+    for number in [at for _ in range(50) for at in range(SHARDS)]:
+        commands = TP("commands", number)
+        if commands not in reader.left_out:
+            shards[number].receive(commands, records(read[number], 5))
+            read[number] += 5
+    assert len(reader.left_out) == SHARDS
+    assert reader.waiting.count < 4_200_000
+    for shard in shards[1:]:
+        shard.take_commands(1_000, None, lambda record: None)
+        shard.fetch_caught_up(0)
+    assert reader.left_out == {TP("commands", 0)}
+    assert reader.waiting.count < 1_100_000
+    shards[0].close()
     assert reader.waiting.count == 0
