@@ -61,7 +61,7 @@ class Consumption:
         came = subscriber.subscription.take(most, timeout_s)
         with self._lock:
             if not self._ended:
-                self._unsettled.reserve(came[1:], subscriber)
+                self._unsettled.reserve(came, subscriber)  # until it is held, or settled
                 self._waiting.extend(came[1:])
                 return came[:1]
         for delivery in came:  # another thread has cancelled the consumer meanwhile

@@ -250,3 +250,22 @@ def test_transient_queues_get_what_is_sent_while_they_are_there_and_lose_none_of
     while len(found) < 3 and channel.drain(1.0):
         pass
     assert found == [b"1", b"2", b"3"]
+
+
+def test_a_message_that_is_about_to_be_handed_out_as_another_thread_cancels_the_consumer_stays_its_own(
+    lapse: Lapse, channel: Channel
+) -> None:
+    """The subscription was closed, and the message handed out once more, since it was not held yet."""
+    lapse.queue("orders", lease_period="1h")
+    put(channel, "orders", "1")
+    channel.basic_consume("orders", False, lambda message: None, "tag")
+    lapse.settle()
+    consumed = channel._consumed["tag"]
+    assert isinstance(consumed, Consumption)
+    (delivery,) = consumed.take(1, 1.0)
+    channel.basic_cancel("tag")
+    message = channel._message("orders", delivery, consumed.subscriber, no_ack=False)
+    assert message is not None
+    message.ack()
+    lapse.settle()
+    assert lapse.depth("orders") == 0
