@@ -210,6 +210,7 @@ class LapseApp(faust.App):
         tables = self.tables
         assert isinstance(tables, SelfRestoredTables)
         await tables.restored()
+        self.services.needed.settle()
         await self.services.changelog_reader.rest()
         await asyncio.to_thread(grammar)  # load it now, and not in the step with the first filter (C60)
 

@@ -51,7 +51,7 @@ PARTS = {
     ),
     "aiokafka.consumer.consumer:AIOKafkaConsumer.__init__": ("cc0488fba0cc", "kafka/metadata.py, client_of"),
     "faust.app.base:App._new_transport": ("2beb690a9fb2", "kafka/transport.py, install"),
-    "aiokafka.client:AIOKafkaClient._metadata_update": ("b0fbd354d3af", "kafka/metadata.py, know"),
+    "aiokafka.client:AIOKafkaClient._metadata_update": ("b0fbd354d3af", "kafka/metadata.py, _update_in_parts"),
     "aiokafka.client:AIOKafkaClient._md_synchronizer": ("7f81293ee3c2", "kafka/metadata.py, know"),
     "faust.transport.drivers.aiokafka:AIOKafkaConsumerThread._create_worker_consumer": (
         "5fd89148e582",
@@ -72,6 +72,11 @@ PARTS = {
         "ca7f0a5275a8",
         "kafka/transport.py, BatchConsumer",
     ),
+    "faust.transport.conductor:Conductor.on_partitions_assigned": (
+        "dc87478a4ce1",
+        "kafka/transport.py, QuietConductor",
+    ),
+    "faust.transport.conductor:Conductor._update_callback_map": ("1592da93d82e", "kafka/transport.py, QuietConductor"),
     "faust.transport.conductor:Conductor._update_indices": ("9704afff9cfc", "kafka/agent.py"),
     "faust.tables.manager:TableManager.on_start": ("00230eed64fa", "kafka/table.py, SelfRestoredTables"),
     "faust.tables.manager:TableManager.on_rebalance": ("ca7681cc4ddc", "kafka/table.py, SelfRestoredTables"),
@@ -102,6 +107,21 @@ PARTS = {
     ),
     "faust.transport.consumer:Consumer.on_partitions_revoked": ("2550a9105d4c", "kafka/transport.py, BatchConsumer"),
     "faust.transport.consumer:Consumer.on_partitions_assigned": ("0e5b1be4b419", "kafka/transport.py, BatchConsumer"),
+    "aiokafka.consumer.group_coordinator:GroupCoordinator._perform_assignment": (
+        "b2065643ec3d",
+        "kafka/steady_coordinator.py",
+    ),
+    "aiokafka.client:AIOKafkaClient.set_topics": ("769b2e2f78f4", "kafka/steady_coordinator.py"),
+    "faust.assignor.partition_assignor:PartitionAssignor._protocol_assignments": ("e85c022fc7d6", "kafka/assignor.py"),
+    "faust.assignor.partition_assignor:PartitionAssignor._get_changelog_distribution": (
+        "13a18802d9ba",
+        "kafka/assignor.py",
+    ),
+    "faust.assignor.partition_assignor:PartitionAssignor._get_external_topic_distribution": (
+        "29daccf0e71c",
+        "kafka/assignor.py",
+    ),
+    "faust.assignor.partition_assignor:PartitionAssignor.on_assignment": ("53f58cd349fd", "kafka/assignor.py"),
     "faust.assignor.partition_assignor:PartitionAssignor._perform_assignment": ("f3508303ee37", "kafka/assignor.py"),
     "mode.utils.queues:FlowControlEvent": ("1334151779d5", "kafka/transport.py, BatchConsumer"),
     "faust.app.base:App.agent": ("d9b2a7ec1f2d", "kafka/agent.py"),

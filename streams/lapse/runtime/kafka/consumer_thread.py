@@ -16,6 +16,7 @@ from faust.types import TP
 from lapse.runtime.kafka import (
     connection,  # noqa: F401  # every client of the process connects as it says
     fetcher,  # noqa: F401  # every consumer of the process fetches as it says
+    steady_coordinator,  # noqa: F401  # every member of a group computes assignments as it says
 )
 from lapse.runtime.kafka.offsets_asked import next_read
 from lapse.runtime.kafka.steady_subscription import SteadySubscriptions

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Final
 
 import faust
 from aiokafka.errors import ConsumerStoppedError, IllegalStateError, InconsistentGroupProtocolError
+from faust.transport.conductor import Conductor
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
@@ -402,10 +403,21 @@ class BatchConsumer(driver.Consumer):
         return tp in self._to_seek or tp in self._held or tp in self._seeking
 
 
+class QuietConductor(Conductor):
+    """Faust's conductor, without a handler for each partition: batches do not pass it (C90)."""
+
+    async def on_partitions_assigned(self, assigned: set[TP]) -> None:
+        """Do nothing. Faust's makes the handlers, in one turn of the loop."""
+
+    def _update_callback_map(self) -> None:
+        """Do nothing, as above."""
+
+
 class BatchTransport(driver.Transport):
     """Faust's aiokafka transport with the batch consumer."""
 
     Consumer: ClassVar[type[BatchConsumer]] = BatchConsumer
+    Conductor: ClassVar[type[Any]] = QuietConductor
 
 
 def install(app: faust.App) -> None:

@@ -198,13 +198,13 @@ class DefinitionFollower:
                 named.add(name)
         new: list[Definition] = []
         together_ms = min((record.timestamp for record in records), default=0) + _TOGETHER_MS
-        for name in named:
-            if name in self._found:
-                new += await self._hear(name, self._found[name])
-            else:
-                if name not in self._app.entities:  # else it is compared with what is created in its place
-                    self._serving.pop(name, None)
-                self._config = drop_entities(self._config, {name})
+        gone = named - self._found.keys()
+        if gone:  # the whole configuration is checked, which takes long with many entities (C90)
+            self._config = await asyncio.to_thread(drop_entities, self._config, gone)
+        for name in gone - self._app.entities.keys():  # others are compared with what is created in their place
+            self._serving.pop(name, None)
+        for name in named - gone:
+            new += await self._hear(name, self._found[name])
         if new:
             await self._begin(new, together_ms)
 
@@ -251,7 +251,7 @@ class DefinitionFollower:
             together_ms: when all workers begin to read their topics, ms since the epoch.
         """
         # A deleted entity with the same name may have been of the other kind.
-        others = drop_entities(self._config, {one.name for one in new})
+        others = await asyncio.to_thread(drop_entities, self._config, {one.name for one in new})
         whole, understood, faults = await asyncio.to_thread(with_entities, others, new, self._beside)
         for name, fault in faults.items():
             logger.error("%s is defined, and cannot be served: %s", name, fault)
@@ -278,9 +278,9 @@ class DefinitionFollower:
 
     async def _take_up(self, differs: DefinitionChange) -> None:
         after = differs.after
-        whole = with_settings(self._config, after.name, after.config(self._beside))
-        entity = self._app.entities[after.name]
-        if not await self._renewed(entity, whole, after.version):
+        whole = await asyncio.to_thread(lambda: with_settings(self._config, after.name, after.config(self._beside)))
+        entity = self._app.entities.get(after.name)
+        if entity is None or not await self._renewed(entity, whole, after.version):
             return
         self._serving[after.name], self._config = after, whole
         logger.info(

@@ -22,6 +22,7 @@ from lapse.protocol import topic as names
 from lapse.runtime.shard.log_reader import LogReader
 from lapse.runtime.shard.runner import Runner
 from lapse.runtime.topics.topic_id import Shape, TopicIds
+from lapse.runtime.tp import TP
 
 if TYPE_CHECKING:
     from lapse.runtime.shard.entity import Entity
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _EVERY_S: Final = 5.0
+_AT_ONCE: Final = 20
+"""How many shards are looked at in one turn of the loop (C90)."""
+
 _AT_REST: Final = 12
 """One look in this number includes the beginnings of logs of shards without messages. No message of theirs can be
 lost, and unread records are about to be read."""
@@ -104,7 +108,10 @@ class LogWatch:
         known = list(self._entities())
         entities = [entity for entity in known if entity.runners]
         runners = [runner for entity in entities for runner in list(entity.runners.values())]
-        bears = {runner: {*runner.topics.facts, *(tp.topic for tp in runner.sources)} for runner in runners}
+        bears: dict[Runner, set[str]] = {}
+        for runner in runners:
+            bears[runner] = {*runner.topics.facts, *(tp.topic for tp in runner.sources)}
+            await _turn(len(bears))
         targets = {topic for entity in entities for topic in entity.targets}
         elsewhere = {names.commands(entity.name): entity for entity in known if not entity.runners}
         topics = targets.union(elsewhere, *bears.values())
@@ -113,14 +120,16 @@ class LogWatch:
         shapes = await self._topic_ids.shapes(topics or {names.commands(one.name) for one in known[:1]}, once=True)
         replaced: set[str] = set()
         reads = {entity.name: entity.reads for entity in entities}
-        for runner, some in bears.items():
+        for number, (runner, some) in enumerate(bears.items(), 1):
+            await _turn(number)
             for name in some & shapes.keys():
                 is_another = runner.topics.is_another(name, shapes[name].id)
                 if is_another and name not in runner.topics.replaced and reads[runner.entity](name):
                     replaced.add(runner.entity)
                 runner.topics.learn(name, shapes[name].id)
         renewed = set()
-        for entity in entities:
+        for number, entity in enumerate(entities, 1):
+            await _turn(number)
             entity.apart |= entity.name in replaced
             if entity.attend(shapes) or entity.name in replaced or await entity.has_new_shards():
                 renewed.add(entity.name)
@@ -154,7 +163,10 @@ class LogWatch:
 
     async def _look_at_beginnings(self, runners: Iterable[Runner], shapes: Mapping[str, Shape]) -> None:
         """Tell the shards where the logs begin that they read or have messages of."""
-        held = {runner: set(runner.machine.held_sources()) for runner in runners}
+        held: dict[Runner, set[TP]] = {}
+        for runner in runners:
+            held[runner] = set(runner.machine.held_sources())
+            await _turn(len(held))
         all_ = self._looks % _AT_REST == 0
         self._looks += 1
         read = {runner: {*runner.sources, *tps} for runner, tps in held.items() if tps or all_}
@@ -171,3 +183,9 @@ class LogWatch:
             for tp in tps:
                 if self._missing[tp.topic] >= _DELETED_AFTER:
                     runner.log_is_deleted(tp)
+
+
+async def _turn(number: int) -> None:
+    """Let others have a turn after every `_AT_ONCE` steps of a loop."""
+    if not number % _AT_ONCE:
+        await asyncio.sleep(0)

@@ -1,0 +1,96 @@
+"""Metadata of thousands of topics are asked for in parts, and only by the clients that need them (C90)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from aiokafka.client import AIOKafkaClient
+from aiokafka.cluster import ClusterMetadata
+from aiokafka.protocol.metadata import MetadataResponse_v5
+
+from lapse.runtime.kafka.metadata import NeededTopics, ensure_metadata
+
+pytestmark = pytest.mark.feature("C90")
+
+TOPICS = [f"topic-{number}" for number in range(420)]
+
+
+class Client(AIOKafkaClient):
+    """A client whose broker knows all topics, and counts those of each request."""
+
+    def __init__(self) -> None:
+        self.cluster = ClusterMetadata()
+        self.asked: list[list[str]] = []
+        self._topics, self._conns = set[str](), {}
+        self.refuses_from = len(TOPICS)
+        self.cluster.update_metadata(described([]))
+
+    async def _get_conn(self, *_: Any, **__: Any) -> Any:
+        return self
+
+    async def send(self, request: Any) -> Any:  # type: ignore[override]  # of a connection
+        self.asked.append(list(request._topics))
+        if len(self.asked) > self.refuses_from:
+            raise TimeoutError
+        return described(request._topics)
+
+
+def described(topics: list[str]) -> MetadataResponse_v5:
+    partitions = [(0, 0, 1, [1], [1], []), (0, 1, 1, [1], [1], [])]
+    return MetadataResponse_v5(
+        0, [(1, "broker", 9092, None)], "cluster", 1, [(0, topic, topic == TOPICS[0], partitions) for topic in topics]
+    )
+
+
+def test_a_refresh_of_many_topics_has_parts_between_which_others_have_turns() -> None:
+    async def run() -> None:
+        client, turns, told = Client(), 0, list[ClusterMetadata]()
+        client.cluster.add_listener(told.append)
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                assert len(client.cluster.topics()) in (0, len(TOPICS) - 1), "what is known is replaced as a whole"
+                await asyncio.sleep(0)
+
+        beside = asyncio.create_task(others())
+        assert await client._metadata_update(client.cluster, set(TOPICS))
+        beside.cancel()
+        assert sorted(topic for some in client.asked for topic in some) == sorted(TOPICS)
+        assert max(map(len, client.asked)) <= 50
+        assert turns >= len(client.asked)
+        whole = ClusterMetadata()
+        whole.update_metadata(described(TOPICS))
+        known = client.cluster
+        assert known._partitions == whole._partitions
+        assert known._broker_partitions == whole._broker_partitions
+        assert (known.brokers(), known.internal_topics) == (whole.brokers(), whole.internal_topics)
+        assert (known.controller, told) == (whole.controller, [known])
+
+    asyncio.run(run())
+
+
+def test_a_refresh_that_the_broker_does_not_answer_to_the_end_changes_nothing() -> None:
+    async def run() -> None:
+        client = Client()
+        assert await client._metadata_update(client.cluster, TOPICS[:3])
+        client.refuses_from = 3
+        assert not await client._metadata_update(client.cluster, TOPICS)
+        assert client.cluster.topics(exclude_internal_topics=False) == set(TOPICS[:3])
+
+    asyncio.run(run())
+
+
+def test_once_nothing_is_taken_over_a_client_asks_only_for_what_it_needs() -> None:
+    async def run() -> None:
+        needed = NeededTopics()
+        needed.names |= set(TOPICS[:10])
+        needed.settle()
+        client = Client()
+        await ensure_metadata(client, [TOPICS[20]], needed)
+        assert client.asked == [[TOPICS[20]]]
+
+    asyncio.run(run())
