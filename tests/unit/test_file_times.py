@@ -78,7 +78,8 @@ def test_a_file_stays_together_and_those_that_share_a_session_of_spark_do() -> N
             "integration/spark/test_spark_delta.py",
             "unit/spark/test_ledger.py",
             "integration/spark/test_spark_running_ledger.py",
+            "integration/spark/test_spark_redrive.py",
         )
     )
     assert group_of(plain) == str(plain)
-    assert [group_of(file) for file in taking] == [SPARK[0], SPARK[0], SPARK[1], SPARK[1]]
+    assert [group_of(file) for file in taking] == [SPARK[0], SPARK[0], SPARK[1], SPARK[1], SPARK[2]]

@@ -1,6 +1,7 @@
 """Groups the tests that one process runs in a parallel run: those of a file, and those that share a Spark session.
 
-There are two sessions in two processes: one for ledgers, one for all else. Each takes 15 s of CPU to start.
+There are three sessions in three processes: for ledgers, for monitors and redrives, and for all else. Each takes 15 s
+of CPU to start. With two sessions, one process was at work for a whole run, and others had ended before.
 xdist's own groups do not work here: with pytest 9.2, marks of xdist 3.8 reach no scheduler, without an error.
 """
 
@@ -12,8 +13,9 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-SPARK = ("spark", "spark: ledgers")
+SPARK = ("spark", "spark: ledgers", "spark: monitors and redrives")
 _TAKES_SPARK = re.compile(r"^def \w+\([^)]*\bspark\b", re.MULTILINE)
+_IN_THIRD = re.compile("monitor|redrive")
 
 
 @cache
@@ -21,7 +23,7 @@ def group_of(file: Path) -> str:
     """Return the group of a file's tests."""
     if not _TAKES_SPARK.search(file.read_text("utf-8")):
         return str(file)
-    return SPARK["ledger" in file.name]
+    return SPARK[1] if "ledger" in file.name else SPARK[2] if _IN_THIRD.search(file.name) else SPARK[0]
 
 
 class Grouped(LoadScopeScheduling):
