@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from types import SimpleNamespace as Record
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lapse.core.generation import position_of
-from lapse.core.lifetime import Expiration
+from lapse.core.letter import FORWARDER
+from lapse.core.lifetime import NEVER, Expiration
+from lapse.core.queue.arrival.offset_ranges import OffsetRanges
+from lapse.core.queue.journal.queue_journal import QueueJournal
+from lapse.core.queue.journal.restored import restore
+from lapse.core.queue.rewind import packed_ranges
 from lapse.core.queue.rewind.rewinding import REWOUND
 from lapse.core.queue.settings import QueueSettings
-from lapse.core.queue.settlement.settlement import Claim
+from lapse.core.queue.settlement.settlement import Claim, SettleAction
+from lapse.core.queue.shard import QueueShard
+from lapse.core.queue.step import Step
 from lapse.core.queue.transfer.transfers import HandOver
 from unit.core.queue.world import World, small
 
@@ -261,3 +273,46 @@ def test_what_a_lease_protects_is_live_to_a_rewind_where_kafka_has_its_record_no
     assert some.rewind("orders") == 1, "the second message left with its record, and the third is there"
     assert acknowledge(some, 0) == ["settled"]
     assert acknowledge(some, 0, 1) == ["already_settled", "stale"]
+
+
+@pytest.mark.feature("C62", "C60", "Q21")
+def test_notes_of_what_was_forwarded_stay_small_however_many_gaps_the_log_has() -> None:
+    """A transaction leaves a gap behind it, so with small ones every message is a range of its own."""
+    settings, each = QueueSettings(name="here"), 4_096
+    shard = QueueShard(settings)
+    journal = QueueJournal(shard.state, 1)
+    kept = dict(journal.begin())
+    step = Step()
+    shard.subscribing.subscribe(FORWARDER, "", each, NEVER, "", 1, step)
+    sizes: list[int] = []
+    for number in range(9):
+        offsets = range(2 * each * number, 2 * each * (number + 1), 2)
+        shard.arrive(
+            "orders", 0, [Record(offset=at, timestamp=1, key=None, value=b"", headers=()) for at in offsets], step
+        )
+        shard.deliver(2, step)
+        shard.settle(SettleAction.ACKNOWLEDGE, FORWARDER, [Claim("orders", 0, at, at) for at in offsets], 2, step)
+        items = journal.encode(step)
+        kept |= {key: value for key, value in items if value is not None}
+        sizes.append(sum(len(value or b"") for key, value in items if key[:1] == b"h"))
+        step = Step()
+    assert max(sizes) < 64_000, sizes
+    assert list(shard.state.rewinds.departed[0, 0].elsewhere) == [(at, at) for at in range(0, 1 << 16, 2)]
+    restored = restore(kept.items()).state.rewinds.departed
+    assert {name: list(one.elsewhere) for name, one in restored.items()} == {
+        name: list(one.elsewhere) for name, one in shard.state.rewinds.departed.items()
+    }
+
+
+@pytest.mark.feature("C62")
+@given(st.sets(st.integers(0, 700)), st.integers(0, 3))
+def test_many_ranges_are_packed_without_loss(offsets: set[int], stretch: int) -> None:
+    ranges = OffsetRanges()
+    for offset in offsets:
+        at = (stretch << packed_ranges.STRETCH_BITS) + offset + (1 << packed_ranges.STRETCH_BITS) - 701
+        ranges.add(at, at)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packed_ranges, "_FEW", 3)
+        value = json.loads(json.dumps(packed_ranges.pack(ranges)))
+        assert isinstance(value, dict) is (len(ranges) > 3)
+        assert list(packed_ranges.unpack(value)) == list(ranges)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,17 @@ class OffsetRanges:
         self._lasts: list[int] = []
         for first, last in ranges:
             self.add(first, last)
+
+    @classmethod
+    def of_columns(cls, firsts: NDArray[np.int64], lasts: NDArray[np.int64]) -> Self:
+        """Return the set of ascending ranges that do not touch each other, given as columns."""
+        found = cls()
+        found._firsts, found._lasts = firsts.tolist(), lasts.tolist()
+        return found
+
+    def columns(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the first and the last offset of each range."""
+        return np.array(self._firsts, np.int64), np.array(self._lasts, np.int64)
 
     def __iter__(self) -> Iterator[Range]:
         return zip(self._firsts, self._lasts, strict=True)
@@ -55,6 +67,7 @@ class OffsetRanges:
         """Return, for each of some offsets, whether it is in the set."""
         if not self._firsts:
             return np.zeros(len(offsets), bool)
-        at = np.searchsorted(np.array(self._firsts, np.int64), offsets, "right") - 1
-        inside: NDArray[np.bool_] = (at >= 0) & (offsets <= np.array(self._lasts, np.int64)[at])
+        firsts, lasts = self.columns()
+        at = np.searchsorted(firsts, offsets, "right") - 1
+        inside: NDArray[np.bool_] = (at >= 0) & (offsets <= lasts[at])
         return inside

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Iterable
 from typing import Final
 
 from lapse.core.portions import PORTION, Portions, in_lots, run_to_end
@@ -131,7 +132,9 @@ class QueueJournal:
     def encode(self, step: Step) -> Items:
         """Return the records of a step, all of which go into one batch."""
         state = self._state
-        items: Items = [self._separate_record(change) for change in step.changes if change.kind in KEPT_APART]
+        apart = [change for change in step.changes if change.kind in KEPT_APART]
+        items: Items = [self._separate_record(one) for one in apart if one.kind is not ChangeKind.DEPARTED]
+        items += self._departed_records({(one.source, one.offset) for one in apart if one.kind is ChangeKind.DEPARTED})
         items.append((KEY.pack(b"d", self._epoch, state.sequence % RING), encode_step(state, step.changes)))
         items += self._dropped_segments()
         state.sequence += 1
@@ -172,13 +175,18 @@ class QueueJournal:
             value = json.dumps(change.facts).encode() if change.facts else None
             kind = b"t" if change.kind is ChangeKind.TRANSFER else b"w"
             return KEY.pack(kind, self._epoch, change.holder), value
-        if change.kind is ChangeKind.DEPARTED:
-            value = json.dumps(change.facts).encode() if change.facts else None
-            return NAMED_KEY.pack(b"h", self._epoch, change.source, change.offset), value
         key = NAMED_KEY.pack(b"s", self._epoch, change.source, change.offset)
         if change.kind is ChangeKind.UNSCHEDULED or change.deadlines_ms is None:
             return key, None
         return key, scheduled_record.pack(parse_scheduled(change))
+
+    def _departed_records(self, stretches: Iterable[tuple[int, int]]) -> Items:
+        """Return the notes about stretches as a step has left them, since a step may change a note very often."""
+        departed, items = self._state.rewinds.departed, list[tuple[bytes, bytes | None]]()
+        for stretch in sorted(stretches):
+            value = json.dumps(departed[stretch].facts()).encode() if stretch in departed else None
+            items.append((NAMED_KEY.pack(b"h", self._epoch, *stretch), value))
+        return items
 
     def _has_older_key(self, index: int) -> bool:
         """Return whether a segment is stored under the key of an older epoch."""

@@ -6,7 +6,7 @@ keeps nothing for single messages: a message has left if the rest of the state d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from lapse.core.generation import generation_of, offset_of, position_of
 from lapse.core.queue.arrival.offset_ranges import OffsetRanges, Range
 from lapse.core.queue.arrival.sources import Sources
 from lapse.core.queue.change import Change
+from lapse.core.queue.rewind import packed_ranges
 from lapse.core.queue.settlement.settlement import Outcome, Result
 
 REMEMBERED: Final = 64
@@ -22,7 +23,7 @@ REMEMBERED: Final = 64
 MOST_LIVE: Final = 1_000
 """How many ranges of live messages a rewind remembers. Settlements of others may be answered `stale`."""
 
-CHUNK_BITS: Final = 16
+CHUNK_BITS: Final = packed_ranges.STRETCH_BITS
 """Notes of messages that do not come back are kept by stretches of 2 ** `CHUNK_BITS` offsets."""
 
 _SUPERSEDED: Final = frozenset({Result.ALREADY_SETTLED, Result.TIME_LIMIT})
@@ -123,12 +124,13 @@ class Departed:
 
     def facts(self) -> dict[str, Any]:
         """Return the values that the journal holds."""
-        return {"elsewhere": list(self.elsewhere), "never": list(self.never)}
+        return {"elsewhere": packed_ranges.pack(self.elsewhere), "never": packed_ranges.pack(self.never)}
 
-    @classmethod
-    def from_facts(cls, facts: dict[str, Any]) -> Departed:
-        """Return the object of a journal record's values."""
-        return cls(OffsetRanges(facts["elsewhere"]), OffsetRanges(facts["never"]))
+    def add(self, facts: Mapping[str, Any]) -> None:
+        """Add the offsets of a change, or of a journal record."""
+        for name, known in (("elsewhere", self.elsewhere), ("never", self.never)):
+            for first, last in packed_ranges.unpack(facts.get(name, ())):
+                known.add(first, last)
 
 
 class Rewinds:
@@ -204,9 +206,9 @@ class Rewinds:
             self._sources[number].generation = highest.get(number, 0)
 
     def depart(self, change: Change) -> None:
-        """Carry out a change: set or forget the note about a stretch."""
+        """Carry out a change: extend or forget the note about a stretch."""
         if change.facts:
-            self.departed[change.source, change.offset] = Departed.from_facts(change.facts)
+            self.departed.setdefault((change.source, change.offset), Departed()).add(change.facts)
         else:
             self.departed.pop((change.source, change.offset), None)
 
