@@ -89,7 +89,7 @@ class QueueState:
         self.sources = Sources()
         self.subscription_table = SubscriptionTable()
         self.scheduled = ScheduledMessages()
-        self.agenda = Agenda(self.sources)
+        self.agenda = Agenda(self.sources, self.scheduled)
         self.pending: dict[tuple[int, int], PendingLetter] = {}
         self.remembered: set[tuple[int, int]] = set()
         self.repeats = Repeats()
@@ -307,6 +307,7 @@ class QueueState:
             self.scheduled.discard(*source_offset)
         else:
             self.scheduled.add(*source_offset, scheduled)
+        self.agenda.sweep()
 
     def _move(self, change: Change, move: Move) -> None:
         """Move messages with places from state to state, by the table of life."""
@@ -428,7 +429,7 @@ class QueueState:
             yield
         self._head = min(self.segments, default=0)
         self.segments.loads = 0
-        yield from self.agenda.restore_entries(self.scheduled)
+        yield from self.agenda.restore_entries()
 
     def release_memory(self) -> Portions[None]:
         """Free the large parts of the state, in portions. The state is not used afterwards."""

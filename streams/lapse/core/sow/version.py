@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
 import struct
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from lapse.core.sow import journal
+from lapse.core.swept_heap import SweptHeap
 
 _HEAD: Final = struct.Struct(">qqqqIBII")
 _DELTA: Final = 1
@@ -93,7 +93,7 @@ class Schedule:
         self._sources = sources
         self._versions: dict[bytes, Version] = {}
         self.by_key: dict[bytes, set[bytes]] = {}
-        self._due: list[tuple[int, str, int, int, bytes]] = []
+        self._due = SweptHeap[tuple[int, str, int, int, bytes]](lambda entry: entry[4] in self._versions)
 
     def __len__(self) -> int:
         return len(self._versions)
@@ -113,7 +113,8 @@ class Schedule:
         """Add a version under its journal key."""
         self._versions[journal_key] = version
         self.by_key.setdefault(version.key, set()).add(journal_key)
-        heapq.heappush(self._due, (*self._sort_key(version), journal_key))
+        self._due.push((*self._sort_key(version), journal_key))
+        self._due.sweep(len(self._versions))
 
     def discard(self, journal_key: bytes) -> None:
         """Remove a version, if it is there."""
@@ -123,6 +124,7 @@ class Schedule:
             siblings.discard(journal_key)
             if not siblings:
                 del self.by_key[version.key]
+            self._due.sweep(len(self._versions))
 
     def get(self, journal_key: bytes) -> Version | None:
         """Return a version; None if it is not there."""
@@ -130,11 +132,11 @@ class Schedule:
 
     def next_due(self) -> tuple[int, bytes] | None:
         """Return when the next version is due, ms since the epoch, and its journal key; None without one."""
-        while self._due:
-            due_ms, *_, journal_key = self._due[0]
+        while (first := self._due.first()) is not None:
+            due_ms, *_, journal_key = first
             if journal_key in self._versions:
                 return due_ms, journal_key
-            heapq.heappop(self._due)
+            self._due.pop()
         return None
 
     def next_due_of(self, key: bytes) -> tuple[int, bytes] | None:

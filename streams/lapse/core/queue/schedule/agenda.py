@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import heapq
 from typing import Final
 
 from lapse.core.lifetime import NEVER
-from lapse.core.portions import Portions, clear_in_portions, in_lots
+from lapse.core.portions import Portions, in_lots
 from lapse.core.queue.arrival.sources import Sources
 from lapse.core.queue.schedule.scheduled_messages import ScheduledMessages
+from lapse.core.swept_heap import SweptHeap
 
 Planned = tuple[int, str, int, int, int]
 """Instant, topic, partition, offset and number of the source."""
@@ -21,34 +21,54 @@ class Agenda:
 
     Args:
         sources: the shard's sources.
+        scheduled: the shard's scheduled messages.
 
     Attributes:
         to_come: heap of the messages that come due, the next one first.
         ready: heap of the messages that wait for room, the next one first.
     """
 
-    __slots__ = ("_sources", "ready", "to_come")
+    __slots__ = ("_scheduled", "_sources", "ready", "to_come")
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: Sources, scheduled: ScheduledMessages) -> None:
         self._sources: Final = sources
-        self.to_come: list[Planned] = []
-        self.ready: list[Planned] = []
+        self._scheduled: Final = scheduled
+        self.to_come = SweptHeap[Planned](self._is_there)
+        self.ready = SweptHeap[Planned](self._is_there)
+
+    def _is_there(self, planned: Planned) -> bool:
+        return (planned[4], planned[3]) in self._scheduled
+
+    def sweep(self) -> None:
+        """Free some entries of gone messages; called whenever a message comes or leaves."""
+        self.to_come.sweep(len(self._scheduled))
+        self.ready.sweep(self._scheduled.ready)
 
     def plan(self, due_ms: int, source: int, offset: int, *, ready: bool = False) -> None:
         """Enter a message for an instant, ms since the epoch; `NEVER` = no entry."""
         if due_ms >= NEVER:
             return
         of = self._sources[source]
-        heapq.heappush(self.ready if ready else self.to_come, (due_ms, of.topic, of.partition, offset, source))
+        (self.ready if ready else self.to_come).push((due_ms, of.topic, of.partition, offset, source))
+
+    def next_to_come_ms(self) -> int:
+        """Return the instant of the first message that comes due, ms since the epoch; `NEVER` if there is none."""
+        first = self.to_come.first()
+        return NEVER if first is None else first[0]
 
     def next_ms(self) -> int:
         """Return the instant of the first message in both heaps, ms since the epoch; `NEVER` if there is none."""
-        return min((heap[0][0] for heap in (self.to_come, self.ready) if heap), default=NEVER)
+        ready = self.ready.first()
+        return self.next_to_come_ms() if ready is None else min(self.next_to_come_ms(), ready[0])
 
-    def next_due_heap(self, until_ms: int, room: int) -> list[Planned] | None:
+    def next_due_heap(self, until_ms: int, room: int) -> SweptHeap[Planned] | None:
         """Return the heap whose first message is due next; None if none is. `ready` counts only if there is room."""
-        due = [heap for heap in (self.to_come, self.ready if room else []) if heap and heap[0][0] <= until_ms]
-        return min(due, key=lambda heap: heap[0], default=None)
+        found, least = None, None
+        for heap in (self.to_come, self.ready) if room else (self.to_come,):
+            first = heap.first()
+            if first is not None and first[0] <= until_ms and (least is None or first < least):
+                found, least = heap, first
+        return found
 
     def has_due(self, after_ms: int, until_ms: int) -> bool:
         """Return whether a message comes due behind an instant and up to another one, ms since the epoch.
@@ -56,7 +76,7 @@ class Agenda:
         If very many are due up to the first instant, the result is True without a look at all of them (C60).
         """
         left = _MOST_SEEN
-        for heap in (self.to_come, self.ready):
+        for heap in (*self.to_come.heaps, *self.ready.heaps):
             nodes = [0]
             while nodes:
                 at = nodes.pop()
@@ -70,11 +90,12 @@ class Agenda:
 
     def release_memory(self) -> Portions[None]:
         """Release the memory of both heaps, in portions."""
-        yield from clear_in_portions(self.to_come, self.ready)
+        yield from self.to_come.release_memory()
+        yield from self.ready.release_memory()
 
-    def restore_entries(self, scheduled: ScheduledMessages) -> Portions[None]:
+    def restore_entries(self) -> Portions[None]:
         """Enter all messages that the journal held, in portions."""
-        for some in in_lots(scheduled.items()):
+        for some in in_lots(self._scheduled.items()):
             for (source, offset), one in some:
                 self.plan(one.at_ms if one.ready else one.due_ms, source, offset, ready=one.ready)
             yield

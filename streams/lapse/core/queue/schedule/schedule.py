@@ -5,7 +5,6 @@ Messages that come due beyond the target depth are held, invisible and in order,
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
 from itertools import islice
 from typing import Any, Final
@@ -57,7 +56,7 @@ class Schedule:
         agenda = self._agenda
         if agenda.ready and self._target_depth.room():
             return self.next_place_ms()
-        return agenda.to_come[0][0] if agenda.to_come else NEVER
+        return agenda.next_to_come_ms()
 
     def is_due(self, now_ms: int) -> bool:
         """Return whether `advance` has something to do at an instant."""
@@ -132,7 +131,7 @@ class Schedule:
         looked = 0
         while looked < most and (heap := self._agenda.next_due_heap(until_ms, room)) is not None:
             looked += 1
-            due_ms, _, _, offset, source = heapq.heappop(heap)
+            due_ms, _, _, offset, source = heap.pop()
             scheduled = self._state.scheduled.get(source, offset)
             if scheduled is None or scheduled.ready is not (heap is self._agenda.ready):
                 continue
