@@ -42,16 +42,20 @@ class Repeats:
         self.chunks: dict[int, Chunk] = {}
         self.next_number = 0
         self._seen: dict[tuple[int, str], tuple[int, int]] = {}
+        self._numbers: dict[int, dict[int, None]] = {}
+        """By source, the numbers of its chunks, oldest first: those of a silent source must not be passed each time."""
 
     def add(self, number: int, chunk: Chunk) -> None:
         """Remember a chunk under a number."""
         self.chunks[number] = chunk
+        self._numbers.setdefault(chunk.source, {})[number] = None
         self.next_number = max(self.next_number, number + 1)
         for name, at_ms in chunk.ids:
             self._seen[chunk.source, name] = at_ms, number
 
     def release_memory(self) -> Portions[None]:
         """Free all ids, in portions."""
+        self._numbers.clear()
         yield from clear_in_portions(self._seen, self.chunks)
 
     def forget(self, number: int) -> None:
@@ -59,17 +63,20 @@ class Repeats:
         chunk = self.chunks.pop(number, None)
         if chunk is None:
             return
+        numbers = self._numbers[chunk.source]
+        del numbers[number]
+        if not numbers:
+            del self._numbers[chunk.source]
         for message_id, _ in chunk.ids:
             if self._seen.get((chunk.source, message_id), (0, -1))[1] == number:
                 del self._seen[chunk.source, message_id]
 
     def outdated(self, source: int, now_ms: int, window_ms: int) -> Iterator[int]:
         """Yield the numbers of a source's chunks that are outside the window, oldest first."""
-        for number, chunk in self.chunks.items():
-            if chunk.source == source:
-                if chunk.newest_ms + window_ms > now_ms:
-                    break
-                yield number
+        for number in self._numbers.get(source, ()):
+            if self.chunks[number].newest_ms + window_ms > now_ms:
+                break
+            yield number
 
     def seen_ms(self, source: int, message_id: str) -> int | None:
         """Return the timestamp of a source's last message with an id, ms since the epoch; None = not remembered."""

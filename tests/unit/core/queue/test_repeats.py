@@ -2,7 +2,7 @@
 
 import json
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -13,6 +13,7 @@ from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 from lapse.core.reason import UNCONFIRMED
+from lapse.core.repeats import Chunk, Repeats
 
 pytestmark = pytest.mark.feature("X6", "C43")
 
@@ -194,3 +195,30 @@ def test_an_id_takes_no_more_of_the_journal_than_its_digest(name: str):
     assert (kept == name) == (name in ("plain", "x" * 40))
     assert len(json.dumps(kept)) <= 42
     assert queue.read(name, kept, at_ms=5_001) == ([0, 1] if kept == name else [0])
+
+
+@pytest.mark.feature("C60")
+def test_ids_of_a_source_that_is_silent_are_not_looked_at_for_others() -> None:
+    """Topics of earlier days, which a pattern matches, leave the ids of their last minutes."""
+    repeats = Repeats()
+    for number in range(100):
+        repeats.add(number, Chunk(number % 2, 10 * number, ((str(number), 10 * number),)))
+
+    class Looked(dict[int, Chunk]):
+        at: ClassVar[list[int]] = []
+
+        def __getitem__(self, number: int) -> Chunk:
+            self.at.append(number)
+            return super().__getitem__(number)
+
+        def items(self) -> Any:
+            raise AssertionError("all are looked at")
+
+    repeats.chunks = Looked(repeats.chunks)
+    assert list(repeats.outdated(1, 500, 450)) == [1, 3, 5]
+    assert Looked.at == [1, 3, 5, 7]
+    for number in range(100):
+        repeats.forget(number)
+    assert not repeats.chunks
+    assert not repeats._numbers
+    assert list(repeats.outdated(1, 500, 450)) == []
