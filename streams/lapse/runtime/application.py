@@ -325,7 +325,7 @@ def make_app(config: Config, topology: Topology | None = None, decided: DecidedE
     app._make = _maker(app, config, keys)
     for name in topology.entities():
         app._make(name, topology)
-    app.late_entities = LateEntities(app, barred, lambda: Cluster(config).topology(served=True), app._make)
+    app.late_entities = _late_entities(app, config, barred)
     app.on_partitions_revoked.connect(app.pause_shards, weak=False)
     app.on_partitions_assigned.connect(app.resume_shards, weak=False)
     app.on_before_shutdown.connect(app.release_shards, weak=False)
@@ -367,6 +367,18 @@ def _equip(app: LapseApp, config: Config, keys: Keys | None, decided: DecidedEnt
     app.metrics = MetricsServer(app.entities, app.services.clock, app.readiness)
     app.metrics_address = worker.metrics_host, worker.metrics_port
     app.users = _user_line(keys)
+
+
+def _late_entities(app: LapseApp, config: Config, barred: dict[str, list[str]]) -> LateEntities:
+    """Return what serves entities later; it goes by the configuration of that time."""
+
+    def current() -> Config:
+        return config if app.definitions is None else app.definitions.config
+
+    def look() -> Topology:
+        return Cluster(current()).topology(served=True)
+
+    return LateEntities(app, barred, look, lambda name, there: app._make(name, there, current()), app.definitions)
 
 
 def _maker(app: LapseApp, config: Config, keys: Keys | None) -> Callable[..., Entity]:
@@ -411,6 +423,7 @@ def _definer(
         await messages.announce_served(entity)
 
     follower.on_served = lambda entity: app.run_beside(announce_served(entity))
+    follower.on_ended = messages.forget
     return Definer(config, decided.beside, app.services, guard, messages)
 
 

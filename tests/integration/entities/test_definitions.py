@@ -307,6 +307,27 @@ def test_entities_that_are_created_while_workers_run_are_served_beside_the_other
         assert once_more.value in (b"one", b"two", b"again"), "it reads its topic, which stayed, from the beginning"
 
 
+@pytest.mark.feature("Q23", "C52")
+def test_an_entity_that_cannot_be_served_when_it_is_defined_is_served_once_it_can_be(deploy: Deploy) -> None:
+    here = deploy({"orders": {}}, definitions="topic").apply()
+    worker = here.worker().wait_for_shards(1)
+    name = here.name("fresh")
+    DefinitionsTopic(load(here.config)).publish([Definition(name, "queue", 1, "somebody", {"max_deliveries": 1})])
+    until(lambda: f"{name} is defined, and cannot be served" in worker.text, "its topics are missing")
+    DefinitionsTopic(load(here.config)).publish([Definition(name, "queue", 2, "somebody", {"max_deliveries": 2})])
+    until(lambda: worker.text.count(f"{name} is defined, and cannot be served") == 2, "it is changed")
+    here.configure({"orders": {}, "fresh": {"max_deliveries": 2}}, definitions="topic")
+    assert here.lapse("apply", "--yes").returncode == 0
+    until(lambda: f"{name}: version 2 is served: new" in worker.text, "it is taken up as it is defined now", 40)
+    with Admin(here.app_id, connection=here.connection) as admin:
+        until(lambda: not admin.alter_queue(name, lease_period="9s").late, "it follows further changes", 40)
+    here.write("fresh", "one")
+    with here.subscriber("fresh", 1) as fresh:
+        delivery = fresh.receive(20)
+        assert delivery is not None
+        delivery.acknowledge()
+
+
 @pytest.mark.feature("Q23", "C64", "C65", "X7")
 def test_commands_create_alter_and_delete_entities_of_a_running_deployment(deploy: Deploy) -> None:
     here = deploy({"orders": {}}, definitions="file").apply()

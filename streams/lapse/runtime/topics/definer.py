@@ -227,6 +227,7 @@ class Definer:
             made = made.as_new_entity(request)
         made = made.with_topics(differences, self._creations.topics)
         if made.differs is not None and made.differs.before is None:
+            self._messages.forget(request.name)  # what was served of a deleted entity of that name
             await self._creations.note(made.after.made)
         await asyncio.to_thread(create_and_grant, cluster, differences)
         if made.differs is not None:

@@ -41,10 +41,14 @@ if TYPE_CHECKING:
     from lapse.runtime.shard.entity import Entity
     from lapse.runtime.shard.runner import Runner
     from lapse.runtime.shard.services import Services
+    from lapse.runtime.topics.late_entity import LateEntities
 
 logger = logging.getLogger(__name__)
 
 _AGAIN_S: Final = 0.2
+_MOST_ENDED: Final = 10_000
+"""Of how many deleted entities the last record is remembered, in case the topic is read again from its beginning."""
+
 _TOGETHER_MS: Final = 600
 """Time from the writing of new definitions until all workers begin to read the new topics, ms. So the group
 rebalances once for all workers, and not once for each (C90)."""
@@ -56,10 +60,12 @@ class FollowingWorker(Protocol):
     Attributes:
         entities: the served entities, by name.
         services: the objects that its entities share.
+        late_entities: serves entities that cannot be served yet.
     """
 
     entities: dict[str, Entity]
     services: Services
+    late_entities: LateEntities
 
     @property
     def tables(self) -> Any:
@@ -83,6 +89,7 @@ class DefinitionFollower:
 
     Attributes:
         on_served: called with the name of each entity whose new definition is served here.
+        on_ended: called with the name of each entity whose definition was removed.
     """
 
     def __init__(
@@ -96,10 +103,15 @@ class DefinitionFollower:
         self._found: dict[str, bytes] = {}
         self._heard: dict[str, int] = dict(decided.offsets)
         """By entity, the offset of the last record. What the worker read at its start comes again, and is no news."""
+        self._late: dict[str, Definition] = {}
+        """Definitions that cannot be served yet, by entity."""
         self._served_by: dict[str, int] = {}
         """By entity, the offset of the last definition that was served, or that arrived while it was served."""
         self._follower = TopicFollower(self._topic.name, connection, self._follow, listed=app.services.topics)
+        self._ended: dict[str, None] = {}
+        """Entities whose definitions were removed, the earliest first."""
         self.on_served: Callable[[str], None] = _ignore
+        self.on_ended: Callable[[str], None] = _ignore
 
     def start(self) -> None:
         """Start to follow."""
@@ -108,6 +120,21 @@ class DefinitionFollower:
     async def stop(self) -> None:
         """Stop following."""
         await self._follower.stop()
+
+    @property
+    def config(self) -> Config:
+        """The configuration with the entities as they are defined now, those included that cannot be served yet."""
+        return self._config
+
+    def begin_late(self, entities: Collection[str]) -> None:
+        """Note that entities are about to be served that could not be before: their shards claim the versions."""
+        versions = {name: self._late[name].version for name in entities if name in self._late}
+        self._app.services.versions.update(versions)
+
+    def note_late(self, entities: Collection[str]) -> None:
+        """Note that entities are served that could not be before."""
+        for name in entities:
+            self._note_served(name, self._late.pop(name, None) or self._serving.get(name))
 
     def version(self, name: str) -> int:
         """Return the version of an entity's definition that is served here; 0 if none."""
@@ -201,12 +228,28 @@ class DefinitionFollower:
         gone = named - self._found.keys()
         if gone:  # the whole configuration is checked, which takes long with many entities (C90)
             self._config = await asyncio.to_thread(drop_entities, self._config, gone)
-        for name in gone - self._app.entities.keys():  # others are compared with what is created in their place
-            self._serving.pop(name, None)
+        for name in gone:
+            self._forget(name)
         for name in named - gone:
+            self._ended.pop(name, None)
             new += await self._hear(name, self._found[name])
         if new:
             await self._begin(new, together_ms)
+
+    def _forget(self, name: str) -> None:
+        """Forget an entity whose definition was removed."""
+        self._app.late_entities.remove([name])
+        self._late.pop(name, None)
+        if name not in self._app.entities:  # else it is compared with what is created in its place
+            self._serving.pop(name, None)
+            self._app.services.versions.pop(name, None)
+        self.on_ended(name)
+        self._ended[name] = None
+        if len(self._ended) > _MOST_ENDED:  # names of temporary entities are used once
+            oldest = next(iter(self._ended))
+            del self._ended[oldest]
+            self._heard.pop(oldest, None)
+            self._served_by.pop(oldest, None)
 
     async def _hear(self, name: str, value: bytes) -> list[Definition]:
         """Apply a new definition; return it if its entity is not served yet.
@@ -255,26 +298,42 @@ class DefinitionFollower:
         whole, understood, faults = await asyncio.to_thread(with_entities, others, new, self._beside)
         for name, fault in faults.items():
             logger.error("%s is defined, and cannot be served: %s", name, fault)
+        self._config, late = whole, self._app.late_entities
+        late.remove(understood)
+        self._late.update(understood)
         try:
             topology = await asyncio.to_thread(lambda: Cluster(keep_entities(whole, understood)).topology(served=True))
         except TopologyError as error:
-            logger.error("%s: defined, and cannot be served: %s", ", ".join(understood), error)
+            logger.error("%s: defined, and cannot be served; trying again: %s", ", ".join(understood), error)
+            late.add({name: [str(error)] for name in understood})
             return
         barred = topology.barred()
         for name, why in barred.items():
-            logger.warning("%s is defined, and cannot be served: %s. Run `lapse apply`", name, "; ".join(why))
+            logger.warning(
+                "%s is defined, and cannot be served: %s. Run `lapse apply`; it is taken up once that is mended",
+                name,
+                "; ".join(why),
+            )
+        late.add(barred)
         topology = topology.without(barred)
         if not topology.entities():
             return
-        self._config = whole
-        self._app.services.versions.update({name: understood[name].version for name in topology.entities()})
+        self.begin_late(topology.entities())
         if not await self._app.take_in(whole, topology, together_ms):
             return
         for name in topology.entities():
-            one = self._serving[name] = understood[name]
+            if (one := self._late.pop(name, None)) is not None:
+                self._note_served(name, one)
+
+    def _note_served(self, name: str, one: Definition | None) -> None:
+        """Note the definition by which an entity is served from now on; None if it was deleted meanwhile."""
+        if one is None:
+            return
+        self._serving[name] = one
+        if name in self._heard:
             self._served_by[name] = self._heard[name]
-            logger.info("%s: version %d is served: new, by %s", name, one.version, one.origin)
-            self.on_served(name)
+        logger.info("%s: version %d is served: new, by %s", name, one.version, one.origin)
+        self.on_served(name)
 
     async def _take_up(self, differs: DefinitionChange) -> None:
         after = differs.after

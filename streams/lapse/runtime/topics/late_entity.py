@@ -1,14 +1,15 @@
-"""Late entities: serves entities whose topics were missing at the worker's start, once these exist (C52).
+"""Late entities: serves entities that could not be served at first, once they can be (C52).
 
-Each worker looks every few seconds, and only while there is such an entity. It declares the entity's table to Faust,
-and subscribes to its topics too. The group then rebalances, as after a deletion.
+Their topics were missing or misshapen, or no broker answered, at the worker's start or when they were defined. Each
+worker looks every few seconds, and only while there is such an entity. It declares the entity's table to Faust, and
+subscribes to its topics too. The group then rebalances, as after a deletion.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
 from aiokafka.errors import KafkaError
@@ -43,14 +44,25 @@ class GrowingWorker(ServingWorker, Protocol):
     entity_cleanup: EntityCleanup
 
 
+class LateDefinitions(Protocol):
+    """The part of the definitions that late entities need."""
+
+    def begin_late(self, entities: Collection[str]) -> None:
+        """Note that entities are about to be served."""
+
+    def note_late(self, entities: Collection[str]) -> None:
+        """Note that entities are served."""
+
+
 class LateEntities:
-    """Serves entities that could not be served when the worker started.
+    """Serves entities that could not be served at first.
 
     Args:
         app: the worker.
         barred: the entities, with the reasons why they could not be served.
-        look: looks at the cluster; it blocks.
+        look: looks at the cluster for the entities as they are defined now; it blocks.
         make: makes an entity for the cluster as it is, and adds it to the worker's.
+        definitions: is notified; None if `lapse.toml` decides.
     """
 
     def __init__(
@@ -59,8 +71,10 @@ class LateEntities:
         barred: Mapping[str, list[str]],
         look: Callable[[], Topology],
         make: Callable[[str, Topology], Entity],
+        definitions: LateDefinitions | None = None,
     ) -> None:
         self._app = app
+        self._definitions = definitions
         self._barred = dict(barred)
         self._look_at_cluster = look
         self._make = make
@@ -73,9 +87,20 @@ class LateEntities:
         """The entities that cannot be served so far, with the reasons."""
         return self._barred
 
+    def add(self, barred: Mapping[str, list[str]]) -> None:
+        """Add entities, with the reasons why they cannot be served so far."""
+        self._barred |= barred
+        self._seen = set()
+        self.start()
+
+    def remove(self, entities: Iterable[str]) -> None:
+        """Remove entities, because they are served, defined anew, or deleted."""
+        for name in entities:
+            self._barred.pop(name, None)
+
     def start(self) -> None:
         """Start to look for their topics, if there is any such entity."""
-        if self._barred:
+        if self._barred and (self._task is None or self._task.done()):
             self._task = asyncio.create_task(self._run(), name="late entities")
 
     async def stop(self) -> None:
@@ -113,10 +138,16 @@ class LateEntities:
             for one in self._barred
             if one in topology.entities() and one not in barred and topology.standing(one) is Standing.WHOLE
         ]
-        if whole and await self.take_up(whole, topology, self._make):
+        if not whole:
+            return
+        if self._definitions is not None:
+            self._definitions.begin_late(whole)
+        if await self.take_up(whole, topology, self._make):
             for one in whole:
                 logger.warning("%s: what it lacked is there now, and it is served", one)
-                del self._barred[one]
+            self.remove(whole)
+            if self._definitions is not None:
+                self._definitions.note_late(whole)
 
     async def take_up(
         self,

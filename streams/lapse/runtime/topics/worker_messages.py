@@ -95,6 +95,10 @@ class WorkerMessages:
         """Stop listening."""
         await self._follower.stop()
 
+    def forget(self, entity: str) -> None:
+        """Forget what is served of an entity, because it is deleted. A new one of its name begins with version 1."""
+        self._served.pop(entity, None)
+
     async def announce_served(self, entity: str) -> None:
         """Tell the others which shards of an entity are served here, and in which version."""
         version, shards = self._local.served(entity)

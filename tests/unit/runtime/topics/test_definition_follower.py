@@ -42,6 +42,7 @@ class Worker:
         self.claimed: list[int | None] = []
         self.entities = {"orders": SimpleNamespace(name="orders", forward=None)}
         self.services = SimpleNamespace(topics=None, versions={})
+        self.late_entities = SimpleNamespace(remove=lambda names: None)
         self.renewed: list[int | None] = []
 
     async def renew(self, entity: Any, whole: Config, version: int = 0) -> bool:
