@@ -56,15 +56,12 @@ def before_definitions(path: Path, config: Config, topic: str) -> DecidedEntitie
 def decide(path: Path, config: Config, found: Mapping[str, bytes]) -> DecidedEntities:
     """Replace the entities of a `lapse.toml` by the defined ones.
 
-    A definition that this worker cannot use affects only its own entity.
+    A definition that this worker cannot use, or that conflicts with an earlier one, affects only its own entity.
 
     Args:
         path: the checked file.
         config: its content.
-        found: the values in the definitions topic, by name.
-
-    Raises:
-        ValueError: the definitions conflict; the message says why.
+        found: the values in the definitions topic, by name, in the order of their records.
     """
     beside = path.absolute().parent
     warnings: list[str] = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import tomllib
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, Self
@@ -300,25 +300,18 @@ def with_entities(
             queues[one.name] = settings
         else:
             sows[one.name] = settings
-    with contextlib.suppress(ValueError):
-        return _rebuild(config, queues, sows), understood, faults
-    whole = config  # some conflict, which are found by adding the entities one by one
-    for one in list(understood.values()):
-        try:
-            whole = with_entity(whole, one, beside)
-        except ValueError as error:
-            faults[one.name] = str(error)
-            del understood[one.name]
+    whole, unfit = _with_fitting(config, queues, sows, list(understood), config)
+    for name, fault in unfit.items():
+        faults[name] = fault
+        del understood[name]
     return whole, understood, faults
 
 
 def with_only_defined(config: Config, definitions: Iterable[Definition], beside: Path) -> Config:
     """Return a configuration with the defined entities only.
 
-    Entities that cannot be used here are left out, because they do not affect the others.
-
-    Raises:
-        ValueError: the other entities conflict; the message says why.
+    Entities that cannot be used here, or conflict with earlier ones, are left out, because they do not affect the
+    others.
     """
     queues: dict[str, QueueConfig] = {}
     sows: dict[str, SowConfig] = {}
@@ -363,13 +356,13 @@ def _rebuild(config: Config, queues: dict[str, QueueConfig], sows: dict[str, Sow
 def rebuild_fitting(
     config: Config, queues: dict[str, QueueConfig], sows: dict[str, SowConfig]
 ) -> tuple[Config, dict[str, str]]:
-    """Rebuild without entities that are invalid by themselves, such as ones that an older version of lapse allowed.
+    """Rebuild with the entities that fit: without those that are invalid by themselves, or conflict with earlier ones.
+
+    An older version of lapse may have allowed the former. Two programs that define entities at the same moment can
+    make the latter, since each is checked with what was defined before.
 
     Returns:
         The configuration, and by name what is wrong with each entity that it leaves out.
-
-    Raises:
-        ValueError: the other entities conflict; the message says why.
     """
     with contextlib.suppress(ValueError):
         return _rebuild(config, queues, sows), {}
@@ -381,5 +374,39 @@ def rebuild_fitting(
             Config(lapse=config.lapse, queue=queue, sow=sow)
         except ValidationError as error:
             faults[name] = describe_fault(error.errors()[0])[1]
-    fitting = {name: one for name, one in queues.items() if name not in faults}
-    return _rebuild(config, fitting, {name: one for name, one in sows.items() if name not in faults}), faults
+    names = [name for name in (*queues, *sows) if name not in faults]
+    whole, unfit = _with_fitting(config, queues, sows, names, keep_entities(config, ()))
+    return whole, {**faults, **unfit}
+
+
+def _with_fitting(
+    config: Config,
+    queues: Mapping[str, QueueConfig],
+    sows: Mapping[str, SowConfig],
+    names: Sequence[str],
+    to: Config,
+) -> tuple[Config, dict[str, str]]:
+    """Add entities to a configuration, in their order and without those that conflict with what is there.
+
+    Args:
+        config: has everything but entities.
+        queues: the queues, by name.
+        sows: the SOW topics, by name.
+        names: names of the entities to add.
+        to: the configuration that they are added to.
+
+    Returns:
+        The configuration, and by name why each of the others does not fit.
+    """
+    new = {name: queues[name] for name in names if name in queues}
+    records = {name: sows[name] for name in names if name in sows}
+    try:
+        return _rebuild(config, {**to.queue, **new}, {**to.sow, **records}), {}
+    except ValueError as error:
+        if len(names) < 2:
+            return to, dict.fromkeys(names, str(error))
+    unfit: dict[str, str] = {}
+    for some in (names[: len(names) // 2], names[len(names) // 2 :]):
+        to, others = _with_fitting(config, queues, sows, some, to)
+        unfit |= others
+    return to, unfit

@@ -9,6 +9,7 @@ import pytest
 from lapse.config import load
 from lapse.config.decided_entities import decide
 from lapse.config.definition import Definition, DefinitionChange, find_change, in_file, with_entities, with_only_defined
+from lapse.runtime.topics.definitions_reader import note
 
 HERE = Path()
 
@@ -163,13 +164,21 @@ def test_a_definition_that_an_older_version_allowed_keeps_no_other_from_being_se
     assert [*whole.queue, *whole.sow] == ["orders"], "another one can be created beside them"
 
 
-@pytest.mark.feature("Q23", "X7")
-def test_definitions_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
+@pytest.mark.feature("Q23", "X7", "C52")
+def test_of_definitions_that_do_not_fit_together_the_later_ones_are_left_out(tmp_path: Path) -> None:
+    """Two programs may have written them at the same moment. No worker could start, and nothing could be changed."""
     file = tmp_path / "lapse.toml"
     file.write_text("[queue.a]\n")
-    found = {"a": queue(forward_to="b").encode(), "b": queue(forward_to="a").encode()}
-    with pytest.raises(ValueError, match="do not fit together: queue.a.forward_to: a circle: a → b → a"):
-        decide(file, load(file), found)
+    defined: dict[str, bytes] = {}
+    for name, settings in (("b", {}), ("x", {}), ("a", {"forward_to": "b"}), ("y", {}), ("b", {"forward_to": "a"})):
+        note(defined, name.encode(), queue(**settings).encode())
+    decided = decide(file, load(file), defined)
+    assert {*decided.config.queue} == {*decided.definitions} == {"a", "x", "y"}
+    told = next(one for one in decided.warnings if one.startswith("definition of b: "))
+    assert "do not fit together: queue.a.forward_to: a circle: a → b → a" in told
+    assert "b is not served here" in told
+    whole = with_only_defined(load(file), [Definition.decode(*one) for one in defined.items()], tmp_path)
+    assert {*whole.queue} == {"a", "x", "y"}, "another one can be created beside them"
 
 
 @pytest.mark.feature("C90", "Q23")

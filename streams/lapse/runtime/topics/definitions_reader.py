@@ -155,7 +155,9 @@ class DefinitionsReader:
 
 
 def note(found: dict[str, bytes], key: object, value: object) -> str | None:
-    """Put a record into `found`, in place of an earlier one of its entity.
+    """Put a record into `found`, behind all earlier ones; one of its entity is dropped.
+
+    So the order is that of the latest records. Of definitions that conflict, each worker leaves out the same.
 
     Returns:
         The entity; None if the record names none.
@@ -163,8 +165,7 @@ def note(found: dict[str, bytes], key: object, value: object) -> str | None:
     if not isinstance(key, bytes):
         return None
     name = key.decode("utf-8", "replace")
+    found.pop(name, None)
     if isinstance(value, bytes):
         found[name] = value
-    else:
-        found.pop(name, None)
     return name
