@@ -251,7 +251,8 @@ def office(kafka: str, tmp_path: Path) -> Iterator[Entitled]:
             "entitlements": {
                 f"mine.*{token}": {"create": True, "read": True, "publish": True, "admin": True},
                 f"part-{token}": {"read": True, "filter": "/desk = 'A'"},
-                f"open-{token}": {"read": True},
+                f"open-{token}": {"read": True, "publish": True},
+                f"seen-{token}": {"read": True},
             }
         },
         "bob": {"entitlements": {f"other-{token}": {"create": True}}},
@@ -289,8 +290,15 @@ def test_who_may_create_what(office: Entitled) -> None:
         assert caught.value.code == ErrorCode.FORBIDDEN
         admin.delete_queue(mine)
     assert f"takes create on {office.name('fresh')}; alice has not got it" in refused("alice", office.name("fresh"))
+    with Admin(office.app_id, connection=office.as_user("alice")) as admin, pytest.raises(CommandFailed) as caught:
+        admin.alter_queue(office.name("opn"), max_deliveries=2)
+    assert f"takes create on {office.name('opn')}; alice has not got it" in str(caught.value), (
+        "it names no other entity"
+    )
     told = refused("alice", office.name("mine.2"), topics=[office.name("part")])
     assert f"takes read without a filter on {office.name('part')}" in told
+    told = refused("alice", office.name("mine.2"), topics=[office.name("seen")])
+    assert f"takes publish on {office.name('seen')}, where those who may publish" in told
     assert f"read on {office.name('other')}" in refused("bob", office.name("other"))
     with pytest.raises(LapseError, match="user carol the right to create something"):
         Admin(office.app_id, connection=office.as_user("carol")).start()

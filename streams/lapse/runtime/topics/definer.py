@@ -30,7 +30,7 @@ from lapse.runtime.shard.command_authorizer import Admitted, CommandAuthorizer, 
 from lapse.runtime.shard.output import ShardOutput
 from lapse.runtime.shard.refusal_log import RefusalLog
 from lapse.runtime.shard.services import Services
-from lapse.runtime.topics.creation_rights import lacking
+from lapse.runtime.topics.creation_rights import lacking, lacking_on_name
 from lapse.runtime.topics.definition_draft import Draft, Refused, Request, create_and_grant, draft
 from lapse.runtime.topics.definition_request import read_request
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange
@@ -209,16 +209,14 @@ class Definer:
 
     async def _publish(self, request: Request, user: str) -> tuple[Draft, int]:
         """Check and write a definition; return it, and its number of shards."""
+        if self._guard is not None:
+            _check_right(lacking_on_name(self._config, request.name, user), request.name, user)
         there, deleted = await asyncio.to_thread(
             settled, self._definitions.read_to_change, self._config, {request.name}
         )
         made = draft(request, there, self._config, self._beside, deleted, self._definitions.unreadable)
-        if self._guard is not None and (why := lacking(made.config, request.name, user)):
-            raise Refused(
-                ErrorCode.FORBIDDEN,
-                f"to define {request.name} like this takes {why}; {user} has not got it. Whoever keeps lapse.toml can "
-                f"grant it: users.{user}.entitlements",
-            )
+        if self._guard is not None:
+            _check_right(lacking(made.config, request.name, user), request.name, user)
         cluster, differences, shards = await asyncio.to_thread(made.differences)
         if made.differs is not None and made.differs.keys_that_need_empty:
             live = await self._messages.live(request.name, shards, SERVED_S)
@@ -233,6 +231,20 @@ class Definer:
         if made.differs is not None:
             await asyncio.to_thread(self._definitions.publish, [made.after])
         return made, shards
+
+
+def _check_right(lacked: str, name: str, user: str) -> None:
+    """Check that a user lacks nothing to define an entity.
+
+    Raises:
+        Refused: something is lacking.
+    """
+    if lacked:
+        raise Refused(
+            ErrorCode.FORBIDDEN,
+            f"to define {name} like this takes {lacked}; {user} has not got it. Whoever keeps lapse.toml can grant it: "
+            f"users.{user}.entitlements",
+        )
 
 
 def _answer(
