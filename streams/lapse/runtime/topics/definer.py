@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -116,10 +116,11 @@ class Definer:
                 consumer.subscribe([self._topic], listener=_Listener(self._forget))
                 while True:
                     for place, records in (await consumer.getmany(timeout_ms=_WAIT_MS)).items():
-                        await self._creations.begin(consumer, place, records[0].offset)
-                        await self._carry_out(place, records)
-                        await consumer.commit({place: records[-1].offset + 1})
-                        self._creations.end()
+                        for some in one_by_one(records):
+                            await self._creations.begin(consumer, place, some[0].offset)
+                            await self._carry_out(place, some)
+                            await consumer.commit({place: some[-1].offset + 1})
+                            self._creations.end()
             except (CommitFailedError, IllegalStateError):
                 logger.debug("%s: another worker goes on, and repeats what was not answered", self._topic)
             except (KafkaError, OSError) as error:
@@ -245,6 +246,21 @@ def _check_right(lacked: str, name: str, user: str) -> None:
             f"to define {name} like this takes {lacked}; {user} has not got it. Whoever keeps lapse.toml can grant it: "
             f"users.{user}.entitlements",
         )
+
+
+def one_by_one(records: Sequence[Any]) -> Iterator[list[Any]]:
+    """Yield each client's command alone, with the workers' records before it.
+
+    What is answered is committed at once. Carried out again, a command would create what was deleted since.
+    """
+    some: list[Any] = []
+    for record in records:
+        some.append(record)
+        if record.key is None or not record.key.startswith(OF_WORKERS):
+            yield some
+            some = []
+    if some:
+        yield some
 
 
 def _answer(
