@@ -212,6 +212,45 @@ def test_a_new_shard_reads_nothing_while_an_older_one_holds_what_came_before(dep
     assert opened(here) == 1
 
 
+@pytest.mark.feature("C62", "C81", "L5", "Q21")
+def test_a_rewind_brings_back_once_what_an_older_shard_has_of_a_partition_that_a_new_one_reads(deploy: Deploy) -> None:
+    """The older shard has scheduled messages of it still, and knows which of its messages live on elsewhere."""
+    here = deploy({"flow": {"partitions": 1, "topics": ["flow{}"]}, "sink": {"partitions": 1}}, definitions="topic")
+    worker = here.apply().worker().wait_for_shards(2)
+    name = here.name("flow")
+    add_partitions(here, "flow", 2)
+    until(lambda: "2 partitions" in worker.text, "it is told", 40)
+    here.write("flow", "forwarded", partition=1)
+    assert here.lapse("queue", "alter", name, f"forward_to={here.name('sink')}").returncode == 0
+    until(lambda: here.depth("sink")["depth"] == 1, "it is forwarded", 40)
+    assert here.lapse("queue", "alter", name, "--unset", "forward_to").returncode == 0
+    until(lambda: "version 3 is served" in worker.text, "it forwards no longer", 40)
+    later = [(header.ENQUEUE_AT_MS, b"%d" % (broker_now_ms() + 3_600_000))]
+    here.write("flow", "scheduled", partition=1, headers=later)
+    here.write("flow", "done", partition=1)
+    with here.subscriber("flow", 1) as subscriber:
+        done = subscriber.receive(20)
+        assert done is not None
+        subscriber.settle("acknowledge", [done], wait=True)
+    assert here.lapse("queue", "partitions", name).returncode == 0
+    with here.subscriber("flow", 1) as subscriber:
+        for partition in (0, 1):
+            here.write("flow", f"new in {partition}", partition=partition)
+            new = subscriber.receive(60)
+            assert new is not None
+            assert new.value == f"new in {partition}".encode()
+            subscriber.settle("acknowledge", [new], wait=True)
+    with here.queue("flow") as queue:
+        assert queue.rewind("beginning", dry_run=True)["rewound"] == 3
+        worker.kill()
+        worker.start().wait_for_shards(3)
+        counted = queue.rewind("beginning")
+        assert (counted["rewound"], counted["live"], counted["elsewhere"]) == (3, 1, 1)
+        depth = queue.depth()
+        assert (depth["scheduled"], depth["depth"]) == (1, 3)
+        assert queue.rewind("beginning", handed_over=True)["rewound"] == 1
+
+
 def publish_records(here: Deployment, stem: str, rows: list[tuple[str, bytes | None]]) -> None:
     """Publish as any producer does; a producer that is new knows all partitions."""
     producer = Producer({"bootstrap.servers": here.servers, "partitioner": "murmur2_random", "linger.ms": 0})

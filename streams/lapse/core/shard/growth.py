@@ -26,6 +26,8 @@ class Growth:
         until: messages in places before this one hold back the new shards; None = they have left.
         waits: whether the shard still waits for older shards before it reads.
         grown: whether the shard existed when there were fewer.
+        first: by `topic:partition`, the offset from which the shard has read, if older shards have read what is before;
+            empty also if `begun` follows from the rest.
     """
 
     shards: int
@@ -34,6 +36,12 @@ class Growth:
     until: int | None = None
     waits: bool = False
     grown: bool = False
+    first: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def begun(self) -> Mapping[str, int]:
+        """By `topic:partition`, the offset from which the shard has read what older shards have read before (C62)."""
+        return self.first if self.first or self.grown else self.read
 
     def encode(self) -> bytes:
         """Return the journal's bytes."""
@@ -43,6 +51,7 @@ class Growth:
         facts |= {"until": self.until} if self.until is not None else {}
         facts |= {"waits": True} if self.waits else {}
         facts |= {"grown": True} if self.grown else {}
+        facts |= {"first": dict(self.first)} if self.first else {}
         return json.dumps(facts).encode()
 
     @classmethod
@@ -71,8 +80,8 @@ def adopted_shard_note(
     if before is None and shards == 1:
         before = Growth(1)  # no other shard reads this note, so it is not written
     if before is None or before.shards != shards:
-        known, waits = ({}, False) if before is None else (before.read, before.waits)
-        before = Growth(shards, read={**known, **read}, until=next_place, waits=waits, grown=True)
+        known, waits, first = ({}, False, {}) if before is None else (before.read, before.waits, before.begun)
+        before = Growth(shards, read={**known, **read}, until=next_place, waits=waits, grown=True, first=first)
     if before.until is not None and (first_held is None or first_held >= before.until):
         return replace(before, until=None)
     return before

@@ -202,10 +202,12 @@ class QueueEntity(Entity):
         """Build a shard from its changelog."""
         settings = self.config.settings(self.name, partition, self.partitions)
         restored = await in_turns(restoring(changelog.items(), self._segments(partition)))
+        begun = self._growing.begun(partition)
         for tp, offset in positions.items():
             if tp.topic != names.commands(self.name):
                 source = restored.state.sources[restored.state.sources.number(tp.topic, tp.partition)]
                 source.next_offset, source.is_read = max(source.next_offset, offset), True
+                source.first_offset = begun.get(f"{tp.topic}:{tp.partition}", 0)
         output = QueueOutput(self.name, partition, epoch, settings.dead_letter_topic, self.letter_partitions())
         output.ignores_lifetimes = not settings.expiration.enabled
         services, window_bytes = self.services, self.config.payload_window << 20

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -58,6 +58,10 @@ class Growing:
     def waits(self, shard: int) -> bool:
         """Return whether this worker's shard still waits for older shards before it reads."""
         return shard in self._own and self._own[shard].waits
+
+    def begun(self, shard: int) -> Mapping[str, int]:
+        """Return the offsets from which this worker's shard has read what older shards have read before."""
+        return self._own[shard].begun if shard in self._own else {}
 
     def has_new_shards(self, shard: int, shards: int) -> bool:
         """Return whether this worker's shard was taken over when the queue had fewer shards."""

@@ -129,13 +129,14 @@ class RunningRewind:
             self._shard.rewinding.resume()
             return known
         sources = self._shard.state.sources
-        read = [TP(one.topic, one.partition) for one in sources.current() if one.is_read]
-        numbers = {tp: sources.number(*tp) for tp in read}
+        numbers = {
+            TP(one.topic, one.partition): sources.number(one.topic, one.partition) for one in sources.rewindable()
+        }
         log, name = self._payloads.log, self._shard.settings.name
         there = await self._payloads.ends(numbers)
         found = await begin_offsets(name, self._point, [*there], log)
         begins = await log.begins(there)
-        firsts = {numbers[tp]: max(begins[tp], found.get(tp, 0)) for tp in there}
+        firsts = {numbers[tp]: max(begins[tp], found.get(tp, 0), sources[numbers[tp]].first_offset) for tp in there}
         ends = await self._horizon.ends(self._request.at_ms)
         return self._shard.rewinding.begin(self._request._replace(firsts=firsts, ends=ends), step)
 

@@ -135,7 +135,7 @@ class Draft:
 
         Raises:
             TopologyError: the cluster does not answer.
-            Refused: a difference that lapse cannot mend.
+            Refused: the entity could not be served, because of a difference that lapse cannot mend.
         """
         name = self.after.name
         queue = self.config.queue.get(name)
@@ -144,7 +144,8 @@ class Draft:
         topology = cluster.topology()
         own = {one.name for one in topology.wanted() if one.entity == name}
         found = [one for one in topology.differences() if name in one.bars or one.topic in own]
-        if stuck := [f"{one.topic}: {one.what}" for one in found if not one.mended]:
+        # An entity is served and can be changed beside differences that bar nothing, such as added partitions (C81).
+        if stuck := [f"{one.topic}: {one.what}" for one in found if one.bars and not one.mended]:
             raise Refused(ErrorCode.INVALID_ARGUMENT, f"{name} could not be served: {'; '.join(stuck)}")
         return cluster, found, topology.partitions(name)
 

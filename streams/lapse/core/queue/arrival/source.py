@@ -37,6 +37,7 @@ class Source:
         partition: its partition.
         next_offset: the offset that is read next; everything below was seen.
         end_offset: the known end of the log; 0 = not known.
+        first_offset: the first offset that this shard has read; what is before belongs to an older shard (C81).
         begin_offset: Kafka has removed all records below it, as far as this epoch knows; 0 = none (C40).
         since_epoch: the epoch that found the topic replaced by a new one of the same name; 0 = none did (C42).
         generation: how many times the source was rewound (Q22).
@@ -48,6 +49,7 @@ class Source:
         "_standings",
         "begin_offset",
         "end_offset",
+        "first_offset",
         "generation",
         "is_read",
         "next_offset",
@@ -61,6 +63,7 @@ class Source:
         self.partition = partition
         self.next_offset = next_offset
         self.end_offset = 0
+        self.first_offset = 0
         self.begin_offset = 0
         self.since_epoch = 0
         self.generation = 0

@@ -58,6 +58,14 @@ class Sources:
         """Return the current source of each partition, leaving out those of deleted and re-created topics (C42)."""
         return (self._sources[number] for number in self._numbers.values())
 
+    def rewindable(self) -> list[Source]:
+        """Return the sources that a rewind brings back: those that are read, and partitions that newer shards read now.
+
+        Only this shard knows what became of their messages up to its read position (C62, C81).
+        """
+        topics = {one.topic for one in self.current() if one.is_read}
+        return [one for one in self.current() if one.is_read or (one.next_offset and one.topic in topics)]
+
     def by_source(self, segment: Segment, slots: NDArray[np.intp]) -> Iterator[tuple[int, Messages]]:
         """Yield the messages at ascending slots, in runs of one source, each with the source's number."""
         if len(slots) == 1:
