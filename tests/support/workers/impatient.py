@@ -1,8 +1,9 @@
 """A worker whose temporary queues and SOW topics are idle after some hundred milliseconds instead of minutes.
 
 `lapse.toml` refuses less than five minutes, so the value is set after that check, in the worker's configuration.
-Definitions of clients may have as short a time. A worker that creates an entity whose name begins with `cut` dies once,
-after it has created the topics and before it writes the definition. All else is as in any worker.
+Definitions of clients may have as short a time. Fewer records wait in memory. A worker that creates an entity whose
+name begins with `cut` dies once, after it has created the topics and before it writes the definition. All else is as in
+any worker.
 
     python impatient.py lapse.toml <data directory> <idle time in ms>
 """
@@ -16,6 +17,7 @@ import lapse.config.entity
 from lapse.cli.worker import serve
 from lapse.config import load
 from lapse.config.decided_entities import decide
+from lapse.runtime.shard import inbox
 from lapse.runtime.topics import definer
 from lapse.runtime.topics.definitions import DefinitionsTopic
 from lapse.runtime.topics.difference import Difference
@@ -38,6 +40,7 @@ def main() -> None:
     config = load(Path(path))
     vars(definer)["create_and_grant"] = dying(definer.create_and_grant, Path(path).parent / "died")
     vars(lapse.config.entity)["LEAST_IDLE_MS"] = int(idle_ms)
+    vars(inbox)["_SATURATED_RECORDS"] = 1_000
     idle = {"auto_delete_on_idle": int(idle_ms)}
     impatient = {
         kind: {

@@ -114,6 +114,8 @@ class Agreement(Generic[S]):
         self._cleared = False
         self.checking = False
         """Whether the first shard's question waits until the shard has read its logs up to their ends."""
+        self.checks_use = False
+        """Whether that question is about idleness, so that what was published meanwhile matters."""
         self.stopped = False
         """Whether the shard is stopped and must not write any more."""
 
@@ -253,14 +255,14 @@ class Agreement(Generic[S]):
 
     def _begin_check(self, message: ShardMessage, step: S) -> None:
         """Read the logs up to the ends that they have now; a message to this shard itself comes behind them."""
-        self.checking = True
+        self.checking, self.checks_use = True, message.cause is Cause.IDLE
         check = replace(message, kind=ShardMessageKind.CHECK, sender=self._partition, to=self._partition)
         step.shard_messages.append(check)
 
     def _check_and_report(self, message: ShardMessage, now_ms: int, step: S) -> None:
         if any(one.kind is ShardMessageKind.CHECK for one in step.shard_messages):
             return  # an earlier epoch wrote this one: the shard's own is not sent yet
-        asked, self.checking = self.checking, False
+        asked, self.checking, self.checks_use = self.checking, False, False
         now = self._retirable.retirement
         if now is not None and (now.phase is Phase.RETIRED or now.id > message.id):
             return
@@ -346,7 +348,7 @@ class Agreement(Generic[S]):
 
     def _retire(self, retirement: Retirement, now_ms: int, step: S) -> None:
         retirement = replace(retirement, since_ms=now_ms)
-        self._cleared = self.checking = False
+        self._cleared = self.checking = self.checks_use = False
         self._again_ms = now_ms
         self._retirable.journal_retirement(retirement, step)
         self._retirable.record_deletion(retirement, now_ms, step)

@@ -33,6 +33,7 @@ class Gate:
         self._log = log
         self._on_news = on_news
         self._closed: tuple[int, dict[TP, int]] | None = None
+        self._seen: dict[TP, int] = {}
 
     @property
     def is_closed(self) -> bool:
@@ -52,6 +53,16 @@ class Gate:
         self._closed = None
         self.below = below
         return True
+
+    async def unreceived(self) -> list[TP]:
+        """Return partitions in which records are that were not received, and were not there at the last call.
+
+        A partition is left out of the fetch while very many of its records wait for room.
+        """
+        ends, received = await self._log.existing_ends(self._inbox.sources), self._inbox.received
+        found = [tp for tp, end in ends.items() if end > max(received.get(tp, 0), self._seen.get(tp, 0))]
+        self._seen |= ends
+        return found
 
 
 class ArrivalGate:

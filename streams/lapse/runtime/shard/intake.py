@@ -80,7 +80,17 @@ class Intake:
             if not await self._gate.open():
                 return 0
             below = self._gate.below
+        elif self._checks_use and (unreceived := await self._gate.unreceived()):
+            for tp in unreceived:
+                self._machine.note_received(*tp)
+            return 0  # the machine notes the use before it says whether the queue is idle
         return self._inbox.take_commands(most, below, self._on_tick, take_all)
+
+    @property
+    def _checks_use(self) -> bool:
+        """Whether the queue may be idle, and has no room, so that what is published is perhaps not received (Q18)."""
+        asked: bool = self._machine.shard.agreement.checks_use
+        return asked and self._inbox.has_commands and not self._machine.room()
 
     @property
     def has_commands(self) -> bool:

@@ -39,6 +39,7 @@ class Machine:
         self.merged_by_time = merged_by_time
         self.unfinished: int | None = None
         self.waits_for_ends = False
+        self.shard = SimpleNamespace(agreement=SimpleNamespace(checks_use=False))
 
     def room(self) -> int:
         return 100
