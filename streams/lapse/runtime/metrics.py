@@ -14,6 +14,7 @@ from concurrent.futures import TimeoutError as Late
 from dataclasses import dataclass
 from typing import Final
 
+from aiokafka.errors import KafkaError
 from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -29,6 +30,9 @@ from lapse.runtime.timers.clock import WorkerClock
 logger = logging.getLogger(__name__)
 
 _PATIENCE_S: Final = 5.0
+_OLDEST_WITHIN_S: Final = 1.0
+"""How long to wait for the records of the oldest messages, s. All other figures are known without a broker."""
+
 _SHARD: Final = ("entity", "shard")
 _STATES: Final = ("available", "leased", "delayed", "transferring", "scheduled", "held", "unconfirmed", "dying")
 _HELD_UP: Final = ("before_barrier", "dying_before_barrier", "groups_held_back", "hanging")
@@ -54,13 +58,13 @@ class _Row:
         shard: its entity and its number.
         machine: its machine.
         gauges: its current values.
-        oldest_age_s: age of its oldest message, s.
+        oldest_age_s: age of its oldest message, s; None if the log with that message does not answer.
     """
 
     shard: tuple[str, str]
     machine: Machine
     gauges: Mapping[str, int]
-    oldest_age_s: float
+    oldest_age_s: float | None
 
 
 class Figures(Collector):
@@ -100,12 +104,19 @@ class Figures(Collector):
             return ()
 
     async def _gather(self) -> list[Metric]:
-        rows: list[_Row] = []
+        shards: list[tuple[tuple[str, str], Machine, int]] = []
+        gauges: list[Mapping[str, int]] = []
         for entity in list(self._entities.values()):
             for partition, runner in list(entity.runners.items()):
                 await asyncio.sleep(0)  # a turn for others: there may be many shards
                 if entity.runners.get(partition) is runner:
-                    rows.append(await self._read_shards((entity.name, str(partition)), runner.machine))
+                    shards.append(((entity.name, str(partition)), runner.machine, self._clock.stamp_ms()))
+                    gauges.append(runner.machine.gauges(shards[-1][2]))
+        ages_s = await asyncio.gather(*(_oldest_age_s(machine, now_ms) for _, machine, now_ms in shards))
+        rows = [
+            _Row(shard, machine, figures, age_s)
+            for (shard, machine, _), figures, age_s in zip(shards, gauges, ages_s, strict=True)
+        ]
         return [
             *self._current_values(rows),
             *_counts(rows),
@@ -113,12 +124,6 @@ class Figures(Collector):
             *self._rules(rows),
             *self._worker_values(),
         ]
-
-    async def _read_shards(self, shard: tuple[str, str], machine: Machine) -> _Row:
-        now_ms = self._clock.stamp_ms()
-        gauges = machine.gauges(now_ms)
-        oldest_ms = await machine.oldest_ms(now_ms)
-        return _Row(shard, machine, gauges, 0 if oldest_ms is None else max(0, now_ms - oldest_ms) / 1000)
 
     def _current_values(self, rows: list[_Row]) -> Iterator[Metric]:
         """Yield current values."""
@@ -145,7 +150,8 @@ class Figures(Collector):
             if "records" in gauges:
                 records.add_metric(shard, gauges["records"])
             else:
-                oldest.add_metric(shard, row.oldest_age_s)
+                if row.oldest_age_s is not None:
+                    oldest.add_metric(shard, row.oldest_age_s)
                 paused.add_metric(shard, gauges["paused"])
                 for what in _HELD_UP:
                     held_up.add_metric([*shard, what], gauges.get(what, 0))
@@ -215,6 +221,16 @@ class Figures(Collector):
             if row.machine.rule is not None:
                 waiting.add_metric(row.shard, row.machine.rule.waiting)
         yield from (calls, waiting)
+
+
+async def _oldest_age_s(machine: Machine, now_ms: int) -> float | None:
+    """Return the age of a shard's oldest message, s; 0 without one, None if the log does not answer in time."""
+    try:
+        oldest_ms = await asyncio.wait_for(machine.oldest_ms(now_ms), _OLDEST_WITHIN_S)
+    except (KafkaError, TimeoutError) as error:
+        logger.debug("metrics: the age of the oldest message is not known: %r", error)
+        return None
+    return 0 if oldest_ms is None else max(0, now_ms - oldest_ms) / 1000
 
 
 def _counts(rows: list[_Row]) -> Iterator[Metric]:
