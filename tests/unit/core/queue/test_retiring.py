@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lapse.core.error_code import ErrorCode
 from lapse.core.lifetime import NEVER, Expiration
 from lapse.core.queue.journal.queue_journal import QueueJournal
 from lapse.core.queue.journal.restored import restore
@@ -11,10 +12,13 @@ from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.settlement.settlement import Claim, SettleAction
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
+from lapse.core.queue.transfer.transfer_command import TransferCommands
 from lapse.core.queue.transfer.transfers import HandOver
 from lapse.core.reason import Reason
 from lapse.core.shard.agreement import GRACE_MS
-from lapse.core.shard.retirement import Asker, Phase, ShardMessageKind
+from lapse.core.shard.refused import CommandRefused
+from lapse.core.shard.retirement import Asker, Phase, ShardMessage, ShardMessageKind
+from lapse.protocol.command import Command
 from unit.core.queue.world import converse, published
 
 MINUTE_MS = 60_000
@@ -400,3 +404,20 @@ def test_expired_messages_leave_first_and_leased_ones_are_protected() -> None:
     (done,) = delete(T0 + 1_000).verdicts
     assert done.refusal is None
     assert [one.reasons for one in step.removals] == [(Reason.TIME_LIMIT,)] * 2
+
+
+@pytest.mark.feature("C77", "Q17")
+def test_a_shard_that_has_agreed_to_end_begins_no_transfer() -> None:
+    """It has said that nothing is under way. What is confirmed behind that would be forgotten with the shard."""
+    shard, step = QueueShard(QueueSettings(name="temp", partition=1, shards=2)), Step()
+    shard.arrive("orders", 1, [published(0, timestamp=T0)], step)
+    asked = ShardMessage(kind=ShardMessageKind.ASK, id=5, sender=0, to=1, force=True)
+    begin = TransferCommands(shard).handlers["transfer"]
+    command = Command(command="transfer", id="1", transfer="t", to="elsewhere")
+    shard.agreement.receive(asked, T0, step)
+    shard.agreement.receive(step.shard_messages.pop(), T0, step)
+    with pytest.raises(CommandRefused) as refused:
+        begin(command, T0, step)
+    assert refused.value.refusal.code is ErrorCode.DELETE_IN_PROGRESS
+    shard.agreement.receive(ShardMessage(kind=ShardMessageKind.RELEASED, id=5, sender=0, to=1), T0, step)
+    assert begin(command, T0, step)["counts"]["held"] == 1

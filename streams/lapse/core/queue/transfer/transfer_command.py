@@ -91,6 +91,9 @@ class TransferCommands:
 
     def _hold(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
         transfer_id, shard = self._transfer_id(command), self._shard
+        if shard.agreement.frozen:  # it has said that nothing is under way (C77)
+            name = shard.settings.name
+            raise CommandRefused(f"transfer: {name} is about to be deleted", ErrorCode.DELETE_IN_PROGRESS)
         known = shard.state.transfers.get(transfer_id)
         if known is not None and command.to and known.target != command.to:
             raise CommandRefused(
