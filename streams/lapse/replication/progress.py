@@ -9,6 +9,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import orjson
@@ -35,22 +36,31 @@ class Progress:
     """The next offsets of one link.
 
     They belong to an upstream and a downstream topic. If one of these was created again, or is another one now, reading
-    begins anew.
+    begins anew. So it does if the SOW topic downstream was deleted and created again: the topic that it reads may not
+    have all records any more.
 
     Args:
         source: id of the deployment that is read.
         target: id of the deployment that is written. One cluster may have several.
         topics: by name of each topic that is read, its id and the id of the topic that is written.
+        replicas: by name of each topic that is read, the id of the compacted topic of that name downstream, if there is
+            one.
     """
 
-    def __init__(self, source: str, target: str, topics: Mapping[str, str]) -> None:
+    def __init__(
+        self, source: str, target: str, topics: Mapping[str, str], replicas: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self._link = f"{source}>{target}"
         self._topics = topics
+        self._replicas = replicas
         self._offsets: dict[tuple[str, int], dict[str, Any]] = {}
 
     def record(self, topic: str, partition: int, offset: int) -> tuple[bytes, bytes]:
         """Return key and value of the record that says that everything before `offset` was copied."""
         value = {"offset": offset, "topics": self._topics[topic]}
+        # While there is none, the last one is noted still. Another one is new, and has not got what was copied before.
+        replica = self._replicas.get(topic) or self._offsets.get((topic, partition), {}).get("replica")
+        value |= {"replica": replica} if replica else {}
         return f"{self._link}:{topic}:{partition}".encode(), orjson.dumps(value)
 
     def next_offset(self, topic: str, partition: int) -> int | None:
@@ -61,6 +71,14 @@ class Progress:
         if taken.get("topics", self._topics[topic]) != self._topics[topic]:  # older versions wrote no ids
             logger.warning(
                 "%s, partition %d: this topic, or the one downstream, was created again; read from its beginning",
+                topic,
+                partition,
+            )
+            return None
+        known, now = taken.get("replica"), self._replicas.get(topic)
+        if known and now and known != now:
+            logger.warning(
+                "%s, partition %d: the SOW topic downstream was created again; read from its beginning",
                 topic,
                 partition,
             )

@@ -57,6 +57,8 @@ _SET_WITHIN_S: Final = 5.0
 _MOST_BYTES: Final = 1_000_000_000
 """The largest record that this client sends, bytes. The brokers know what a topic takes."""
 
+_NOT_SEEN: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED})
+
 _GRANT: Final = (
     "Have the rights granted that docs/operations.md (Rights) lists for `lapse replicate`, and start it again"
 )
@@ -132,8 +134,8 @@ class Replicator:
             }
         )
         producer.init_transactions(_PATIENCE_S)
-        ids = self._topic_ids(upstream, downstream)
-        reached = Progress(source, target, ids)
+        ids, replicas = self._topic_ids(upstream, downstream), self._replicas(downstream)
+        reached = Progress(source, target, ids, replicas)
         reached.read({**self._to, **quiet})
         consumer = Consumer(
             {
@@ -162,7 +164,8 @@ class Replicator:
                 if written := work.step():
                     self._told(written)
                 if time.monotonic() - looked_s >= _LOOK_S:
-                    if (self._breadths(upstream, downstream), self._topic_ids(upstream, downstream)) != (breadths, ids):
+                    now = self._breadths(upstream, downstream), self._topic_ids(upstream, downstream)
+                    if (*now, self._replicas(downstream)) != (breadths, ids, replicas):
                         logger.warning(
                             "topics of this link were created again, or have other partitions; beginning anew"
                         )
@@ -207,6 +210,18 @@ class Replicator:
             source: f"{above[source].result().topic_id}>{below[target].result().topic_id}"
             for source, target in zip(sources, self._link.topics.values(), strict=True)
         }
+
+    def _replicas(self, downstream: AdminClient) -> dict[str, str]:
+        """Return, by name, the ids of the compacted topics that are there downstream, as far as we may see them."""
+        wanted = TopicCollection([names.sow(name) for name in self._link.topics])
+        found: dict[str, str] = {}
+        for name, described in downstream.describe_topics(wanted, request_timeout=_PATIENCE_S).items():
+            try:
+                found[name] = str(described.result().topic_id)
+            except KafkaException as error:
+                if error.args[0].code() not in _NOT_SEEN:
+                    raise
+        return found
 
     def _make_progress_topic(self, downstream: AdminClient) -> None:
         new = NewTopic(progress.TOPIC, 1, self._link.replication_factor, config=progress.CONFIG)

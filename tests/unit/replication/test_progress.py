@@ -36,3 +36,27 @@ def test_what_anybody_may_write_to_the_topic_of_progress_is_passed_over() -> Non
     for value in (b"", b"[", b"[" * 5_000, b"[]", b"1", b"null", b"{}", b'{"offset": null}', b'{"offset": "x"}'):
         progress.take(b"A>B:lapse.sow.prices:0", value)
     assert progress.next_offset("lapse.sow.prices", 0) == 9
+
+
+@pytest.mark.feature("S10", "C42", "C56")
+def test_a_replica_that_is_deleted_and_made_anew_gets_everything_again() -> None:
+    """The topic that it reads may have lost what was copied long ago, and nobody would copy that again."""
+    name, topics = "lapse.sow.prices", {"lapse.sow.prices": "1>2"}
+    kept: dict[bytes, bytes | None] = {}
+
+    def session(replica: str, at: int) -> int | None:
+        """Begin with what is written, and copy up to an offset."""
+        progress = Progress("A", "B", topics, {name: replica} if replica else {})
+        for key, value in kept.items():
+            progress.take(key, value)
+        begun = progress.next_offset(name, 0)
+        kept.update([progress.record(name, 0, at)])
+        return begun
+
+    assert session("", 3) is None
+    assert session("old", 5) == 3, "it was created later than the link, and reads its topic from the beginning"
+    assert session("", 7) == 5, "it is deleted"
+    assert session("", 8) == 7
+    assert session("old", 9) == 8, "it only could not be seen"
+    assert session("new", 4) is None
+    assert session("new", 9) == 4
