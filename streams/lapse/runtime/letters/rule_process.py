@@ -24,6 +24,8 @@ _RESTART_PAUSE_S: Final = 1.0
 _LOG_EVERY_S: Final = 1.0
 _FRAME_MESSAGES: Final = 64
 _FRAME_BYTES: Final = 4 << 20
+_ANSWER_BYTES: Final = 1 << 18
+"""More than the longest answer takes, bytes: a character may take twelve of them."""
 
 
 @dataclass(slots=True)
@@ -67,18 +69,29 @@ class RuleProcess:
     async def call(self, messages: Sequence[ExpiredMessage]) -> None:
         """Call the function for each message; return when each call has ended, in whatever way."""
         async with self._lock:
-            for frame in _frames(messages):
-                rest = list(frame)
-                while rest:
-                    rest = rest[await self._call_some(rest) :]
+            try:
+                for frame in _frames(messages):
+                    rest = list(frame)
+                    while rest:
+                        rest = rest[await self._call_some(rest) :]
+            except BaseException:
+                # Answers that are still to come would be taken for those to the next messages.
+                self._kill()
+                raise
 
     async def stop(self) -> None:
         """Kill the process. The shard's next owner repeats a call that is under way."""
-        process, self._process = self._process, None
-        if process is not None and process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+        process = self._kill()
+        if process is not None:
             await process.wait()
+
+    def _kill(self) -> asyncio.subprocess.Process | None:
+        process, self._process = self._process, None
+        if process is None or process.returncode is not None:
+            return None
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        return process
 
     async def _call_some(self, messages: Sequence[ExpiredMessage]) -> int:
         """Call the function until a call ends the process; return how many messages are done."""
@@ -126,6 +139,7 @@ class RuleProcess:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 env=environment,
+                limit=_ANSWER_BYTES,
             )
             await asyncio.wait_for(self._answer(self._process), _START_S)
         return self._process

@@ -74,6 +74,34 @@ def test_each_message_is_given_in_order_and_printing_does_no_harm(rule: Callable
     assert figures == RuleFigures(done=150)
 
 
+def test_a_call_that_is_given_up_leaves_no_answer_behind_for_the_next_ones(
+    rule: Callable[[str], str], tmp_path: Path
+) -> None:
+    """A shard is given up while its calls are under way, and another one shares the process."""
+    function = rule(f"time.sleep(60 if message.offset == 1 else 0)\n{WRITE}")
+
+    async def run() -> RuleFigures:
+        process = RuleProcess("q", function, 3_000)
+        given_up = asyncio.create_task(process.call([message(offset) for offset in range(9)]))
+        while not seen(tmp_path):  # noqa: ASYNC110  # another process writes it
+            await asyncio.sleep(0.02)
+        given_up.cancel()
+        await asyncio.gather(given_up, return_exceptions=True)
+        await process.call([message(offset) for offset in range(10, 13)])
+        assert seen(tmp_path) == ["v0", "v10", "v11", "v12"], "what is called done was done"
+        await process.stop()
+        return process.figures
+
+    figures = asyncio.run(run())
+    assert (figures.failed, figures.timed_out) == (0, 0)
+
+
+def test_the_longest_text_of_an_exception_holds_nothing_up(rule: Callable[[str], str], tmp_path: Path) -> None:
+    figures = call(rule(WRITE + "raise ValueError('\U0001f41f' * 10_000)"), 2)
+    assert seen(tmp_path) == ["v0", "v1"]
+    assert figures == RuleFigures(failed=2)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["raise KeyError('x')", "sys.exit(3)"])
 def test_an_exception_is_logged_and_counted_and_the_rest_goes_on(
