@@ -20,13 +20,13 @@ from lapse_spark.instant.state import state
 from lapse_spark.letters import archive as archive_job
 from lapse_spark.letters import audit, delta
 from lapse_spark.letters.redrive import Choice, Target, condition
+from lapse_spark.local_directory import check_written
 from lapse_spark.monitoring import monitor as monitor_job
 from lapse_spark.monitoring import upkeep
 from lapse_spark.option import (
     INSTANT,
     PATTERN_HELP,
     Cluster,
-    check_written,
     cluster,
     kept_as,
     print_json,

@@ -53,7 +53,8 @@ class Connection:
         """
         if not self.bootstrap.strip():
             raise ValueError(
-                "no address of a Kafka cluster: give --bootstrap, or set KAFKA_BOOTSTRAP_SERVERS, or have a lapse.toml"
+                "no address of a Kafka cluster: give --bootstrap-servers, or set KAFKA_BOOTSTRAP_SERVERS, or have a "
+                "lapse.toml"
             )
         for name in self.client:
             if name in _REFUSED:

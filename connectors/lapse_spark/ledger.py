@@ -30,6 +30,9 @@ from lapse_spark.running import block
 SHOWN: Final = 20
 """The default number of differences that are listed."""
 
+OUTPUTS: Final = ("differences", "quarantine")
+"""The directories within that of `--output`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
@@ -299,9 +302,9 @@ def run(
             queue, blocks, fates, copies, shown=shown, asked=asked, journaled=journaled
         )
         if output is not None:
-            differences.write.mode("overwrite").parquet(f"{output}/differences")
+            differences.write.mode("overwrite").parquet(f"{output}/{OUTPUTS[0]}")
             aside = quarantine.split(events)[1].unionByName(quarantine.split(letters)[1])
-            aside.write.mode("overwrite").parquet(f"{output}/quarantine")
+            aside.write.mode("overwrite").parquet(f"{output}/{OUTPUTS[1]}")
         ledger = replace(ledger, not_listed=not_listed, not_journaled=not_journaled, expected_depth=expected_depth)
         return replace(ledger, quarantined=bad, strict=strict)
     finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -217,7 +216,10 @@ def cluster(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options for a cluster and Spark to a command, which gets them as `cluster`, and `--json` as `as_json`."""
 
     @click.option(
+        "-b",
+        "--bootstrap-servers",
         "--bootstrap",
+        "bootstrap",
         envvar="KAFKA_BOOTSTRAP_SERVERS",
         default="",
         metavar="HOST:PORT,…",
@@ -306,26 +308,6 @@ def event_schemas(command: Callable[..., None]) -> Callable[..., None]:
         multiple=True,
         help="The event.avsc of another version of lapse whose workers have written events; may be repeated.",
     )(command)
-
-
-def check_written(path: str, config: Mapping[str, str] = {}, made_by: str = "monitor") -> None:
-    """Check that a local directory exists before Spark starts, because that takes seconds.
-
-    Args:
-        path: the directory. It is not checked if it has a scheme, or Spark is set up for another file system.
-        config: further Spark settings.
-        made_by: name of the job that writes the directory.
-
-    Raises:
-        ValueError: the directory does not exist.
-    """
-    elsewhere = "fs.defaultFS" in " ".join(config) or any(os.environ.get(name) for name in _SET_UP)
-    if "://" not in path and not elsewhere and not Path(path.removeprefix("file:")).exists():
-        raise ValueError(f"{path}: no output of the {made_by}; run it first: lapse spark {made_by} {path}")
-
-
-_SET_UP: Final = ("HADOOP_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME")
-"""Environment variables with which a path without a scheme may be on another file system."""
 
 
 _SPARK_IS_GONE: Final = (

@@ -16,6 +16,7 @@ from lapse.protocol.bookmark import Bookmark
 from lapse_spark import lapse_toml
 from lapse_spark import ledger as ledger_job
 from lapse_spark.account import statement
+from lapse_spark.local_directory import check_replaceable
 from lapse_spark.option import DURATION, INSTANT, Cluster, cluster, event_schemas, print_json, working
 from lapse_spark.running import balance, running_ledger
 from lapse_spark.running.intake import Followed
@@ -104,10 +105,15 @@ def ledger(
             )
         else:
             followed = all_queues(cluster.file or lapse_toml.DEFAULT)
+            for one in followed:
+                cluster.await_topics([*one.underlying], one.name)
         _follow(cluster, followed, _rule(following, ask=ask, shown=limit, written_with=schemas), following, as_json)
         return
     if not queue or not underlying:
         raise ValueError("which queue? give --queue, and its underlying topics with --topics")
+    if output:
+        for part in ledger_job.OUTPUTS:
+            check_replaceable(f"{output}/{part}", cluster.config)
     cluster.await_topics([*underlying, *dead_letter_topic], queue)
     cluster.check_allowed([topic.dead_letters(queue)], "Read")
     with working(f"Reckoning the ledger of {queue}"):

@@ -15,11 +15,11 @@ from lapse_spark import ledger as ledger_job
 from lapse_spark import lifetime, quarantine, read
 from lapse_spark import lives as lives_job
 from lapse_spark.account import account
+from lapse_spark.local_directory import check_replaceable, check_written
 from lapse_spark.monitoring import overview
 from lapse_spark.option import (
     DURATION,
     Cluster,
-    check_written,
     cluster,
     event_schemas,
     plain_faults,
@@ -60,6 +60,8 @@ def lives(
         raise ValueError("--lifetimes needs --topics: only they tell when a message arrived")
     asked = Bookmark.parse(bookmark) if bookmark else None
     schemas = [file.read_text("utf-8") for file in written_with]
+    if output:
+        check_replaceable(output, cluster.config)
     cluster.await_topics(underlying, entity)
     session = cluster.session("lives")
     good, _ = quarantine.split(read.events(session, cluster.connection, [entity], written_with=schemas))

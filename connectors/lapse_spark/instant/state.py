@@ -20,6 +20,7 @@ from lapse_client.kafka.connection import entities
 from lapse_client.reading.instant import shown
 from lapse_spark import lapse_toml, quarantine, read
 from lapse_spark.instant import as_of, expiration, queue_as_of
+from lapse_spark.local_directory import check_replaceable
 from lapse_spark.option import INSTANT, Cluster, cluster, print_json, working
 from lapse_spark.report import Cell, Report
 
@@ -70,6 +71,8 @@ def state(*, cluster: Cluster, as_json: bool, entity: str, at: int, output: str 
 
     Exits with 1 if some may be missing.
     """
+    if output:
+        check_replaceable(output, cluster.config)
     cluster.await_broker()
     ours = cluster.connection.of_lapse()
     topics = ours.partitions(topic.commands(entity))

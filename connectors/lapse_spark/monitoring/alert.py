@@ -146,6 +146,8 @@ def run(
         OSError: the webhook did not accept the alerts. The next run sends them again.
     """
     now = now or datetime.now(UTC)
+    if webhook:
+        check_webhook(webhook)
     output = Output(spark, path)
     told = output.read(_TABLE)
     known = set() if told is None else {row["id"] for row in told.select("id").distinct().collect()}
@@ -173,10 +175,24 @@ def _rows(spark: SparkSession, pairs: Sequence[tuple[str, str]]) -> DataFrame:
     return spark.range(1).select(F.inline(each)).withColumn("id", F.col("key"))
 
 
-def _post(url: str, body: bytes) -> None:
-    address = urllib.parse.urlsplit(url)
-    if address.scheme not in ("http", "https") or not address.hostname:
+def check_webhook(url: str) -> None:
+    """Check the address of a webhook, which is not shown because it may contain a secret.
+
+    Raises:
+        ValueError: it is no URL.
+    """
+    try:
+        address = urllib.parse.urlsplit(url)
+        usable = address.scheme in ("http", "https") and bool(address.hostname)
+    except ValueError:
+        usable = False
+    if not usable:
         raise ValueError("the webhook is no address: expected https://host/path")
+
+
+def _post(url: str, body: bytes) -> None:
+    check_webhook(url)
+    address = urllib.parse.urlsplit(url)
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")  # noqa: S310
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S):  # noqa: S310  # the scheme was checked

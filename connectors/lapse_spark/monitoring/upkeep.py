@@ -10,8 +10,9 @@ from rich.console import Console
 
 from lapse_spark import anomaly
 from lapse_spark.letters import delta
+from lapse_spark.local_directory import check_written
 from lapse_spark.monitoring import alert
-from lapse_spark.option import Cluster, check_written, cluster, kept_as, plain_faults, print_json, working
+from lapse_spark.option import Cluster, cluster, kept_as, plain_faults, print_json, working
 from lapse_spark.report import Report
 from lapse_spark.session import session
 from lapse_spark.stream.output import TABLES
@@ -51,10 +52,12 @@ def alerts(
     webhook: str,
 ) -> None:
     """Report unusual findings in the monitor's directory PATH, each of them once."""
+    if webhook:
+        alert.check_webhook(webhook)
     cluster.await_broker()
-    check_written(path, cluster.config)
     if topic:
         cluster.await_topics([topic], use="Write")
+    check_written(path, cluster.config)
     with working("Looking"):
         new = alert.run(
             cluster.session("alerts"),

@@ -1,11 +1,11 @@
-"""A directory that no job has written is told before Spark starts."""
+"""A directory that no job has written, or that Spark must not replace, is told before Spark starts."""
 
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from lapse_spark import option
+from lapse_spark import local_directory, option
 from lapse_spark.cli import spark
 from lapse_spark.instant import inquiry
 from lapse_spark.monitoring import upkeep
@@ -19,25 +19,65 @@ def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     for place in (option, inquiry, upkeep):
         monkeypatch.setattr(place, "session", started)
     monkeypatch.setattr(option.Cluster, "await_broker", lambda _: None)
-    for name in option._SET_UP:
+    for name in local_directory.SET_UP:
         monkeypatch.delenv(name, raising=False)
+
+
+JOBS = [
+    (["report", "{}"], "monitor"),
+    (["alerts", "{}", "-b", "localhost:1"], "monitor"),
+    (["compact", "{}"], "archive"),
+    (["redrive", "audit", "--archive", "{}", "--bootstrap", "localhost:1"], "archive"),
+]
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize("empty", [False, True], ids=["missing", "empty"])
+@pytest.mark.parametrize(("words", "job"), JOBS)
+def test_a_directory_that_no_job_has_written_is_told_before_spark_starts(
+    words: list[str], job: str, empty: bool, tmp_path: Path
+) -> None:
+    place = tmp_path / "monitr"
+    if empty:
+        place.mkdir()
+    done = CliRunner().invoke(spark, [one.format(place) for one in words])
+    assert done.exit_code == 1
+    assert f"Error: {place}: no output of the {job}; run it first: lapse spark {job} {place}" in done.stderr
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize("address", ["hooks.example.com/secret", "https:///secret", "http://[::1/secret"])
+def test_a_wrong_webhook_is_told_before_anything_else(address: str, tmp_path: Path) -> None:
+    (tmp_path / "_checkpoint").mkdir()
+    (tmp_path / "_checkpoint" / "metadata").touch()
+    words = ["alerts", str(tmp_path), "--webhook", address, "-b", "localhost:1"]
+    done = CliRunner().invoke(spark, words)
+    assert (done.exit_code, done.stderr) == (1, "Error: the webhook is no address: expected https://host/path\n")
 
 
 @pytest.mark.feature("X7")
 @pytest.mark.parametrize(
-    ("words", "job"),
+    ("words", "within"),
     [
-        (["report", "{}"], "monitor"),
-        (["alerts", "{}"], "monitor"),
-        (["compact", "{}"], "archive"),
-        (["redrive", "audit", "--archive", "{}"], "archive"),
+        (["lives", "--entity", "orders", "--output", "{}"], ""),
+        (["state", "--entity", "orders", "--at", "1", "--output", "{}"], ""),
+        (["ledger", "--queue", "orders", "--topics", "orders", "--output", "{}"], "differences"),
     ],
 )
-def test_a_directory_that_is_not_there_is_told_before_spark_starts(words: list[str], job: str, tmp_path: Path) -> None:
-    missing = str(tmp_path / "monitr")
-    done = CliRunner().invoke(spark, [one.format(missing) for one in words])
+def test_a_directory_with_files_of_others_is_not_replaced(words: list[str], within: str, tmp_path: Path) -> None:
+    place = tmp_path / within
+    place.mkdir(exist_ok=True)
+    (place / "part-00000-c000.snappy.parquet").touch()
+    (place / "_SUCCESS").touch()
+    letter = place / "letter.txt"
+    letter.touch()
+    done = CliRunner().invoke(spark, [*(one.format(tmp_path) for one in words), "-b", "localhost:1"])
     assert done.exit_code == 1
-    assert f"Error: {missing}: no output of the {job}; run it first: lapse spark {job} {missing}" in done.stderr
+    assert f"Spark would delete {letter}, which it has not written. Give a new directory" in done.stderr
+    letter.unlink()
+    local_directory.check_replaceable(str(place))
+    with pytest.raises(ValueError, match="_SUCCESS"):
+        local_directory.check_replaceable(str(place / "_SUCCESS"))
 
 
 @pytest.mark.parametrize(
@@ -53,4 +93,5 @@ def test_what_only_spark_can_see_is_left_to_it(
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    option.check_written(path, config)
+    local_directory.check_written(path, config)
+    local_directory.check_replaceable(path, config)

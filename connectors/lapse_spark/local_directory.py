@@ -1,0 +1,67 @@
+"""Checks of directories on this machine, before Spark starts, because that takes seconds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+SET_UP: Final = ("HADOOP_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME")
+"""Environment variables with which a path without a scheme may be on another file system."""
+
+_SIGNS: Final = ("_checkpoint/metadata", "*/day=*", "*/_delta_log")
+"""Files of which the output of a streaming job has one, even if the job has found nothing."""
+
+_OF_SPARK: Final = ("part-", ".part-", "_SUCCESS", "._SUCCESS", "_temporary", ".spark-staging")
+"""Prefixes of the names that Spark gives to files and directories of an output."""
+
+
+def check_written(path: str, config: Mapping[str, str] = {}, made_by: str = "monitor") -> None:
+    """Check that a local directory has the output of a job.
+
+    Args:
+        path: the directory. It is not checked if it has a scheme, or Spark is set up for another file system.
+        config: further Spark settings.
+        made_by: name of the job that writes the directory.
+
+    Raises:
+        ValueError: the directory does not exist, or no job has written to it.
+    """
+    place = _local(path, config)
+    if place is not None and not any(any(place.glob(sign)) for sign in _SIGNS):
+        raise ValueError(f"{path}: no output of the {made_by}; run it first: lapse spark {made_by} {path}")
+
+
+def check_replaceable(path: str, config: Mapping[str, str] = {}) -> None:
+    """Check that a local directory has nothing but what Spark has written, because Spark deletes all that is in it.
+
+    Args:
+        path: the directory, which need not exist. It is not checked if it has a scheme, or Spark is set up for another
+            file system.
+        config: further Spark settings.
+
+    Raises:
+        ValueError: the path is a file, or the directory has files of others.
+    """
+    place = _local(path, config)
+    if place is None or not place.exists():
+        return
+    if (foreign := next(_foreign(place), None)) is not None:
+        raise ValueError(
+            f"--output {path}: Spark would delete {foreign}, which it has not written. Give a new directory"
+        )
+
+
+def _foreign(place: Path) -> Iterator[Path]:
+    """Yield what Spark has not written: the path itself, if it is a file, or what is in the directory."""
+    if not place.is_dir():
+        yield place
+        return
+    yield from (one for one in sorted(place.iterdir()) if not one.name.startswith(_OF_SPARK))
+
+
+def _local(path: str, config: Mapping[str, str]) -> Path | None:
+    """Return the place on this machine, or None if only Spark can see it."""
+    elsewhere = "fs.defaultFS" in " ".join(config) or any(os.environ.get(name) for name in SET_UP)
+    return None if "://" in path or elsewhere else Path(path.removeprefix("file:"))
