@@ -7,7 +7,7 @@ import re
 import reprlib
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -182,7 +182,7 @@ def describe_fault(fault: Any, table: Sequence[str] = ()) -> tuple[list[str], st
         path.append(context["key"])
     message: str = fault["msg"].removeprefix("Value error, ")
     if kind == "extra_forbidden":
-        message = f"unknown key{_suggestion(path)}"
+        message = f"unknown key{_suggestion(path, None if table else fault.get('input'))}"
     elif kind == "missing":
         message = "has to be given"
     elif kind in _EXPECTED:
@@ -196,10 +196,27 @@ _COMPARED_CHARACTERS: Final = 60
 """How many characters of a name are compared, since the time grows with the product of the lengths."""
 
 
-def _suggestion(path: list[str]) -> str:
+def _suggestion(path: list[str], value: object) -> str:
+    """Return what to write instead of an unknown key with this value."""
     known = sorted(_keys_beside(path))
     close = difflib.get_close_matches(path[-1][:_COMPARED_CHARACTERS], known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; known here: {', '.join(known)}"
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    if isinstance(value, Mapping) and (named := _named_table(path)):
+        return f"; if the name has a dot, quote it: [{named}]"
+    return f"; known here: {', '.join(known)}"
+
+
+def _named_table(path: list[str]) -> str:
+    """Return how a table is written whose name has the dots of this path; empty if it has no name of its own."""
+    head = 3 if path[0] == "users" and path[2:3] == ["entitlements"] else 1
+    if len(path) < head + 2 or path[0] not in _NAMED:
+        return ""
+    return f'{".".join(path[:head])}."{".".join(path[head:])}"'
+
+
+_NAMED: Final = frozenset({"queue", "sow", "topic", "users"})
+"""Tables that have tables with names."""
 
 
 def _keys_beside(path: list[str]) -> set[str]:
