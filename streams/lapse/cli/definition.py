@@ -95,6 +95,11 @@ def opened(config: Config) -> DefinitionsTopic:
     return DefinitionsTopic(config)
 
 
+def no_topic(name: str) -> str:
+    """Return the text on a topic of definitions that is missing."""
+    return f"{name} is not there, or we may not see it: each worker serves its own lapse.toml. `lapse apply` creates it"
+
+
 def plan(path: Path, config: Config) -> Plan | None:
     """Return the changes of definitions by `lapse apply`; None if the deployment has definitions in the file only.
 
@@ -170,8 +175,10 @@ def definitions(names: tuple[str, ...], config: Path, as_json: bool) -> None:
     try:
         settings = load(config)
         topic = opened(settings)
-        found = topic.read()
-        found = left(found, Cluster(settings).metadata(FIRST_ANSWER_S).topics.keys())
+        there = topic.read_if_there()
+        if there is None:
+            raise TopologyError(no_topic(topic.name))
+        found = left(there.found, Cluster(settings).metadata(FIRST_ANSWER_S).topics.keys())
     except (ConfigError, TopologyError) as error:
         raise click.ClickException(str(error)) from error
     wanted = names or tuple(sorted(found))

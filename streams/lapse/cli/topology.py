@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,7 +15,7 @@ from rich.text import Text
 
 from lapse.cli.config_option import CONFIG
 from lapse.cli.confirmation import confirm
-from lapse.cli.definition import Plan, plan
+from lapse.cli.definition import Plan, no_topic, plan
 from lapse.cli.tables import print_table
 from lapse.config import Config, ConfigError, key, load
 from lapse.config.decided_entities import decide
@@ -25,10 +26,24 @@ from lapse.runtime.topics.definitions import DefinitionsTopic
 from lapse.runtime.topics.deleted_entities import left
 from lapse.runtime.topics.difference import Difference
 from lapse.runtime.topics.topology import Topology, TopologyError
+from lapse_client.reading.count_text import count_text
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 _MOST_NAMED: Final = 20
+
+_NOUNS: Final = {"write": "definition", "wrote": "definition", "rewind": "queue"}
+"""What `lapse apply` counts for a verb, if not topics."""
+
+_DONE: Final = {"create": "created", "change": "changed", "give rights on": "gave rights on", "write": "wrote"}
+
+
+def _sentence(counts: Mapping[str, int]) -> str:
+    """Return the counts that are not 0 in words, by verb, such as `Create 3 topics, write 2 definitions`."""
+    text = ", ".join(
+        f"{verb} {count_text(count, _NOUNS.get(verb, 'topic'))}" for verb, count in counts.items() if count
+    )
+    return text[:1].upper() + text[1:]
 
 
 def _loaded(path: Path) -> Config:
@@ -104,12 +119,10 @@ def apply(config: Path, yes: bool, as_json: bool) -> None:
             _show(differences)
         if planned is not None:
             planned.show()
-    what = f"{len(missing)} topics, change {len(low)}{f', give rights to {len(shut)}' if shut else ''}"
-    what += f", define {len(defined)} entities" if defined else ""
     recoveries = [] if planned is None else planned.recoveries
-    what += f", rewind {len(recoveries)} queues" if recoveries else ""
-    if (missing or low or shut or defined) and not yes:
-        confirm(f"Create {what}?")
+    counts = {"create": len(missing), "change": len(low), "give rights on": len(shut), "write": len(defined)}
+    if any(counts.values()) and not yes:
+        confirm(_sentence({**counts, "rewind": len(recoveries)}) + "?")
     try:
         cluster.create(missing)
         cluster.alter(low)
@@ -125,9 +138,8 @@ def apply(config: Path, yes: bool, as_json: bool) -> None:
         changes = _changes_as_json(created, changed, [one.topic for one in shut], differences, planned)
         facts = orjson.loads(changes) | {"rewound": {name: count for name, (count, _) in rewound.items()}}
         click.echo(orjson.dumps(facts if rewound else orjson.loads(changes)))
-    elif missing or low or shut or defined:
-        done = f"Created {len(missing)} topics, changed {len(low)}{f', gave rights to {len(shut)}' if shut else ''}"
-        click.echo(f"{done}{f', defined {len(defined)} entities' if defined else ''}.")
+    elif any(counts.values()):
+        click.echo(_sentence({_DONE[verb]: count for verb, count in counts.items()}) + ".")
     for count, text in rewound.values():
         if not as_json or count is None:
             click.echo(text, err=count is None)
@@ -156,7 +168,7 @@ def _defined(path: Path, config: Config, topology: Topology) -> _Defined:
     try:
         there = topic.read_if_there()
         if there is None:
-            return _Defined()
+            return _Defined((no_topic(topic.name),) if config.lapse.definitions == "topic" else ())
         if config.lapse.definitions == "file":
             conflict = f'{topic.name} is there, which is for all workers: a worker with definitions = "file" refuses'
             return _Defined((conflict,))

@@ -78,3 +78,20 @@ def test_all_that_is_missing_is_listed(incomplete: Deployment, command: str) -> 
     assert done.returncode == 1
     assert {one for one in missing_of(incomplete) if one not in done.stdout} == set()
     assert "lapse apply" in done.stdout + done.stderr
+
+
+def test_a_missing_topic_of_definitions_is_named(deploy: Deploy) -> None:
+    """Workers go on with what they serve, so nothing else shows that it is gone."""
+    here = deploy({"orders": {}}, definitions="topic").apply()
+    name, admin = f"lapse.definitions.{here.app_id}", AdminClient({"bootstrap.servers": here.servers})
+    admin.delete_topics([name])[name].result(30)
+    until(lambda: name not in admin.list_topics(timeout=15).topics, "the topic gone")
+    checked = here.lapse("check")
+    assert checked.returncode == 0, "all topics of the entity are there"
+    assert f"Warning: {name} is not there, or we may not see it: " in checked.stderr
+    shown = here.lapse("definitions")
+    assert shown.returncode == 1
+    assert shown.stderr.startswith(f"Error: {name} is not there, or we may not see it: ")
+    assert "`lapse apply` creates it" in shown.stderr
+    assert here.lapse("apply", "--yes").stdout.endswith("Wrote 1 definition.\n")
+    assert here.name("orders") in here.lapse("definitions").stdout
