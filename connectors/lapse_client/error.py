@@ -187,7 +187,7 @@ _MAY_BE_DONE = ". The command is in the log: one that runs later carries it out"
 def after_silence(lacking: Sequence[str] = ()) -> str:
     """Return what to do about an entity that does not answer, given its own topics that are missing."""
     if not lacking:
-        return "Check that a worker runs (`lapse worker`), and its log"
+        return "Start a worker (`lapse worker`), or see the log of the running one"
     several = len(lacking) > 1
     return (
         f"No worker can serve it without its topic{'s' if several else ''} {', '.join(lacking)}, which "

@@ -37,7 +37,7 @@ async def read(request: Request, most: int, timeout_s: float) -> bytes:
         raise Fault("unsupported_encoding", f"Content-Encoding {encoding[:40]!r}: send the body uncompressed", CLOSE)
     stated = request.headers.get("content-length", "")
     if stated.isascii() and stated.isdigit() and int(stated) > most:
-        raise Fault("too_large", f"the body has {stated} bytes; the gateway takes {most:,} at most", CLOSE)
+        raise Fault("too_large", f"the body has {int(stated):,} bytes; the gateway takes {most:,} at most", CLOSE)
     parts: list[bytes] = []
     size = 0
     try:
@@ -97,7 +97,7 @@ def _field_hint(fault: ErrorDetails, model: type[BaseModel]) -> str:
 
 def _sentence(text: str) -> str:
     """Return pydantic's text in this project's words."""
-    text = text.removeprefix("Value error, ")
+    text = text.removeprefix("Value error, ").replace(" after validation", "")
     return {"Extra inputs are not permitted": "unknown field", "Field required": "is missing"}.get(
         text, text[:1].lower() + text[1:]
     )

@@ -79,7 +79,7 @@ async def _figures(call: Call) -> Response:
     await figures.look()
     found = figures.of(name)
     if not found.lateness:
-        raise Fault("no_figures", "; ".join([f"no worker tells figures of {name[:100]}", *figures.faults]))
+        raise Fault("no_figures", "; ".join([f"no worker serves figures of {name[:100]}", *figures.faults]))
     lateness = [dataclasses.asdict(band) for band in found.lateness]
     return answered({"entity": name, "per_s": found.per_s, "lateness": lateness})
 

@@ -357,6 +357,21 @@ def test_every_command_line_shown_is_accepted(words: tuple[str, ...]) -> None:
     found.make_parser(context).parse_args(args=rest)
 
 
+def test_every_command_named_in_a_text_exists() -> None:
+    """In pages, in alerts and dashboards, and in what commands and the console say."""
+    suffixes = {".html", ".json", ".py", ".toml", ".yaml", ".yml"}
+    files = [path for name in ("connectors", "deploy", "docker", "streams") for path in (ROOT / name).rglob("*")]
+    texts = dict(PAGES) | {str(path): path.read_text("utf-8") for path in files if path.suffix in suffixes}
+    context, unknown = click.Context(main), []
+    for place, text in texts.items():
+        for name, below in re.findall(r"`lapse ([a-z][a-z-]*)(?: ([a-z][a-z-]*))?", text):
+            command = main.get_command(context, name)
+            group = command if isinstance(command, click.Group) else None
+            if command is None or (group is not None and below and group.get_command(context, below) is None):
+                unknown.append(f"{place}: lapse {name} {below}".rstrip())
+    assert unknown == ["docs/operations.md: lapse qu"]  # which the tab key completes
+
+
 def test_command_lines_are_found() -> None:
     found = {parameter.values[0] for parameter in shown_commands()}
     assert len(found) > 80

@@ -17,6 +17,7 @@ from lapse.core.reason import Reason
 from lapse.protocol import topic
 from lapse_client import DeadLetter
 from lapse_client.letters.redrive import Choice
+from lapse_client.reading.count_text import count_text
 from lapse_gateway.console.page import rendered
 from lapse_gateway.console.queues import combine_filters
 from lapse_gateway.console.route import action, page, sent
@@ -87,7 +88,7 @@ async def _redrive(call: Call) -> Response:
     given = sent(call, _CHOICE)
     chosen = {field: given[field] for field in ("since", "reason", "filter", "again") if given[field]}
     found = await redrive(call, await _choice(call, name, given), dry_run=False, **chosen)
-    return rendered(call, "done.html", outcome=f"{found.ready:,} letters are sent back.")
+    return rendered(call, "done.html", outcome=f"{count_text(found.ready, 'letter')} sent back.")
 
 
 async def _edit(call: Call) -> Response:

@@ -14,6 +14,7 @@ from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.command_field import QUEUE_STATES
 from lapse_client.aio import Queue, Replayed, history, replay
 from lapse_client.error import AnswerTimeout, LapseError
+from lapse_client.reading.count_text import count_text
 from lapse_gateway.clients import check_kind
 from lapse_gateway.console import standing
 from lapse_gateway.console.page import file, rendered
@@ -165,9 +166,9 @@ async def _record(call: Call, bookmark: Bookmark) -> Replayed | None:
 
 
 _ACTIONS: Final = {
-    "pause": "Stop all deliveries of this queue until it is resumed. What is leased stays leased.",
-    "resume": "Deliver again.",
-    "purge": "Take these messages out, for good. They leave with the reason “purged”.",
+    "pause": "Stop all deliveries of this queue until it is resumed. Leased messages stay leased.",
+    "resume": "Messages are delivered again.",
+    "purge": "Remove these messages from the queue. They leave with the reason “purged”.",
     "expire": "Expire this message now. It leaves with the reason “forced_expire”.",
 }
 
@@ -199,7 +200,7 @@ async def _act(call: Call) -> Response:
     async with call.gateway.clients.queue(call.caller, name) as queue:
         if action == "purge":
             counts = await queue.purge(filter=combine_filters(given["filter"], given["key"]), leased=given["leased"])
-            done = f"{counts.get('removed', 0):,} messages are taken out."
+            done = f"{count_text(counts.get('removed', 0), 'message')} removed."
         elif action == "expire":
             (result,) = await queue.expire([given["bookmark"]])
             counts = {"result": result.result}

@@ -9,6 +9,7 @@ from uuid import uuid4
 from starlette.responses import Response
 
 from lapse_client.queue.rewind import left_out_text
+from lapse_client.reading.count_text import count_text
 from lapse_gateway.console.page import rendered
 from lapse_gateway.console.queues import combine_filters
 from lapse_gateway.console.route import action, page, sent
@@ -36,7 +37,7 @@ async def _confirm(call: Call) -> Response:
 
 async def _rewind(call: Call) -> Response:
     counts = await rewind(call, call.path["queue"], _of(sent(call, _FORM)), _WAIT_S)
-    return rendered(call, "done.html", outcome=f"{counts.get('rewound', 0):,} messages came back.")
+    return rendered(call, "done.html", outcome=f"{count_text(counts.get('rewound', 0), 'message')} came back.")
 
 
 def _of(given: Mapping[str, Any], *, dry_run: bool = False) -> Rewind:

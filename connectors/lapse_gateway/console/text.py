@@ -70,7 +70,7 @@ def payload(value: bytes | None) -> str:
         try:
             text = value.decode()
         except UnicodeDecodeError:
-            text = value.hex(" ", 2)
+            text = value.hex(" ", -2)
     text = visible(text[: _LONGEST + 1])
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(value):,} bytes)"
 

@@ -38,7 +38,7 @@ _IN_TURN: Final = 50
 
 _FORGET_S: Final = 600.0
 _OLD_MS: Final = 3_600_000
-_CHECK: Final = "Check that a worker runs (`lapse worker`), and its log"
+_START: Final = "Start a worker (`lapse worker`), or see the log of the running one"
 _NO_FIGURES: Final[Mapping[str, Any]] = {}
 
 
@@ -178,7 +178,7 @@ class Watch:
             answer = asyncio.wrap_future(queues.depth(name))
             return await asyncio.wait_for(answer, self._clients.timeout_s), ""
         except TimeoutError:
-            return _NO_FIGURES, f"{name}: no answer within {self._clients.timeout_s:g} s. {_CHECK}"
+            return _NO_FIGURES, f"{name}: no answer within {self._clients.timeout_s:g} s. {_START}"
         except (Closed, ConnectionFailed):
             raise  # this client cannot ask any queue any more
         except UnknownEntity as error:
@@ -198,9 +198,9 @@ def _note_silence(look: Look) -> None:
     if look.asking is None or look.fault:
         return
     if not look.figures:
-        look.fault = f"no worker has answered yet. {_CHECK}"
+        look.fault = f"no worker has answered yet. {_START}"
     elif silent_s >= _SILENT_S:
-        look.figures, look.fault = _NO_FIGURES, f"no worker has answered for {silent_s:.0f} s. {_CHECK}"
+        look.figures, look.fault = _NO_FIGURES, f"no worker has answered for {silent_s:.0f} s. {_START}"
         look.depths.clear()
 
 

@@ -30,6 +30,7 @@ from lapse_client.letters.dead_letter import DeadLetter, DeadLetterReader
 from lapse_client.letters.letter_purge import LetterPurge
 from lapse_client.letters.letter_queues import LetterQueues
 from lapse_client.letters.redrive import Choice, Known, Line, Target, check_target, plan, send
+from lapse_client.reading.count_text import count_text
 from lapse_client.reading.instant import shown
 
 Command = Callable[..., Any]
@@ -206,7 +207,7 @@ def redrive(
     _print(_summary(kept, lifetime), as_json, f"redrive of {name}" if yes else f"redrive of {name}: a dry run")
     if not as_json:
         ready = sum(1 for line in kept if not line.refused)
-        click.echo(f"{count:,} letters sent." if yes else f"Nothing was sent. With --yes, {ready:,} letters are.")
+        click.echo(f"{count_text(count, 'letter')} sent." if yes else _not_done("sent", ready))
 
 
 @dlq.command()
@@ -229,7 +230,12 @@ def purge(name: str, until: When, yes: bool, bootstrap_servers: str | None, as_j
     _print(rows, as_json, f"purge of {letters.topic}" if yes else f"purge of {letters.topic}: a dry run")
     if not as_json:
         count = sum(span.stop - span.first for span in spans)
-        click.echo(f"{count:,} letters deleted." if yes else f"Nothing was deleted. With --yes, {count:,} letters are.")
+        click.echo(f"{count_text(count, 'letter')} deleted." if yes else _not_done("deleted", count))
+
+
+def _not_done(done: str, count: int) -> str:
+    """Return the last line of a dry run."""
+    return f"Nothing was {done}. With --yes, {count_text(count, 'letter')} {'is' if count == 1 else 'are'}."
 
 
 def _letters(name: str, connection: Connection) -> DeadLetterReader:

@@ -68,12 +68,12 @@ def explain(bookmark: str, entity: str | None, bootstrap_servers: str | None, as
 
 def _unanswered(queues: list[str], lacking: list[str]) -> str:
     """Return the text on queues that did not answer, some of them because topics are missing."""
-    mend = "Check that a worker runs (`lapse worker`)"
+    mend = "Start a worker (`lapse worker`)"
     if lacking:
         mend = f"Missing: {', '.join(lacking)}. Run `lapse apply`, which creates what is missing"
     return (
         f"no answer from {', '.join(queues)}. If the message waits for something there, such as a barrier or its dead "
-        f"letter, that is not told. {mend}, and ask again"
+        f"letter, that is not shown. {mend}, and ask again"
     )
 
 
@@ -95,7 +95,7 @@ def _show(found: History) -> None:
     size = "no value" if found.size is None else f"{found.size:,} bytes"
     title = f"{found.bookmark} ({found.missing or size})"
     if not found.moments:
-        click.echo(f"{title}: nothing is told of it.")
+        click.echo(f"{title}: nothing is known about it.")
         return
     chain = len({moment.message for moment in found.moments}) > 1
     titles = ["when (UTC)", "after", "entity", "what", *(["message"] if chain else [])]

@@ -24,6 +24,7 @@ from lapse_client.error import AnswerTimeout, LapseError
 from lapse_client.kafka import time_check
 from lapse_client.queue.queue import Queue
 from lapse_client.queue.rewind import left_out_text, point
+from lapse_client.reading.count_text import count_text
 from lapse_client.reading.instant import shown
 from lapse_client.subscriber.settlement import SettlementResult
 from lapse_client.subscriber.subscriber import QueueSubscriber
@@ -265,7 +266,7 @@ def purge(
         click.echo(orjson.dumps(counts))
         return
     states = ", ".join(f"{counts[state]:,} {state}" for state in QUEUE_STATES if counts.get(state))
-    click.echo(f"{counts.get('removed', 0):,} messages removed{f' ({states})' if states else ''}.")
+    click.echo(f"{count_text(counts.get('removed', 0), 'message')} removed{f' ({states})' if states else ''}.")
 
 
 class _Point(click.ParamType):
@@ -351,7 +352,8 @@ def rewind(
         click.echo(orjson.dumps(counts))
         return
     stay, would = left_out_text(counts), "would come back" if dry_run else "came back"
-    click.echo(f"{counts.get('rewound', 0):,} messages {would}{f'; left out: {stay}' if stay else ''}.")
+    back = count_text(counts.get("rewound", 0), "message")
+    click.echo(f"{back} {would}{f'; left out: {stay}' if stay else ''}.")
 
 
 @queue.command()
@@ -369,7 +371,7 @@ def delete(name: str, force: bool, yes: bool, bootstrap_servers: str | None, as_
         if force and not yes:
             there = client.depth()
             messages = sum(there.get(state, 0) for state in ("depth", "scheduled", "held"))
-            confirm(f"Delete {name} with {messages:,} messages in it?")
+            confirm(f"Delete {name} with {count_text(messages, 'message')} in it?")
         counts = client.delete(force=force)
     click.echo(orjson.dumps({"deleted": name, **counts}) if as_json else f"{name} is deleted.")
 

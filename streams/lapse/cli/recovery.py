@@ -11,6 +11,7 @@ from lapse.config import Config
 from lapse.config.definition import DefinitionChange
 from lapse_client.error import LapseError
 from lapse_client.queue.queue import Queue
+from lapse_client.reading.count_text import count_text
 
 _KEY: Final = "recovery_point"
 _PATIENCE_S: Final = 600.0
@@ -55,7 +56,7 @@ class Recovery:
                 back = client.rewind(self.to, command_id=self.command_id, timeout_s=_PATIENCE_S)["rewound"]
         except LapseError as error:
             return None, f"{self.queue} is not rewound: {error}. Once a worker serves it: {self._command}"
-        return back, f"{self.queue}: {back:,} messages came back."
+        return back, f"{self.queue}: {count_text(back, 'message')} came back."
 
 
 def recoveries(changes: Iterable[DefinitionChange]) -> list[Recovery]:

@@ -16,6 +16,7 @@ from lapse.cli.confirmation import confirm
 from lapse.cli.subscribed import print_subscriptions
 from lapse.cli.tables import print_table
 from lapse_client.error import LapseError
+from lapse_client.reading.count_text import count_text
 from lapse_client.reading.instant import shown
 from lapse_client.sow.record import SowRecord
 from lapse_client.sow.sow_client import SowClient
@@ -141,7 +142,7 @@ def delete(
     """Delete records by key, by payload, by bookmark or by filter."""
     with _open(topic, bootstrap_servers) as client:
         removed = client.delete(keys=keys, data=data, filter=expression, bookmarks=bookmarks)
-    click.echo(orjson.dumps({"removed": removed}) if as_json else f"{removed:,} records deleted.")
+    click.echo(orjson.dumps({"removed": removed}) if as_json else f"{count_text(removed, 'record')} deleted.")
 
 
 @sow.command()
@@ -193,9 +194,7 @@ def withdraw(
     with _open(topic, bootstrap_servers) as client:
         withdrawn = client.withdraw(filter=expression, bookmarks=bookmarks)
     click.echo(
-        orjson.dumps({"withdrawn": withdrawn})
-        if as_json
-        else f"{withdrawn:,} scheduled update{'s' * (withdrawn != 1)} withdrawn."
+        orjson.dumps({"withdrawn": withdrawn}) if as_json else f"{count_text(withdrawn, 'scheduled update')} withdrawn."
     )
 
 

@@ -24,6 +24,7 @@ from lapse.protocol.bookmark import BookmarkRange
 from lapse.runtime.worker_log import TextFormatter, begin
 from lapse_client.error import LapseError
 from lapse_client.queue.queue import Queue
+from lapse_client.reading.count_text import count_text
 
 if TYPE_CHECKING:
     from lapse.transfer.link import Link
@@ -242,14 +243,15 @@ def _finish_or_run(mover: Mover, name: str, choice: Any, resume: str | None, can
         if as_json:
             click.echo(orjson.dumps({"transfer": name, "returned": returned, "discarded": thrown}))
         else:
-            click.echo(f"{returned:,} messages are back in the queue; {thrown:,} records there are thrown away.")
+            there = count_text(thrown, "record")
+            click.echo(f"{count_text(returned, 'message')} returned to the queue; {there} discarded there.")
         return
     outcome = mover.resume() if resume else mover.run(choice)
     left = {what: count for what, count in sorted(outcome.left.items()) if count}
     if as_json:
         _print_outcome(name, outcome, left)
     else:
-        click.echo(f"{outcome.transferred:,} messages handed over to {mover.target} (transfer {name}).")
+        click.echo(f"{count_text(outcome.transferred, 'message')} handed over to {mover.target} (transfer {name}).")
         if outcome.expired:
             click.echo(f"{outcome.expired:,} expired on the way, on both sides.")
         for what, count in left.items():
@@ -301,7 +303,7 @@ def _preview(
     if as_json:
         click.echo(orjson.dumps({"transferred": goes, "left": stays}))
         return
-    click.echo(f"{goes:,} messages would be handed over.")
+    click.echo(f"{count_text(goes, 'message')} would be handed over.")
     for state, count in stays.items():
         click.echo(f"{count:,} would stay: {state}.")
 

@@ -15,6 +15,7 @@ from lapse.doctor.transactions import check_transactions
 from lapse_client.error import LapseError, UnknownEntity
 from lapse_client.kafka.connection import Connection
 from lapse_client.queue.queues import Figures, Queues
+from lapse_client.reading.count_text import count_text
 
 _PATIENCE_S: Final = 5.0
 """How long all entities together may take to answer, s. They are asked at the same time."""
@@ -124,16 +125,16 @@ def _silent(silent: list[str], asked: int) -> Iterator[Finding]:
 def _refused(what: str, error: BaseException) -> Finding:
     """Return the finding about an entity that cannot be asked."""
     if isinstance(error, UnknownEntity):
-        return wrong(what, str(error), "Its topics are told above: mend those first")
+        return wrong(what, str(error), "Its topics are listed above: repair those first")
     return wrong(what, f"does not answer: {error}", _RUN_ONE)
 
 
 def _contents_text(figures: dict[str, Any]) -> str:
     """Return what a queue contains, in words."""
     age_ms = figures.get("oldest_age_ms")
-    oldest = f", the oldest waits for {age_ms / 1000:,.1f} s" if age_ms else ""
+    oldest = f", the oldest has waited {age_ms / 1000:,.1f} s" if age_ms else ""
     subscriptions = figures.get("subscriptions", 0)
-    return f"depth {figures.get('depth', 0):,}{oldest}, {subscriptions} subscription{'s' * (subscriptions != 1)}"
+    return f"depth {figures.get('depth', 0):,}{oldest}, {count_text(subscriptions, 'subscription')}"
 
 
 def _stuck_messages(name: str, figures: dict[str, Any]) -> Iterator[Finding]:
@@ -141,13 +142,13 @@ def _stuck_messages(name: str, figures: dict[str, Any]) -> Iterator[Finding]:
     if figures.get("dying"):
         yield wrong(
             f"queue {name}",
-            f"{figures['dying']:,} messages wait for their dead letters, which the broker refuses",
+            f"{count_text(figures['dying'], 'refused dead letter')}: the broker does not take them",
             f"See that the dead-letter topic exists and takes records of their size: `lapse queue peek {name}`",
         )
     if figures.get("hanging"):
         yield warning(
             f"queue {name}",
-            f"{figures['hanging']:,} messages are held by subscriptions that hang: they settle nothing",
+            f"{count_text(figures['hanging'], 'message')} held by subscriptions that hang: they settle nothing",
             f"Look at the consumers that hang: `lapse queue subscriptions {name}`",
         )
     if figures.get("depth") and not figures.get("subscriptions"):

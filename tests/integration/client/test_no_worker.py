@@ -83,7 +83,7 @@ def test_whoever_does_not_insist_is_told_that_no_worker_answers(idle: Deployment
         texts = dict(zip(ASKED, threads.map(told, ASKED.values()), strict=True))
     for command, text in texts.items():
         assert f"no answer to {'sow' if command == 'a query' else command} from shard 0 within 0.6 s" in text
-        assert "Check that a worker runs (`lapse worker`)" in text
+        assert "Start a worker (`lapse worker`)" in text
         stays = command in ("acknowledge", "sow_delete")  # a purge or a rewind is not sent to nobody
         assert ("one that runs later carries it out" in text) is stays, command
 
@@ -98,7 +98,7 @@ def test_commands_that_look_end(idle: Deployment, words: tuple[str, ...], monkey
     done = idle.lapse(*words, idle.name("prices" if words[0] == "sow" else "orders"))
     assert done.returncode == 1
     (line,) = (done.stdout if words[0] == "top" else done.stderr).splitlines()
-    assert "Check that a worker runs (`lapse worker`)" in line
+    assert "Start a worker (`lapse worker`)" in line
 
 
 def test_the_doctor_asks_all_at_once_and_tells_of_many_in_one_line(
@@ -178,7 +178,7 @@ def test_a_request_is_told_what_is_wrong(idle: Deployment, unattended: Door) -> 
     for answer in answers:
         assert answer.status_code == 504
         assert answer.json()["error"]["code"] == "no_answer"
-        assert "within 3.5 s. Check that a worker runs (`lapse worker`)" in answer.json()["error"]["text"]
+        assert "within 3.5 s. Start a worker (`lapse worker`)" in answer.json()["error"]["text"]
 
 
 @pytest.mark.usefixtures("_soon")
@@ -198,7 +198,7 @@ def test_whoever_insists_is_told_and_served_once_a_worker_runs(
     with ThreadPoolExecutor(1) as thread:
         waiting = thread.submit(received)
         until(lambda: "no answer to subscribe from shard 0 within 0.6 s" in caplog.text, "the log tells")
-        assert "Check that a worker runs" in caplog.text
+        assert "Start a worker" in caplog.text
         assert "Waiting for 30 s in all" in caplog.text
         here.worker()
         here.write("late", "x")

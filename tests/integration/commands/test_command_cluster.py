@@ -135,4 +135,4 @@ def test_depth_is_quick_without_a_worker_and_an_empty_queue_has_no_age(served: D
     done = unserved.lapse("queue", "depth", unserved.name("alone"))
     assert time.monotonic() - began < 15, "5 s are promised; the rest is the start of Python on a busy machine"
     assert done.returncode == 1
-    assert "Check that a worker runs" in done.stderr
+    assert "Start a worker" in done.stderr

@@ -9,6 +9,7 @@ import pytest
 from lapse_client import DeadLetter, DeadLetterReader
 from lapse_client.letters.letter_queues import LetterQueues
 from lapse_client.letters.redrive import Choice, Known, Target, plan, send
+from lapse_client.reading.count_text import count_text
 from support.kafka.log import until, write
 from support.processes.deployment import Deployment, broker_now_ms
 from support.suite import command
@@ -60,7 +61,7 @@ def test_letters_are_sent_back_counted_and_in_the_end_refused(served: Deployment
         letters = served.tail(f"dlq.{name}")
         arguments = ("--filter", f"/n = 1 AND HEADER('lapse-redriven-count') = '{times - 1}'")
         sent = dlq(served, "redrive", name, *arguments, "--yes", "--audit", str(audit), "--rate", "50")
-        assert "1 letters sent" in sent
+        assert "1 letter sent" in sent
         letters.wait(2 + times)
         letters.close()
     (refused,) = rows(
@@ -109,7 +110,7 @@ def test_the_letter_of_a_null_value_is_sent_as_null(served: Deployment) -> None:
     (letter,) = letters(1)
     assert (letter["key"], letter["value"]) == ("null", None)
     assert ["lapse-null-value", "true"] in letter["headers"]
-    assert "1 letters sent" in dlq(served, "redrive", name, *only, "--yes")
+    assert "1 letter sent" in dlq(served, "redrive", name, *only, "--yes")
     assert [one["value"] for one in letters(2)] == [None, None], "it died once more"
     (record,) = [one for one in served.tail(name).drain() if one.offset() > written.offset]
     assert (record.key(), record.value()) == (b"null", None)
@@ -125,13 +126,13 @@ def test_elsewhere_with_a_new_lifetime(served: Deployment) -> None:
     assert letter["message"]
     assert letter["message"][:40] in dlq(served, "show", name), "the fault's text is in the table, too"
     arguments = ("--filter", "/n IS NULL", "--to", served.name("elsewhere"), "--lifetime", "new:90s", "--yes")
-    assert "1 letters sent" in dlq(served, "redrive", name, *arguments)
+    assert "1 letter sent" in dlq(served, "redrive", name, *arguments)
     (record,) = served.tail(served.name("elsewhere")).wait(1)
     headers = dict(record.headers() or [])
     assert (record.key(), record.value()) == (b"k", b"no JSON")
     assert set(headers) == {"lapse-ttl-ms", "lapse-message-id", "lapse-redriven-count"}
     assert headers["lapse-ttl-ms"] == b"90000"
-    assert "1 letters sent" in dlq(served, "redrive", name, *arguments[:-2], "new:0s", "--again", "--yes")
+    assert "1 letter sent" in dlq(served, "redrive", name, *arguments[:-2], "new:0s", "--again", "--yes")
     again = served.tail(served.name("elsewhere")).wait(2)[1]
     assert dict(again.headers() or [])["lapse-ttl-ms"] == b"0", "it never expires"
 
@@ -242,7 +243,9 @@ def test_how_long_ago_and_deadlines_go_by_the_brokers_clock(
     (late,) = rows(wrong("redrive", name, "--json", "--since", "20m"))
     assert late["letters"] == count
     assert "no letters" in wrong("purge", name, "--until", "20m")
-    assert f"With --yes, {count:,} letters" in wrong("purge", name, "--until", "0s")
+    assert f"With --yes, {count_text(count, 'letter')} {'is' if count == 1 else 'are'}." in wrong(
+        "purge", name, "--until", "0s"
+    )
 
 
 @pytest.mark.feature("C75", "C54")

@@ -141,7 +141,7 @@ def test_a_message_is_followed_through_forward_death_redrive_and_transfer_from_e
     with served.queue("target") as client:
         client.pause()
         sent = served.lapse("dlq", "redrive", queue, "--yes")
-        assert "1 letters sent" in sent.stdout, sent.stdout + sent.stderr
+        assert "1 letter sent" in sent.stdout, sent.stdout + sent.stderr
         until(lambda: client.depth()["available"] == 2, "the other one, and the redriven message")
         _, redriven = (one.bookmark for one in client.peek())
     with Mover(served.connection, queue, served.connection, last, None, "explained") as mover:
@@ -180,14 +180,14 @@ def test_the_letter_of_a_letter_keeps_its_first_origin_and_is_that_letter_again_
     first = ("left_as_letter", origin, f"{letters}:0:0")
     assert chain(served, origin) == {first}, "no queue has the letter's letter"
     assert chain(served, f"dlq.{letters}:0:0") == {first, ("left_as_letter", f"{letters}:0:0", f"dlq.{letters}:0:0")}
-    assert "1 letters sent" in served.lapse("dlq", "redrive", f"dlq.{letters}", "--yes").stdout
+    assert "1 letter sent" in served.lapse("dlq", "redrive", f"dlq.{letters}", "--yes").stdout
     one, again = (read(message) for message in served.tail(letters).wait(2))
     told = {fact: value for fact, value in again.facts().items() if fact not in ("letter", "redriven_count")}
     assert told.items() <= one.facts().items()
     assert str(again.origin) == origin
     steps = chain(served, str(again.bookmark))
     assert {first, ("redriven", f"{letters}:0:0", str(again.bookmark))} <= steps
-    assert "1 letters sent" in served.lapse("dlq", "redrive", name, "--yes").stdout, "it is the same letter"
+    assert "1 letter sent" in served.lapse("dlq", "redrive", name, "--yes").stdout, "it is the same letter"
     assert served.tail(name).wait(2)[1].value() == b"x"
 
 

@@ -156,7 +156,7 @@ def test_a_message_is_found_and_its_life_is_told(gateway: Door, view: "playwrigh
     (record,) = audited(gateway, name)
     assert (record["did"], record["bookmark"], record["result"]) == ("expire", bookmark, "settled")
     view.reload()
-    playwright.expect(view.locator("main")).to_contain_text("The queue does not hold it now")
+    playwright.expect(view.locator("main")).to_contain_text("It is not in the queue")
     assert view.get_by_role("button", name="Expire it now").count() == 0
     assert gateway.depth("one")["depth"] == 1
     (letter,) = gateway.deployment.letters("one", 1)
@@ -181,7 +181,7 @@ def test_a_purge_is_shown_first_and_takes_what_was_shown(gateway: Door, view: "p
     assert gateway.depth("purged")["depth"] == 10
     view.get_by_role("button", name="Purge by key and filter").click()
     view.get_by_role("button", name="Purge", exact=True).click()
-    notice(view, "4 messages are taken out")
+    notice(view, "4 messages removed")
     playwright.expect(view.locator("#messages")).to_contain_text("No message matches")
     assert gateway.depth("purged")["depth"] == 6
     (record,) = audited(gateway, name)
@@ -207,7 +207,7 @@ def test_a_hundred_thousand_messages_are_counted_found_and_taken_out(gateway: Do
     view.get_by_role("button", name="Purge by key and filter").click()
     playwright.expect(view.get_by_role("dialog").locator("#preview")).to_have_text(re.compile("^99,990 messages"))
     view.get_by_role("button", name="Purge", exact=True).click()
-    notice(view, "99,990 messages are taken out")
+    notice(view, "99,990 messages removed")
     playwright.expect(view.locator('[data-state="available"]')).to_have_text("10")
 
 
@@ -396,7 +396,7 @@ def test_dead_letters_are_shown_by_reason_and_sent_back_once(gateway: Door, view
     view.get_by_role("button", name="Send them back").click()
     playwright.expect(view.get_by_role("dialog").locator("#preview")).to_contain_text("2 letters go back")
     view.get_by_role("button", name="Send 2").click()
-    notice(view, "2 letters are sent back")
+    notice(view, "2 letters sent back")
     (record,) = audited(gateway, name)
     assert (record["did"], record["filter"], record["sent"]) == ("redrive", "/n > 0", 2)
     until(lambda: gateway.depth("died")["depth"] == 2, "they are back")

@@ -42,7 +42,7 @@ def test_two_clusters_are_seen_and_acted_on_from_one_page(
     with view_of(browser, "deployments") as view:
         view.goto(gateway.address)
         other = view.locator('[data-deployment="west"]')
-        playwright.expect(other).to_contain_text("1 of 1 queues needs somebody")
+        playwright.expect(other).to_contain_text("1 of 1 queues needs attention")
         other.get_by_role("link", name="west").click()
         playwright.expect(view).to_have_url(f"{base}/")
         here = view.get_by_role("navigation", name="Deployments").locator('[aria-current="true"]')
@@ -59,10 +59,10 @@ def test_two_clusters_are_seen_and_acted_on_from_one_page(
         view.goto(gateway.address)
         shot(view, gateway, "deployments")
         west.workers[0].kill()
-        playwright.expect(other).to_contain_text("1 of 1 queues needs somebody")
+        playwright.expect(other).to_contain_text("1 of 1 queues needs attention")
         view.goto(f"{base}/")
         needs = view.locator(".needs")
-        playwright.expect(needs).to_contain_text("Check that a worker runs", timeout=40_000)
+        playwright.expect(needs).to_contain_text("Start a worker", timeout=40_000)
         west.worker().wait_for_shards(1)
         playwright.expect(needs).to_contain_text("deliveries are paused", timeout=40_000)
 
@@ -73,7 +73,7 @@ def test_two_clusters_are_seen_and_acted_on_from_one_page(
     context = browser.new_context()  # whose console has a line about the status of the page
     page = context.new_page()
     page.goto(f"{base}/console/queues/{name}")
-    playwright.expect(page.locator("[data-again]")).to_contain_text("It is asked for again every")
+    playwright.expect(page.locator("[data-again]")).to_contain_text("This page tries again every")
     own_kafka.start()
     playwright.expect(page.locator("#chart")).to_be_visible(timeout=60_000)
     context.close()

@@ -62,7 +62,7 @@ def test_each_user_sees_and_does_what_is_theirs(kafka: str, tmp_path: Path, brow
                         playwright.expect(view.locator("#notice .fault")).to_contain_text("admin")
                         assert gate.http.get(f"{gate.address}/console/letters/{desks}").status_code == 401
                     else:
-                        notice(view, "2 messages are taken out")
+                        notice(view, "2 messages removed")
             for rest in ("", "/messages", "/subscriptions", "/stream?subscription=s"):
                 path = f"{gate.address}/v1/queues/{hidden}{rest}"
                 refused = gate.http.get(path, auth=("alice", office.secret("alice")))

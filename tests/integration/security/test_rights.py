@@ -389,7 +389,7 @@ def test_each_right_is_named_that_one_command_alone_takes(office: Office, monkey
     office.permit(AclOperation.WRITE, REDRIVEN, kind=ResourceType.TRANSACTIONAL_ID)
     assert f"{office.orders}: the brokers do not let this user write it" in office.refused(*redrive)
     office.permit(AclOperation.WRITE, office.orders)
-    assert office.done(*redrive).stdout.endswith("1 letters sent.\n")
+    assert office.done(*redrive).stdout.endswith("1 letter sent.\n")
 
     explain = ("explain", f"{office.orders}:0:0", "--entity", office.orders)
     office.permit(AclOperation.DESCRIBE, names.commands(office.orders))

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.feature("Q15")
         (None, "no payload"),
         (b"", "an empty payload"),
         (b"\xff\x00", "ff00"),
+        (b"\xff\x00\x10", "ff00 10"),
         (
             b'{"n":12345678901234567890123,"f":1.10,"n":2}',
             '{\n  "n": 12345678901234567890123,\n  "f": 1.10,\n  "n": 2\n}',

@@ -162,7 +162,7 @@ if (records) {
     source.addEventListener("open", () => { live = "Live."; none.hidden = true; rows.clear(); records.replaceChildren(); });
     source.addEventListener("error", (event) => {
       state.textContent = event.data ? JSON.parse(event.data).error.text
-        : source.readyState === EventSource.CLOSED ? "This cannot be followed: see the filter." : "The connection is lost; it is tried again.";
+        : source.readyState === EventSource.CLOSED ? "This cannot be followed: see the filter." : "The connection is lost. Trying again…";
     });
     return source;
   });
@@ -215,7 +215,7 @@ if (tail) {
     source.addEventListener("error", (event) => {
       if (event.data) stop(JSON.parse(event.data).error.text);
       else if (source.readyState === EventSource.CLOSED) stop("The events cannot be followed.");
-      else state.textContent = "The connection is lost; it is tried again.";
+      else state.textContent = "The connection is lost. Trying again…";
     });
   };
   document.addEventListener("visibilitychange", () => {
