@@ -196,14 +196,15 @@ async def _preview(queue: Queue, given: dict[str, Any] | Any) -> dict[str, Any]:
 async def _act(call: Call) -> Response:
     given, name = sent(call, _FORM), call.path["queue"]
     action = given["action"]
-    counts: dict[str, Any] = {}
+    facts = {field: given[field] for field in ("filter", "key", "leased", "bookmark") if given[field]}
     async with call.gateway.clients.queue(call.caller, name) as queue:
         if action == "purge":
             counts = await queue.purge(filter=combine_filters(given["filter"], given["key"]), leased=given["leased"])
+            facts["counts"] = counts
             done = f"{count_text(counts.get('removed', 0), 'message')} removed."
         elif action == "expire":
             (result,) = await queue.expire([given["bookmark"]])
-            counts = {"result": result.result}
+            facts["result"] = result.result
             done = f"{given['bookmark']}: {result.result.replace('_', ' ')}."
         elif action == "pause":
             await queue.pause()
@@ -211,12 +212,7 @@ async def _act(call: Call) -> Response:
         else:
             await queue.resume()
             done = "Deliveries go on."
-    call.record(
-        action,
-        name,
-        **{field: given[field] for field in ("filter", "key", "leased", "bookmark") if given[field]},
-        **counts,
-    )
+    call.record(action, name, **facts)
     return rendered(call, "done.html", outcome=done)
 
 

@@ -184,8 +184,19 @@ def test_a_purge_is_shown_first_and_takes_what_was_shown(gateway: Door, view: "p
     notice(view, "4 messages removed")
     playwright.expect(view.locator("#messages")).to_contain_text("No message matches")
     assert gateway.depth("purged")["depth"] == 6
-    (record,) = audited(gateway, name)
-    assert (record["did"], record["filter"], record["removed"]) == ("purge", "/n < 4", 4)
+    assert gateway.receive("purged")
+    view.get_by_label("Filter").fill("")
+    view.get_by_label("leased ones, too").check()
+    view.get_by_role("button", name="Purge by key and filter").click()
+    playwright.expect(view.get_by_role("dialog").locator("#preview")).to_have_text(
+        re.compile("^6 messages, 1 of them leased")
+    )
+    view.get_by_role("button", name="Purge", exact=True).click()
+    notice(view, "6 messages removed")
+    assert gateway.depth("purged")["depth"] == 0
+    some, all_of_them = audited(gateway, name)
+    assert (some["did"], some["filter"], some["counts"]["removed"]) == ("purge", "/n < 4", 4)
+    assert (all_of_them["leased"], all_of_them["counts"]["leased"]) == (True, 1)
 
 
 @pytest.mark.feature("Q15", "Q21")
