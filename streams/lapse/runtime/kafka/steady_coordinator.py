@@ -25,9 +25,12 @@ class SteadyCoordinator(GroupCoordinator):
             self._client.set_topics(self._group_subscription)
         await self._client._maybe_wait_metadata()
         loop = asyncio.get_running_loop()
-        assignments = await loop.run_in_executor(None, assignor.assign, self._cluster, members)
-        self._metadata_snapshot = self._get_metadata_snapshot()
-        return assignments
+        while True:
+            self._metadata_snapshot = snapshot = self._get_metadata_snapshot()
+            assignments = await loop.run_in_executor(None, assignor.assign, self._cluster, members)
+            if self._get_metadata_snapshot() == snapshot:
+                return assignments
+            # Partitions came meanwhile. The request to join again that they caused is forgotten once this returns.
 
 
 # This applies to all consumers of the process, because the class cannot be injected.

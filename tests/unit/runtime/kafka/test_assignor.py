@@ -42,9 +42,9 @@ def app(url: str) -> Any:
     )
 
 
-def cluster() -> ClusterMetadata:
+def cluster(count: int = 2) -> ClusterMetadata:
     found = ClusterMetadata()
-    partitions = [(0, number, 1, [1], [1], []) for number in range(2)]
+    partitions = [(0, number, 1, [1], [1], []) for number in range(count)]
     topics = [(0, topic, False, partitions) for topic in TOPICS]
     found.update_metadata(MetadataResponse_v5(0, [(1, "broker", 9092, None)], "c", 1, topics))
     return found
@@ -75,16 +75,20 @@ def test_members_learn_what_they_have_those_with_fausts_own_assignor_as_well() -
     assert not faust.assigned_standbys()
 
 
-def test_the_loop_of_the_leader_goes_on_while_assignments_are_computed() -> None:
+@pytest.mark.parametrize("at_last", [2, 3])
+def test_the_loop_of_the_leader_goes_on_while_assignments_are_computed(at_last: int) -> None:
+    """Partitions that come meanwhile are assigned, too: nobody joins the group again for them."""
+
     async def run() -> None:
         computing, goes_on = threading.Event(), threading.Event()
         assignor = SteadyAssignor(app("http://a:1"))
         compute = assignor.assign
 
         def slow(*arguments: Any) -> Any:
+            found = compute(*arguments)
             computing.set()
             assert goes_on.wait(20)
-            return compute(*arguments)
+            return found
 
         assignor.assign = slow  # type: ignore[method-assign]
         one: Any = object.__new__(SteadyCoordinator)
@@ -101,9 +105,11 @@ def test_the_loop_of_the_leader_goes_on_while_assignments_are_computed() -> None
         task = asyncio.create_task(one._perform_assignment(response))
         assert await asyncio.to_thread(computing.wait, 20)
         assert not task.done()
+        one._cluster._partitions = cluster(at_last)._partitions
         goes_on.set()
-        assert set(await task) == {"a"}
+        given = dict((await task)["a"].assignment)
+        assert given == {topic: [*range(at_last)] for topic in TOPICS}
         assert asked == [set(TOPICS)]
-        assert one._metadata_snapshot == dict.fromkeys(TOPICS, 2)
+        assert one._metadata_snapshot == dict.fromkeys(TOPICS, at_last)
 
     asyncio.run(run())
