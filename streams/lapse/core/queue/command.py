@@ -26,6 +26,7 @@ from lapse.core.queue.transfer.transfer_command import TransferCommands
 from lapse.core.shard.answer import CommandAnswer, Counts
 from lapse.core.shard.refused import CommandRefused
 from lapse.core.shard.subscriptions import subscriptions_fields
+from lapse.core.shard.untaken_fields import UNTAKEN_BY_QUEUES, check_fields
 from lapse.core.shard.whole_entity import selection_refusal
 from lapse.protocol.command import MOST_PEEKED, QUEUE_COMMANDS, Command
 
@@ -173,6 +174,7 @@ class QueueCommands:
                     f"{', '.join(known)}",
                     ErrorCode.UNKNOWN_COMMAND,
                 )
+            check_fields(command, UNTAKEN_BY_QUEUES)
             if command.select:
                 raise CommandRefused(
                     f"{command.command} of a queue takes no select: messages are delivered as they were published"

@@ -12,6 +12,7 @@ from lapse.core.shard.answer import CommandAnswer, Counts
 from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.core.shard.refused import CommandRefused
 from lapse.core.shard.subscriptions import subscriptions_fields
+from lapse.core.shard.untaken_fields import UNTAKEN_BY_SOW_TOPICS, check_fields
 from lapse.core.sow import journal
 from lapse.core.sow.deletion import Bookmarks, Deletion, DeletionByKeys, SelectiveDeletion
 from lapse.core.sow.key import NoKey, canonical_key
@@ -65,6 +66,7 @@ class SowCommands:
             row_filter: an expression that limits what its user may see and change; None = no limit (X4).
         """
         try:
+            check_fields(command, UNTAKEN_BY_SOW_TOPICS)
             if command.select and command.command not in _SELECTS:
                 raise CommandRefused(f"{command.command} takes no select; there is nothing to return fields of")
             check_state(command)
@@ -140,8 +142,8 @@ class SowCommands:
             case "depth":
                 if command.top_n == 0:
                     return {}  # only the publish target is asked for
-                if row_filter:
-                    self._count_visible(command, at_ms, step, row_filter)
+                if row_filter or command.filter:
+                    self._count_matching(command, at_ms, step, row_filter)
                     return None
                 return {
                     "records": self._state.depth(at_ms),
@@ -303,9 +305,9 @@ class SowCommands:
             self._begin_query(subscriber, at_ms, step, command)
         return subscription
 
-    def _count_visible(self, command: Command, at_ms: int, step: Step, row_filter: str) -> None:
-        """Count the records that a user may see, by examining every record in portions (X4)."""
-        seen = predicates(None, row_filter, self._settings.compile_filter)
+    def _count_matching(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> None:
+        """Count the records that match, and that the user may see, by examining every record in portions (X4)."""
+        seen = predicates(command.filter, row_filter, self._settings.compile_filter)
         request = QueryRequest(
             command_id=command.id,
             command=command.command,

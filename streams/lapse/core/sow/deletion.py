@@ -75,7 +75,7 @@ class Deletion(ABC):
 
     Attributes:
         removed: how many records were removed.
-        skipped: how many records were named but not removed.
+        skipped: how many keys and records were named but not removed: there is no record, or its update is later.
     """
 
     __slots__ = (
@@ -227,9 +227,9 @@ class SelectiveDeletion(Deletion):
         facts = facts_of(entry)
         if self._bookmarks is not None and not self._bookmarks.contains(facts.source, facts.offset):
             return
-        if not self._matches(self._row_filter, journal_key, entry):
+        if not self._matches((*self._row_filter, *self._predicates), journal_key, entry):
             return
-        if published_ms(entry, facts) <= self._at_ms and self._matches(self._predicates, journal_key, entry):
+        if published_ms(entry, facts) <= self._at_ms:
             self._removals.delete(journal_key, entry, self._at_ms, step)
             self.removed += 1
         else:

@@ -245,6 +245,40 @@ def test_a_delete_stamped_before_the_last_update_does_not_delete_it():
     assert sorted(doc["n"] for doc in desk.select(10)) == [4, 5]
 
 
+@pytest.mark.feature("S3", "S11")
+@pytest.mark.parametrize("index", [(), ("/odd",)])
+def test_a_delete_by_filter_counts_as_skipped_only_what_it_names(index):
+    """Records that do not match are not named, whether an index leaves them out or the filter does."""
+    desk = Desk(shard_of(hash_index=index))
+    for n in range(6):
+        desk.put(f"k{n}", {"odd": n % 2 == 1}, n)
+    step = desk.ask("sow_delete", 3, filter="/odd = true")
+    assert dict(step.answers[0].counts) == {"removed": 2, "skipped": 1}, "k5 is later"
+
+
+@pytest.mark.feature("S3", "X7")
+@pytest.mark.parametrize("field", [{"top_n": 1}, {"skip": 1}, {"order_by": "/n"}, {"dry_run": True}])
+def test_a_delete_with_a_field_that_would_limit_it_deletes_nothing(field):
+    desk = filled()
+    assert next(iter(field)) in error(desk.ask("sow_delete", 10, filter="TRUE", **field))
+    assert "keys" in error(desk.ask("depth", 10, keys=(b"k1",)))
+    assert len(desk.select(10)) == 6
+
+
+@pytest.mark.feature("X7", "X1")
+@pytest.mark.parametrize("row_filter", [None, "/n < 5"])
+def test_a_depth_counts_what_matches_its_filter(row_filter):
+    desk = filled()
+    desk.put("later", {"odd": True, "n": 1}, 6, lapse_enqueue_at_ms=T + 500)
+    desk.put("never", {"odd": True, "n": 7}, 7, lapse_enqueue_at_ms=T + 500)
+    step = desk.ask("depth", 10, filter="/odd = true", row_filter=row_filter)
+    while not step.answers:
+        desk.shard.pull(step.queries[0], T + 10, step)
+    counted = (3, 2) if row_filter is None else (2, 1)
+    assert dict(step.answers[0].counts) == dict(zip(("records", "scheduled"), counted, strict=True))
+    assert "line 1, column 7" in error(desk.ask("depth", 10, filter="/odd ="))
+
+
 @pytest.mark.feature("C1", "S3", "C46")
 def test_an_update_stamped_before_the_delete_does_not_undo_it():
     desk = filled()

@@ -441,6 +441,32 @@ def test_a_purge_of_very_many_messages_goes_part_by_part_and_counts_all(monkeypa
     assert max(before - after for before, after in pairwise(left)) <= 2 * 4_096
 
 
+@pytest.mark.feature("X7", "C37", "C60", "Q8")
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("purge", {"top_n": 0}),
+        ("purge", {"dry_run": True}),
+        ("purge", {"keys": ["k"]}),
+        ("purge", {"filter": "TRUE", "skip": 1}),
+        ("acknowledge", {"filter": "TRUE", "top_n": 1}),
+        ("expire", {"bookmarks": ["orders:0:0-7999"], "order_by": "/f"}),
+        ("delete", {"force": True, "dry_run": True}),
+    ],
+)
+def test_a_command_that_would_do_more_than_its_fields_say_does_nothing(monkeypatch, name, fields) -> None:
+    """Neither at once nor in parts: fields that limit a command are not ignored."""
+    monkeypatch.setattr(queue_command, "PURGED_AT_ONCE", 1_000)
+    one = crowded(8_000)
+    command(one, 1_000, name, **fields)
+    assert one.unfinished is None
+    (told,) = [some for some in finish(one).after if isinstance(some, Output)]
+    said = answer.decode(told.value)
+    assert (said.status, said.code) == ("error", "invalid_argument")
+    assert all(field in said.error for field in fields.keys() - {"filter", "bookmarks", "force"})
+    assert one.shard.depth()["available"] == 8_000
+
+
 @pytest.mark.feature("C60", "C13", "C2")
 def test_a_lease_that_is_over_is_over_although_a_crowd_of_others_ends_first() -> None:
     one = crowded(3_000)

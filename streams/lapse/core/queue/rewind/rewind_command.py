@@ -10,6 +10,7 @@ from lapse.core.queue.rewind.rewinding import REWOUND, UNREAD
 from lapse.core.queue.rewind.rewinds import Rewind
 from lapse.core.queue.shard import QueueShard
 from lapse.core.shard.refused import CommandRefused
+from lapse.core.shard.untaken_fields import UNTAKEN_BY_QUEUES, fields_refusal
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.command import Command
 
@@ -42,6 +43,8 @@ def rewind_refusal(command: Command, shard: QueueShard) -> CommandRefused | None
     """Return the refusal of a rewind command; None if it can be carried out."""
     if not command.id:
         return CommandRefused("rewind: field id is required: by it a rewind is resumed, and never done twice")
+    if (refusal := fields_refusal(command, UNTAKEN_BY_QUEUES)) is not None:
+        return refusal
     if command.bookmarks or command.keys:
         return CommandRefused("rewind takes a filter, neither bookmarks nor keys; field to says from where on")
     try:

@@ -14,6 +14,7 @@ from lapse.core.queue.settlement.settlement import Claim, Outcome, Result, Settl
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 from lapse.core.shard.refused import CommandRefused
+from lapse.core.shard.untaken_fields import UNTAKEN_BY_QUEUES, untaken_fields
 from lapse.protocol.command import Command
 
 SETTLED_AT_ONCE: Final = 32_768
@@ -130,7 +131,7 @@ class SettlementCommands:
         return None
 
     def _settle_named_part(self, command: Command, at_ms: int, step: Step) -> bool:
-        if command.command not in _IN_PARTS or command.filter or command.select or command.state:
+        if command.command not in _IN_PARTS or command.filter or _has_wrong_fields(command):
             return False
         if command.command == "renew" and self._renew_refusal(command) is not None:
             return False
@@ -183,4 +184,8 @@ class SettlementCommands:
 
 def is_refused(command: Command) -> bool:
     """Return whether `handle` will refuse a command that may take several steps, because of its fields."""
-    return bool(command.bookmarks or command.select or command.state)
+    return bool(command.bookmarks) or _has_wrong_fields(command)
+
+
+def _has_wrong_fields(command: Command) -> bool:
+    return bool(command.select or command.state or untaken_fields(command, UNTAKEN_BY_QUEUES))
