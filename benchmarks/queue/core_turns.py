@@ -24,16 +24,19 @@ _AT_ONCE = 4_096
 _BACKLOG = 2_000_000
 
 
-def run(messages: int = 300_000, least_ms: float = 0.0) -> Figures:
+def run(messages: int = 300_000, least_ms: float = 0.0, forms: str = "") -> Figures:
     """Let many messages fall due at once in each form. Return the shard's longest turn of each, ms of CPU.
 
     Args:
         messages: the number of messages.
         least_ms: print turns that take longer, ms; 0 = none.
+        forms: the names of the forms, with commas; empty = all.
     """
     gc.disable()  # in a worker it runs rarely
     figures: Figures = {"messages": messages}
-    for what, do in _CROWDS.items():
+    names = forms.split(",") if forms else list(_CROWDS)
+    for what in names:
+        do = _CROWDS[what]
         longest = _Longest(what, least_ms)
         do(longest, messages)
         figures[f"{what}_ms"] = 1000 * longest.seconds
@@ -142,6 +145,51 @@ def _take_over(longest: _Longest, messages: int) -> None:
     _leave(longest, other, _DUE_MS)
 
 
+_GROUPS = TraitReader(group=lambda view: view.headers["group"].decode())
+_FEW = "HEADER('few') = 'yes'"
+_ONE_IN = 1_000
+
+
+def _in_groups(count: int, first: int = 0) -> list[PlainRecord]:
+    """Return messages that each have a group of their own. One in a thousand matches the filter `_FEW`."""
+    return [
+        PlainRecord(
+            at, _NOW_MS, b"k", b"{}", [("group", b"%d" % at), ("few", b"yes" if at % _ONE_IN == _ONE_IN - 1 else b"no")]
+        )
+        for at in range(first, first + count)
+    ]
+
+
+def _first_of_groups(longest: _Longest, messages: int) -> None:
+    shard = QueueShard(QueueSettings(name="turns", traits=_GROUPS), QueueState())
+    for first in range(0, messages, _AT_ONCE):
+        shard.arrive("turns", 0, _in_groups(min(_AT_ONCE, messages - first), first), Step(), _NOW_MS)
+    _subscribed(shard, 100)
+    while longest.turn(lambda: shard.deliver(_NOW_MS, Step())):
+        pass
+
+
+def _few_groups_match(longest: _Longest, messages: int, limit: int = 1) -> None:
+    shard = QueueShard(QueueSettings(name="turns", traits=_GROUPS, group_limit=limit), QueueState())
+    shard.subscribing.subscribe("s", "c", _BACKLOG, 10_000, _FEW, _NOW_MS, Step())
+    for first in range(0, messages, _AT_ONCE):
+        shard.arrive("turns", 0, _in_groups(min(_AT_ONCE, messages - first), first), Step(), _NOW_MS)
+        if first:
+            shard.deliver(_NOW_MS, Step())
+    while longest.turn(lambda: shard.deliver(_NOW_MS, Step())):
+        pass
+    for first in range(messages, messages + 10 * _ONE_IN, _ONE_IN):
+        shard.arrive("turns", 0, _in_groups(_ONE_IN, first), Step(), _NOW_MS)
+        step = Step()
+        while longest.turn(lambda step=step: shard.deliver(_NOW_MS, step)):  # type: ignore[misc]
+            pass
+        assert sum(len(one.messages) for one in step.deliveries) == 1
+
+
+def _few_messages_match(longest: _Longest, messages: int) -> None:
+    _few_groups_match(longest, messages, limit=10)
+
+
 _CROWDS: dict[str, Callable[[_Longest, int], None]] = {
     "expire": _expire,
     "expire_in_groups": _expire_in_groups,
@@ -152,6 +200,9 @@ _CROWDS: dict[str, Callable[[_Longest, int], None]] = {
     "unsubscribe": _unsubscribe,
     "purge": _purge,
     "take_over": _take_over,
+    "first_of_groups": _first_of_groups,
+    "few_groups_match": _few_groups_match,
+    "few_messages_match": _few_messages_match,
 }
 
 if __name__ == "__main__":

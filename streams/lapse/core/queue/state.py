@@ -150,15 +150,17 @@ class QueueState:
         Args:
             hopeless: returns whether to skip a segment, given its index and its number of used slots; None = none.
         """
-        last = (self.next_place - 1) // SIZE
-        while self._head < last:
-            if self.outline(self._head).available:
-                break
-            self._head += 1
-        for index in range(self._head, last + 1):
+        for index in range(self.first_available_segment(), (self.next_place - 1) // SIZE + 1):
             outline = self.outline(index)
             if outline.available and not (hopeless is not None and hopeless(index, outline.used)):
                 yield self.segments.look(index)
+
+    def first_available_segment(self) -> int:
+        """Return the index of a segment before which no message is available."""
+        last = (self.next_place - 1) // SIZE
+        while self._head < last and not self.outline(self._head).available:
+            self._head += 1
+        return self._head
 
     def first_held(self) -> int | None:
         """Return the first place whose message is still there; None if there is none."""
@@ -358,6 +360,7 @@ class QueueState:
         """Undo the effects of messages' former states on counts and indexes; `alike` is their common state, if any."""
         if alike is None:
             segment.available -= int(np.count_nonzero(before == AVAILABLE))
+            self.index.note_left(segment, where)
             self.index.bind_groups(segment, where, -1)
             if segment.holder is not None:
                 self.subscription_table.count_each(segment.holder[where][FILLS[before]], -1)
@@ -365,6 +368,7 @@ class QueueState:
         meaning = MEANINGS[alike]
         if alike is State.AVAILABLE:
             segment.available -= len(before)
+            self.index.note_left(segment, where)
         if meaning.binds:
             self.index.bind_groups(segment, where, -1)
         if meaning.fills and segment.holder is not None:

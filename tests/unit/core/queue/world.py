@@ -20,6 +20,7 @@ from lapse.core.generation import offset_of
 from lapse.core.lifetime import NEVER
 from lapse.core.queue import timer as timers
 from lapse.core.queue.delivery import dispatch as dispatching
+from lapse.core.queue.groups import group_choice, waiting_groups
 from lapse.core.queue.inquiry.matching import MOST_PAGED, MOST_TRAVELLING, NO, UNKNOWN, YES
 from lapse.core.queue.journal import packed_segment
 from lapse.core.queue.journal import queue_journal as journals
@@ -71,6 +72,8 @@ def small(size: int = 5, ring: int = 4, at_once: int = 3) -> Iterator[None]:
         patch.setattr(journals, "_AHEAD", 1)
         patch.setattr(journals, "_MOVED", 1)
         patch.setattr(dispatching, "JUDGED_AT_ONCE", at_once)
+        patch.setattr(group_choice, "LOOKED_AT_ONCE", at_once)
+        patch.setattr(waiting_groups, "_LOADED_AT_ONCE", at_once)
         for module in (dispatching, timers):
             patch.setattr(module, "STEP_MESSAGES", at_once)
         patch.setattr(truncation, "AT_ONCE", 2)

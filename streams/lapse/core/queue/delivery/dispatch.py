@@ -22,7 +22,7 @@ from lapse.core.queue.inquiry.inquiry import JUDGED_AT_ONCE
 from lapse.core.queue.inquiry.matching import UNKNOWN, YES
 from lapse.core.queue.life.table import Guard, Trigger, route
 from lapse.core.queue.rates.allowance import Allowance
-from lapse.core.queue.segments.segment import AVAILABLE, SIZE, State
+from lapse.core.queue.segments.segment import SIZE, State
 from lapse.core.queue.settings import Semantics
 from lapse.core.queue.step import Delivery, Step
 from lapse.core.queue.subscriptions.subscription import Subscription
@@ -114,9 +114,11 @@ class Dispatch:
         deadlines_count_ms = self._decisions.deadlines_count_ms(now_ms)
         chooser = Chooser(self._state, self._matching, self._settings, self._turns, deadlines_count_ms)
         if chooser.by_group or self._allowance.by_group:
-            in_turn = GroupChooser(
-                self._decisions, self._turns, self._waiting_groups(), self._allowance, deadlines_count_ms
-            )
+            lines = self._waiting_groups()
+            if not lines.load_part((self._state.next_place - 1) // SIZE):
+                self._again = True
+                return 0
+            in_turn = GroupChooser(self._decisions, self._turns, lines, self._allowance, deadlines_count_ms)
             dealt, unknown = in_turn.assign(subscriptions, limit, now_ms), in_turn.unknown
             self._again = in_turn.again
         elif any(one.filter for one in subscriptions if one.space):
@@ -132,13 +134,13 @@ class Dispatch:
         return sum(len(places) for _, places in dealt)
 
     def _waiting_groups(self) -> WaitingGroups:
-        """Return the waiting groups. The first call computes them from the segments."""
+        """Return the waiting groups. They are derived from the segments part by part, from the first call on."""
         state = self._state
         if self._lines is None or state.index.lines is not self._lines:
             turn, ranked = GroupTurn(self._settings.group_weights), self._settings.traits.priority is not None
-            self._lines = state.index.lines = WaitingGroups(state.look, turn, ranked)
-            for segment in state.with_available():
-                self._lines.add_available(segment, np.flatnonzero(segment.state[: segment.used] == AVAILABLE))
+            self._lines = state.index.lines = WaitingGroups(
+                state.look, state.outline, turn, ranked, state.first_available_segment()
+            )
         return self._lines
 
     def _allot(self, places: list[int], subscriptions: Sequence[Subscription]) -> Shares:

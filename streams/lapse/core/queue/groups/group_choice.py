@@ -3,6 +3,8 @@
 Priority comes first, then the turn among the groups, then the place. With a limit of one, only the first message of a
 group may go, and only while none of the group is leased or delayed. This keeps the group in order. With a greater
 limit several messages are leased at once, and a message that no subscription takes does not hold back others.
+
+A line of which no message fits rests until it may fit. If many lines must be looked at, a search takes several turns.
 """
 
 from __future__ import annotations
@@ -10,21 +12,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lapse.core.lifetime import NEVER
 from lapse.core.queue.arrival.trait import OWN_GROUP
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.delivery.candidates import last_holders
 from lapse.core.queue.delivery.fairness import Turns
+from lapse.core.queue.groups.resting_lines import Entry, Line
 from lapse.core.queue.groups.runs_in_turn import RunsInTurn
-from lapse.core.queue.groups.waiting_groups import Entry, Found, Line, WaitingGroups
-from lapse.core.queue.inquiry.matching import UNKNOWN, YES
+from lapse.core.queue.groups.waiting_groups import Found, WaitingGroups
+from lapse.core.queue.inquiry.matching import NO, UNKNOWN, YES
 from lapse.core.queue.rates.allowance import Allowance
 from lapse.core.queue.rates.counted import Of
 from lapse.core.queue.segments.segment import AVAILABLE, NOBODY, SIZE, Segment
 from lapse.core.queue.subscriptions.subscription import Subscription
+
+LOOKED_AT_ONCE: Final = 500
+"""The greatest number of messages that fit no subscription and are looked at in one turn (C60)."""
 
 
 class _Visit:
@@ -34,19 +42,39 @@ class _Visit:
         lines: the waiting groups.
         line: the line.
         hopeless: returns whether to skip a segment, given its index and its number of used slots.
+        with_room: the filters of subscriptions with room.
+        others: the filters of the other subscriptions.
 
     Attributes:
         found: the line's first message that was not examined yet; None = no more.
         kept: the first place from which on messages stay in the line: that of a message that was examined, or the
             first one of a skipped segment; None = no message stays.
+        filters: the filters that the messages which stay match, or may match.
+        waits: whether a message stays for another reason than that no subscription takes it.
     """
 
-    __slots__ = ("_hopeless", "_messages", "found", "kept")
+    __slots__ = ("_hopeless", "_messages", "_others", "filters", "found", "kept", "waits")
 
-    def __init__(self, lines: WaitingGroups, line: Line, hopeless: Callable[[int, int], bool]) -> None:
+    def __init__(
+        self,
+        lines: WaitingGroups,
+        line: Line,
+        hopeless: Callable[[int, int], bool],
+        with_room: frozenset[str],
+        others: frozenset[str],
+    ) -> None:
         self.kept: int | None = None
+        self.filters: set[str] = set()
+        self.waits = False
         self._hopeless = hopeless
-        self._messages: Iterator[Found] = lines.messages(line, self._skips)
+        self._others = others
+        passed, since = lines.passed(line), 0
+        if passed is not None and passed.filters.isdisjoint(with_room):
+            first = lines.first_place(line)
+            if first is not None and first < passed.to:
+                self.kept, since = first, passed.to
+                self.filters.update(passed.filters)
+        self._messages: Iterator[Found] = lines.messages(line, self._skips, since)
         self.found = next(self._messages, None)
 
     def move_on(self) -> Found | None:
@@ -57,14 +85,20 @@ class _Visit:
     def _skips(self, index: int, used: int) -> bool:
         """Return whether to skip a segment. Its messages stay in the line, for later subscriptions."""
         skips = self._hopeless(index, used)
-        if skips and self.kept is None:
-            self.kept = index * SIZE
+        if skips:
+            self.filters |= self._others
+            if self.kept is None:
+                self.kept = index * SIZE
         return skips
 
     def keep_current(self) -> None:
         """Note that the current message stays in the line."""
         if self.kept is None and self.found is not None:
             self.kept = self.found[0].base + self.found[1]
+
+
+_Candidate = tuple[_Visit, Segment, int, Sequence[Subscription]]
+"""The visit of a line, its next message as segment and slot, and the subscriptions that take it."""
 
 
 class GroupChooser:
@@ -98,11 +132,14 @@ class GroupChooser:
         self._barrier = barriers[0] if barriers and decisions.settings.traits.barrier is not None else None
         self._given: Counter[int] = Counter()
         self._counted: Counter[Of] = Counter()
-        self._filters: set[str] = set()
+        self._filters: frozenset[str] = frozenset()
+        self._others: frozenset[str] = frozenset()
+        self._can_rest = not self._ranked or self._limit > 1
+        self._looked = 0
         self._visits: dict[Line, _Visit] = {}
         self._blocked: set[int] = set()
         self.again = False
-        """Whether delivery must be tried again once the deliveries of this call are counted."""
+        """Whether delivery must be tried again: once this call's deliveries are counted, or to look at more."""
         self.unknown: list[int] = []
         """Places that must be judged under the filters before any message after them can be assigned."""
 
@@ -114,7 +151,11 @@ class GroupChooser:
             waits_until_ms = self._lines.restore_due(self._allowance.reached_ms(now_ms))
             if waits_until_ms is not None:
                 self._allowance.note_wait_until(waits_until_ms)
+        self._filters = frozenset(one.filter for one in subscriptions if one.space)
+        self._others = frozenset(one.filter for one in subscriptions) - self._filters
+        self._lines.compete(self._filters | self._others, self._filters, self._now_ms)
         if self._goes_in_runs:
+            self._lines.end_useless_rests()
             runs = RunsInTurn(self._state, self._lines, self._allowance, self._room, now_ms, self._now_ms)
             places, late = runs.choose(limit)
             self.again = runs.again
@@ -139,30 +180,25 @@ class GroupChooser:
         ring = [one for one in subscriptions if one.space]
         outstanding = {one.number: one.outstanding for one in ring}
         shares: dict[int, list[int]] = {one.number: [] for one in ring}
-        self._filters = {one.filter for one in ring}
         if self._matching.active and self._match_nothing():
             return []
         open_ones, alone = ring, len(ring) == 1
         lines, dealt = self._lines, 0
         by_rate = self._allowance.by_group
-        while dealt < limit and open_ones and (entry := lines.pop_first()) is not None:
-            visit = self._candidate(entry, now_ms)
-            if visit is None or visit.found is None:
+        while dealt < limit and open_ones and (entry := self._next_entry()) is not None:
+            found = self._candidate(entry, open_ones, now_ms)
+            if self.unknown:
+                break
+            if found is None:
                 continue
-            line, (segment, slot) = (entry[0], entry[3]), visit.found
-            place = segment.base + slot
-            fitting = self._fitting(segment, slot, open_ones)
-            if not fitting:
-                visit.keep_current()
-                if fitting is None:
-                    break
-                self._skip_unmatched(line, visit, place)
-                continue
+            visit, segment, slot, fitting = found
+            line, place = (entry[0], entry[3]), segment.base + slot
             chosen = ring[0] if alone else self._turns.pick(fitting, outstanding, self._last_holder(segment, slot))
             shares[chosen.number].append(place)
             outstanding[chosen.number] += 1
             if outstanding[chosen.number] >= chosen.max_backlog:
                 open_ones = [one for one in open_ones if one is not chosen]
+                lines.narrow({one.filter for one in open_ones})
             dealt += 1
             self._given[line[1]] += 1
             if by_rate:
@@ -173,11 +209,34 @@ class GroupChooser:
             self._turns.pick(ring, outstanding)
         for line, visit in self._visits.items():
             if visit.kept is not None:
-                lines.enter(line, visit.kept)
+                self._put_back(line, visit, visit.kept)
         return [(one, shares[one.number]) for one in ring if shares[one.number]]
 
-    def _candidate(self, entry: Entry, now_ms: int) -> _Visit | None:
-        """Return the visit of an entry's line if its first message is next; else None, and move or drop the entry."""
+    def _next_entry(self) -> Entry | None:
+        """Return the next entry; None if there is none, or so many were looked at that others must have a turn."""
+        if self._can_rest and self._looked >= LOOKED_AT_ONCE:
+            self.again = True
+            return None
+        return self._lines.pop_first()
+
+    def _put_back(self, line: Line, visit: _Visit, kept: int) -> None:
+        """Put a line back of which messages stay from place `kept` on. It rests if none of them fits."""
+        lines, found = self._lines, visit.found
+        if not self._can_rest or visit.waits:
+            lines.enter(line, kept)
+        elif found is None:
+            lines.rest_whole(line, visit.filters, self._state.next_place)
+        elif line[1] in self._blocked:
+            segment, slot = found
+            deadline_ms = segment.deadline_of(slot) if self._now_ms >= 0 else NEVER
+            lines.rest(line, visit.filters, segment.base + slot, deadline_ms)
+        else:
+            place = found[0].base + found[1]
+            lines.note_passed(line, visit.filters, place)
+            lines.enter(line, kept if visit.filters else place)
+
+    def _candidate(self, entry: Entry, open_ones: Sequence[Subscription], now_ms: int) -> _Candidate | None:
+        """Return the next message of an entry's line if it is the next one of all; else None, and move the entry."""
         band, tag, first, group = entry
         line, lines = (band, group), self._lines
         if self._is_full(group):
@@ -185,30 +244,65 @@ class GroupChooser:
             return None
         visit = self._visits.get(line)
         if visit is None:
-            visit = self._visits[line] = _Visit(lines, line, self._cannot_match)
-        self._skip_expired(visit)
-        if visit.found is None:
-            if visit.kept is None:
-                lines.drop_line(line)
+            visit = _Visit(lines, line, self._cannot_match, self._filters, self._others)
+            self._visits[line] = visit
+        fitting = self._move_to_fitting(line, visit, open_ones)
+        if visit.found is None and visit.kept is None:
+            lines.drop_line(line)
+        if visit.found is None or fitting is None:
             return None
-        place = visit.found[0].base + visit.found[1]
-        if group in self._blocked or (self._barrier is not None and place >= self._barrier):
-            visit.keep_current()
-            return None
+        segment, slot = visit.found
+        place = segment.base + slot
         if self._allowance.by_group and self._waits_for_rate(entry, visit, place, now_ms):
             return None
         if place != first or lines.turn.start_tag(group) != tag:
+            self._looked += visit.kept is None
             lines.enter(line, place)
             return None
-        return visit
+        if not fitting:
+            self._note_unjudged(segment, slot, open_ones)
+            visit.keep_current()
+            return None
+        return visit, segment, slot, fitting
 
-    def _skip_unmatched(self, line: Line, visit: _Visit, place: int) -> None:
-        """Skip a message that no subscription takes. With a limit of one it holds back its group."""
-        if self._limit == 1 and line[1] != OWN_GROUP:
-            self._blocked.add(line[1])
-        else:
+    def _move_to_fitting(
+        self, line: Line, visit: _Visit, open_ones: Sequence[Subscription]
+    ) -> Sequence[Subscription] | None:
+        """Move a visit to its first message that some subscription takes.
+
+        Messages that fit none can be skipped before it is their turn.
+
+        Returns:
+            The subscriptions that take it; empty if it must be judged first, None if there is no such message now.
+        """
+        while visit.found is not None:
+            segment, slot = visit.found
+            if not self._has_expired(segment, slot):
+                place = segment.base + slot
+                if line[1] in self._blocked or (self._barrier is not None and place >= self._barrier):
+                    visit.keep_current()
+                    visit.waits = True
+                    return None
+                fitting = self._fitting(segment, slot, open_ones)
+                if fitting is None or fitting:
+                    return fitting or ()
+                visit.filters |= self._filters_of(segment, slot)
+                if self._limit == 1 and line[1] != OWN_GROUP:
+                    self._looked += 1
+                    visit.keep_current()
+                    self._blocked.add(line[1])
+                    return None
+            self._looked += 1
+            visit.keep_current()
             visit.move_on()
-            self._lines.enter(line, place + 1)
+            if self._can_rest and self._looked >= LOOKED_AT_ONCE:
+                return None
+        return None
+
+    def _filters_of(self, segment: Segment, slot: int) -> set[str]:
+        """Return the filters of all subscriptions that a message matches, or may match."""
+        code = self._matching.code
+        return {text for text in self._filters | self._others if code(text, segment.index, slot) != NO}
 
     def _is_full(self, group: int) -> bool:
         """Return whether a group has reached its limit of leased messages."""
@@ -229,41 +323,40 @@ class GroupChooser:
         if entry[3] != OWN_GROUP:
             if self._counted[of]:  # this call's deliveries are counted at its end
                 visit.keep_current()
-                self.again = True
+                visit.waits = self.again = True
             else:
                 self._lines.set_aside_until(entry, self._allowance.note_group_wait(of))
             return True
         self._allowance.note_group_wait(of)
         visit.keep_current()
+        visit.waits = True
         visit.move_on()
         self._lines.enter((entry[0], entry[3]), place + 1)
         return True
 
-    def _skip_expired(self, visit: _Visit) -> None:
-        """Skip messages whose deadline has passed."""
-        while visit.found is not None:
-            segment, slot = visit.found
-            if self._now_ms < segment.min_deadline_ms or segment.deadline_ms is None:
-                return
-            if segment.deadline_ms[slot] > self._now_ms:
-                return
-            visit.keep_current()
-            visit.move_on()
+    def _has_expired(self, segment: Segment, slot: int) -> bool:
+        """Return whether a message's deadline has passed."""
+        if self._now_ms < segment.min_deadline_ms or segment.deadline_ms is None:
+            return False
+        return bool(segment.deadline_ms[slot] <= self._now_ms)
 
     def _fitting(self, segment: Segment, slot: int, open_ones: Sequence[Subscription]) -> Sequence[Subscription] | None:
         """Return the subscriptions whose filter a message matches; None = it must be judged first."""
         if not self._matching.active:
             return open_ones
         codes = {text: self._matching.code(text, segment.index, slot) for text in {one.filter for one in open_ones}}
-        if UNKNOWN not in codes.values():
-            return [one for one in open_ones if codes[one.filter] == YES]
+        if UNKNOWN in codes.values():
+            return None
+        return [one for one in open_ones if codes[one.filter] == YES]
+
+    def _note_unjudged(self, segment: Segment, slot: int, open_ones: Sequence[Subscription]) -> None:
+        """Note that a message must be judged, and with it the others of its segment."""
         slots = np.flatnonzero(segment.state[: segment.used] == AVAILABLE)
         unjudged = np.zeros(len(slots), bool)
-        for text in codes:
+        for text in {one.filter for one in open_ones}:
             unjudged |= self._matching.codes(text, segment.index, slots) == UNKNOWN
         others = (slots[unjudged] + segment.base).tolist()
         self.unknown = [segment.base + slot, *(place for place in others if place != segment.base + slot)]
-        return None
 
     def _last_holder(self, segment: Segment, slot: int) -> int:
         """Return the number of an available message's last holder, or `NOBODY` (C49)."""

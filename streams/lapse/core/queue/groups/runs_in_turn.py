@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.arrival.trait import OWN_GROUP
 from lapse.core.queue.groups.group_turn import COST
-from lapse.core.queue.groups.waiting_groups import Entry, WaitingGroups
+from lapse.core.queue.groups.resting_lines import Entry
+from lapse.core.queue.groups.waiting_groups import WaitingGroups
 from lapse.core.queue.rates.allowance import Allowance
 from lapse.core.queue.segments.segment import AVAILABLE, SIZE
 from lapse.core.queue.state import QueueState

@@ -5,54 +5,38 @@ and place of the line's first message. An entry may be too early, and is correct
 and so does the first place, unless a message returns, which makes a new entry. So nothing is scanned, and a tenant's
 large backlog costs the others nothing.
 
-Lines are derived from the segments when they are first needed. A line knows the places of its messages in its first
-segments, and the later segments that hold some.
+Lines are derived from the segments when they are first needed, some segments at a time. A line knows the places of
+its messages in its first segments, and the later segments that hold some. A line of which no message fits a
+subscription rests (see `resting_lines`).
 """
 
 from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby, pairwise
+from collections.abc import Callable, Iterable, Iterator, Set
+from itertools import groupby
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lapse.core.queue.arrival.trait import OWN_GROUP, Flag
+from lapse.core.lifetime import NEVER
 from lapse.core.queue.groups.group_turn import GroupTurn
-from lapse.core.queue.groups.slots_by_group import SlotsByGroup
-from lapse.core.queue.segments.segment import AVAILABLE, NOBODY, SIZE, Segment
+from lapse.core.queue.groups.resting_lines import Entry, Line, RestingLines
+from lapse.core.queue.groups.slots_by_line import SlotsByLine
+from lapse.core.queue.groups.waiting_line import Passed, WaitingLine
+from lapse.core.queue.segments.segment import AVAILABLE, NOBODY, SIZE, Segment, Where
+from lapse.core.queue.segments.summary import Outline
 
-Line = tuple[int, int]
-"""Band and hash of the group. A band is a priority: the lowest number comes first, and 0 is the last."""
+_LOADED_AT_ONCE: Final = 4_096
+"""About how many lines are derived from the segments in one turn (C60)."""
 
-Entry = tuple[int, int, int, int]
-"""Band, tag, place and hash of the group. Entries sort in this order."""
-
-_NONE = np.zeros(0, np.int64)
+_SLOTS_LIKE_A_LINE: Final = 16
+"""Sorting so many slots takes about as long as entering one line."""
 
 Found = tuple[Segment, int]
 """A message as its segment and slot."""
-
-
-class _Waiting:
-    """The waiting messages of a line.
-
-    Attributes:
-        head: places of messages that wait or have left meanwhile, ascending, in segments up to `loaded_to`.
-        loaded_to: index of the last segment whose places are in `head`.
-        segments: indexes of later segments that may hold some, ascending.
-        entry: the line's valid entry in the heap.
-    """
-
-    __slots__ = ("entry", "head", "loaded_to", "segments")
-
-    def __init__(self, segment: int, head: list[int]) -> None:
-        self.head = head
-        self.loaded_to = segment
-        self.segments: list[int] = []
-        self.entry: Entry | None = None
 
 
 class WaitingGroups:
@@ -60,16 +44,30 @@ class WaitingGroups:
 
     Args:
         look: returns a segment for reading; None = it was dropped.
+        outline: returns the outline of a segment.
         turn: the turn among the groups.
         ranked: whether the queue has priorities.
+        first: index of the first segment from which lines are derived.
     """
 
-    def __init__(self, look: Callable[[int], Segment | None], turn: GroupTurn, ranked: bool) -> None:
+    def __init__(
+        self,
+        look: Callable[[int], Segment | None],
+        outline: Callable[[int], Outline],
+        turn: GroupTurn,
+        ranked: bool,
+        first: int,
+    ) -> None:
         self.turn = turn
+        self._next_load: int | None = first
+        """The first segment from which no lines are derived yet; None = there is none."""
+        self._resting = RestingLines(self._is_valid)
+        self._filters: Set[str] = frozenset()
+        self._any_rests = False
+        self._outline = outline
         self._look = look
-        self._ranked = ranked
-        self._by_group = SlotsByGroup()
-        self._waiting: dict[Line, _Waiting] = {}
+        self._slots = SlotsByLine(ranked)
+        self._waiting: dict[Line, WaitingLine] = {}
         self._heap: list[Entry] = []
         self._set_aside: dict[int, list[Entry]] = {}
         self._until: list[tuple[int, Entry]] = []
@@ -86,6 +84,21 @@ class WaitingGroups:
         self.sort_fresh()
         return line in self._waiting
 
+    # Loading
+
+    def load_part(self, last: int) -> bool:
+        """Derive some lines from the segments up to index `last`. Return whether all are derived."""
+        cost = 0
+        while self._next_load is not None and cost < _LOADED_AT_ONCE:
+            index, self._next_load = self._next_load, self._next_load + 1
+            segment = self._look(index) if self._outline(index).available else None
+            if segment is not None:
+                slots = np.flatnonzero(segment.state[: segment.used] == AVAILABLE)
+                cost += self._enter_available(segment, slots) + len(slots) // _SLOTS_LIKE_A_LINE
+            if index >= last:
+                self._next_load = None
+        return self._next_load is None
+
     # Changes of messages
 
     def add_available(self, segment: Segment, slots: NDArray[np.intp]) -> None:
@@ -93,6 +106,8 @@ class WaitingGroups:
 
         They are sorted when they are needed: those of many small batches together.
         """
+        if self._next_load is not None and segment.index >= self._next_load:
+            return
         if segment.index != self._fresh_in:
             self.sort_fresh()
             self._fresh_in = segment.index
@@ -107,17 +122,29 @@ class WaitingGroups:
         if segment is not None:
             self._enter_available(segment, fresh[0] if len(fresh) == 1 else np.unique(np.concatenate(fresh)))
 
-    def _enter_available(self, segment: Segment, slots: NDArray[np.intp]) -> None:
-        for line, places in self._lines(segment, slots).items():
+    def _enter_available(self, segment: Segment, slots: NDArray[np.intp]) -> int:
+        """Enter available messages into their lines. Return the number of these lines."""
+        lines = self._slots.split(segment, slots)
+        for line, places in lines.items():
             waiting = self._waiting.get(line)
             if waiting is None:
-                waiting = self._waiting[line] = _Waiting(segment.index, places)
-            elif segment.index <= waiting.loaded_to:
-                _merge(waiting.head, places)
-            elif segment.index not in waiting.segments[-1:]:
-                _add(waiting.segments, segment.index)
+                waiting = self._waiting[line] = WaitingLine(segment.index, places)
+            else:
+                waiting.add(segment.index, places)
             if waiting.entry is None or places[0] < waiting.entry[2]:
                 self._enter(line, waiting, places[0])
+            elif waiting.rests_whole:
+                self._enter(line, waiting, waiting.entry[2])
+        return len(lines)
+
+    def note_left(self, segment: Segment, where: Where) -> None:
+        """Note that messages are not available any more. A line that rested because of one of them competes again."""
+        if not self._any_rests:
+            return
+        for line in self._resting.leave(segment.index, where):
+            waiting = self._waiting.get(line)
+            if waiting is not None and waiting.entry is not None and waiting.rests:
+                self._enter(line, waiting, waiting.entry[2])
 
     def release_groups(self, groups: Iterable[int]) -> None:
         """Let groups compete again that may have fewer leased messages than before."""
@@ -125,40 +152,22 @@ class WaitingGroups:
             for entry in self._set_aside.pop(group, ()):
                 heapq.heappush(self._heap, entry)
 
-    def _lines(self, segment: Segment, slots: NDArray[np.intp]) -> dict[Line, list[int]]:
-        """Return the places of slots, by line."""
-        places = slots + segment.base
-        if self._ranked:
-            bands = [segment.key(slot)[0] for slot in slots.tolist()]
-            groups = [OWN_GROUP] * len(slots) if segment.groups is None else segment.groups[slots].tolist()
-            found: dict[Line, list[int]] = {}
-            for place, band, group in zip(places.tolist(), bands, groups, strict=True):
-                found.setdefault((band, group), []).append(place)
-            return found
-        if not len(slots):
-            return {}
-        if segment.groups is None:
-            return {(0, OWN_GROUP): places.tolist()}
-        column = segment.groups[slots]
-        if len(slots) == 1:
-            return {(0, int(column[0])): places.tolist()}
-        order = np.argsort(column, kind="stable")
-        column, ordered = column[order], places[order].tolist()
-        edges = [0, *(np.flatnonzero(np.diff(column)) + 1).tolist(), len(ordered)]
-        groups = column[edges[:-1]].tolist()
-        return {(0, group): ordered[first:stop] for group, (first, stop) in zip(groups, pairwise(edges), strict=True)}
-
     # The heap
 
     def pop_first(self) -> Entry | None:
         """Remove and return the first valid entry; None if none is left. Its place may be too early: see `messages`."""
         self.sort_fresh()
-        while self._heap:
-            entry = heapq.heappop(self._heap)
+        heap = self._heap
+        while True:
+            entry = self._resting.pop_before(heap[0] if heap else None)
+            if entry is None:
+                if not heap:
+                    return None
+                entry = heapq.heappop(heap)
             waiting = self._waiting.get((entry[0], entry[3]))
             if waiting is not None and waiting.entry is entry:
+                waiting.rests = waiting.rests_whole = False
                 return entry
-        return None
 
     def pop_before(self, tag: int) -> Entry | None:
         """Remove and return the first valid entry with a lower tag; None if there is none. For queues without ranks."""
@@ -217,7 +226,8 @@ class WaitingGroups:
         """Put a line into the heap again. Its first message is at or after `place`."""
         self._enter(line, self._waiting[line], place)
 
-    def _enter(self, line: Line, waiting: _Waiting, place: int) -> None:
+    def _enter(self, line: Line, waiting: WaitingLine, place: int) -> None:
+        waiting.rests = waiting.rests_whole = False
         waiting.entry = entry = (line[0], self.turn.start_tag(line[1]), place, line[1])
         heapq.heappush(self._heap, entry)
 
@@ -239,22 +249,130 @@ class WaitingGroups:
         """Remove an empty line."""
         del self._waiting[line]
 
-    def messages(self, line: Line, hopeless: Callable[[int, int], bool]) -> Iterator[Found]:
+    # Rest
+
+    def compete(self, filters: Set[str], with_room: Set[str], now_ms: int) -> None:
+        """Begin a search: let the lines compete that may fit now.
+
+        Args:
+            filters: the filters of all subscriptions.
+            with_room: those of subscriptions with room.
+            now_ms: the instant, ms since the epoch; negative = deadlines do not count.
+        """
+        self.sort_fresh()
+        if not filters <= self._filters:
+            self._look_at_all_again()
+        self._filters = filters
+        if self._any_rests:
+            for entry in self._resting.pop_expired(now_ms):
+                self.enter((entry[0], entry[3]), entry[2])
+            self._resting.compete(with_room)
+
+    def narrow(self, with_room: Set[str]) -> None:
+        """Note that only subscriptions with these filters still have room."""
+        if self._any_rests:
+            self._resting.compete(with_room)
+
+    def end_useless_rests(self) -> None:
+        """Let all lines compete if any at rest competes. Otherwise all messages at rest have expired."""
+        if self._resting.any_competes:
+            self.end_rests()
+
+    def end_rests(self) -> None:
+        """Let all lines compete."""
+        if not self._any_rests:
+            return
+        self._any_rests = False
+        self._resting.clear()
+        for waiting in self._waiting.values():
+            if waiting.rests and waiting.entry is not None:
+                waiting.rests = waiting.rests_whole = False
+                self._heap.append(waiting.entry)
+        heapq.heapify(self._heap)
+
+    def _look_at_all_again(self) -> None:
+        """Look at all messages again, since there is a filter that was not tried on some."""
+        self.end_rests()
+        for line, waiting in self._waiting.items():
+            if waiting.passed is not None:
+                waiting.passed = None
+                first = waiting.first_known()
+                if waiting.entry is not None and first < waiting.entry[2]:
+                    self._enter(line, waiting, first)
+
+    def rest(self, line: Line, filters: Set[str], place: int, deadline_ms: int) -> None:
+        """Let a line rest behind its first message, which holds back its group.
+
+        Args:
+            line: the line, without an entry.
+            filters: the filters that this message matches, or may match.
+            place: its place.
+            deadline_ms: its deadline, ms since the epoch; `NEVER` if deadlines do not count.
+        """
+        self._rest(line, self._waiting[line], filters, place, place, deadline_ms)
+
+    def rest_whole(self, line: Line, filters: Set[str], to: int) -> None:
+        """Let a line rest of which no message before place `to` fits, and there is none behind it.
+
+        Args:
+            line: the line, without an entry.
+            filters: the filters that its messages match, or may match.
+            to: the place that the shard's next message gets.
+        """
+        waiting = self._waiting[line]
+        places = self._first_places(line, waiting)
+        if not places:
+            self.drop_line(line)
+            return
+        waiting.passed = Passed(to, filters)
+        self._rest(line, waiting, filters, places[0], places[0], NEVER)
+        waiting.rests_whole = True
+
+    def _rest(
+        self, line: Line, waiting: WaitingLine, filters: Set[str], first: int, place: int, deadline_ms: int
+    ) -> None:
+        waiting.entry = entry = (line[0], self.turn.start_tag(line[1]), first, line[1])
+        waiting.rests = self._any_rests = True
+        self._resting.add(entry, filters, place, deadline_ms, len(self._waiting))
+
+    def _is_valid(self, entry: Entry) -> bool:
+        waiting = self._waiting.get((entry[0], entry[3]))
+        return waiting is not None and waiting.entry is entry
+
+    def note_passed(self, line: Line, filters: Set[str], to: int) -> None:
+        """Note that no message of a line before place `to` fits; see `Passed`."""
+        self._waiting[line].passed = Passed(to, filters)
+
+    def passed(self, line: Line) -> Passed | None:
+        """Return the first messages of a line that do not fit if they match no filter with room; None = not known."""
+        return self._waiting[line].passed
+
+    # Messages
+
+    def messages(self, line: Line, hopeless: Callable[[int, int], bool], since: int = 0) -> Iterator[Found]:
         """Yield the available messages of a line by place. The shard must not change meanwhile.
 
         Args:
             line: the line.
             hopeless: returns whether to skip a segment, given its index and its number of used slots.
+            since: the first place to look at.
         """
         waiting = self._waiting[line]
-        for index, places in groupby(self._first_places(line, waiting), key=_segment_of):
+        known = self._first_places(line, waiting)
+        for index, places in groupby(known[bisect_left(known, since) :] if since else known, key=_segment_of):
             segment = self._look(index)
             if segment is not None:
                 yield from _available(segment, [place - segment.base for place in places])
         for index in waiting.segments:
-            segment = self._look(index)
+            segment = self._look(index) if (index + 1) * SIZE > since else None
             if segment is not None and segment.available and not hopeless(index, segment.used):
-                yield from _available(segment, self._slots(line, segment).tolist())
+                slots = self._slots.find(segment, line).tolist()
+                yield from _available(segment, slots[bisect_left(slots, since - segment.base) :])
+
+    def first_place(self, line: Line) -> int | None:
+        """Return the place of the first available message of a line; None if there is none."""
+        places = self._first_places(line, self._waiting[line])
+        return places[0] if places else None
 
     def first_places(self, line: Line, most: int) -> list[int]:
         """Return the first places of a line, `most` if it has so many. Messages at some may have left."""
@@ -273,7 +391,7 @@ class WaitingGroups:
                 places = np.array(list(some), np.int64)
                 waiting.head += places[segment.state[places - segment.base] == AVAILABLE].tolist()
 
-    def _first_places(self, line: Line, waiting: _Waiting) -> list[int]:
+    def _first_places(self, line: Line, waiting: WaitingLine) -> list[int]:
         """Return the places that the line knows, beginning with the first available message."""
         while True:
             gone = 0
@@ -287,32 +405,12 @@ class WaitingGroups:
                 return waiting.head
             self._load_next(line, waiting)
 
-    def _load_next(self, line: Line, waiting: _Waiting) -> None:
+    def _load_next(self, line: Line, waiting: WaitingLine) -> None:
         """Add the places of the line in its next segment."""
         waiting.loaded_to = waiting.segments.pop(0)
         segment = self._look(waiting.loaded_to)
         if segment is not None:
-            waiting.head += (self._slots(line, segment) + segment.base).tolist()
-
-    def _slots(self, line: Line, segment: Segment) -> NDArray[np.int64]:
-        """Return the available slots of a line in a segment."""
-        band, group = line
-        if not self._ranked:
-            slots = self._by_group.find(segment, group)
-            if segment.available < segment.used:
-                slots = slots[segment.state[slots] == AVAILABLE]
-            return slots.astype(np.int64)
-        wanted = segment.state[: segment.used] == AVAILABLE
-        if segment.groups is not None:
-            wanted &= segment.groups[: segment.used] == group
-        elif group != OWN_GROUP:
-            return _NONE
-        if segment.ranks is not None and segment.flags is not None:
-            ranked = (segment.flags[: segment.used] & Flag.RANKED) != 0
-            wanted &= (segment.ranks[: segment.used] == np.uint64(-band - 1)) & ranked if band else ~ranked
-        elif band:
-            return _NONE
-        return np.flatnonzero(wanted)
+            waiting.head += (self._slots.find(segment, line) + segment.base).tolist()
 
 
 def _segment_of(place: int) -> int:
@@ -324,21 +422,3 @@ def _available(segment: Segment, slots: list[int]) -> Iterator[Found]:
     for slot in slots:
         if state[slot] == AVAILABLE:
             yield segment, slot
-
-
-def _add(segments: list[int], index: int) -> None:
-    """Add an index to ascending ones, unless it is there."""
-    at = bisect_left(segments, index)
-    if at == len(segments) or segments[at] != index:
-        segments.insert(at, index)
-
-
-def _merge(into: list[int], places: list[int]) -> None:
-    """Merge ascending places into an ascending list, without duplicates."""
-    if not into or into[-1] < places[0]:
-        into.extend(places)
-        return
-    for place in places:
-        at = bisect_left(into, place)
-        if at == len(into) or into[at] != place:
-            into.insert(at, place)

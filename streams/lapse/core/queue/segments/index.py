@@ -118,6 +118,11 @@ class Index:
         if self.lines is not None:
             self.lines.add_available(segment, slots_of(where))
 
+    def note_left(self, segment: Segment, where: Where) -> None:
+        """Note that messages are not available any more."""
+        if self.lines is not None:
+            self.lines.note_left(segment, where)
+
     def note_until(self, segment: Segment, until_ms: int) -> None:
         """Note the end of a lease or delay."""
         if until_ms < segment.min_until_ms:
