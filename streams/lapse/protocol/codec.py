@@ -41,6 +41,33 @@ def encode(name: str, record: dict[str, Any]) -> bytes:
     return out.getvalue()
 
 
+def encode_with_items(name: str, record: dict[str, Any], field: str, count: int, items: bytes) -> bytes:
+    """Encode a record with an array whose items are encoded already.
+
+    Args:
+        name: name of the schema.
+        record: the record; this array is empty in it.
+        field: name of the array's field, which is not the first one.
+        count: the number of its items, at least 1.
+        items: their bytes.
+    """
+    data, names = encode(name, record), [one["name"] for one in schema.parsed(name)["fields"]]
+    before = io.BytesIO()
+    fastavro.schemaless_writer(before, _beginning(name, names[names.index(field) - 1]), record)
+    at = HEADER_BYTES + before.tell()
+    return b"".join((data[:at], packed_long(count), items, data[at:]))
+
+
+def packed_long(value: int) -> bytes:
+    """Return the bytes of a number that is not negative, as Avro encodes an `int` or `long`."""
+    left, packed = value << 1, bytearray()
+    while left > 0x7F:
+        packed.append(left & 0x7F | 0x80)
+        left >>= 7
+    packed.append(left)
+    return bytes(packed)
+
+
 def decode(name: str, data: bytes) -> dict[str, Any]:
     """Decode an Avro single object that was written with the schema `<name>.avsc`.
 

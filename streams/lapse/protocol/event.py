@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from lapse.core.shard.event import EventKind as EventKind
 from lapse.protocol import codec
@@ -45,18 +45,38 @@ class Event:
     detail: str = ""
 
 
+class PackedRanges(NamedTuple):
+    """Ranges of messages in the encoding of an event: their number, and the bytes of all of them."""
+
+    total: int
+    data: bytes
+
+
+def packed_source(topic: str, partition: int) -> bytes:
+    """Return the bytes with which each range of a source begins. First and last offset follow as Avro `long`s."""
+    name = topic.encode()
+    return codec.packed_long(len(name)) + name + codec.packed_long(partition)
+
+
 _NAMES: Final = tuple(one.name for one in fields(Event))
 
 
-def encode(event: Event) -> bytes:
-    """Encode an event in Avro single-object encoding. A very long detail is cut."""
+def encode(event: Event, messages: PackedRanges | None = None) -> bytes:
+    """Encode an event in Avro single-object encoding. A very long detail is cut.
+
+    Args:
+        event: the event.
+        messages: its messages instead of `event.messages`.
+    """
     fields = {name: getattr(event, name) for name in _NAMES}
     # Without `asdict`, which would take most of the time for an event with a thousand ranges.
     fields["messages"] = [
         {"topic": one.topic, "partition": one.partition, "first": one.first, "last": one.last} for one in event.messages
     ]
     fields["detail"] = event.detail[:_MAX_DETAIL_CHARACTERS]
-    return codec.encode("event", fields)
+    if messages is None or not messages.total:
+        return codec.encode("event", fields)
+    return codec.encode_with_items("event", {**fields, "messages": []}, "messages", messages.total, messages.data)
 
 
 def decode(data: bytes) -> Event:

@@ -83,15 +83,18 @@ class Messages:
 
     def ranges(self) -> Iterator[tuple[int, int]]:
         """Yield first and last offset of each run of consecutive offsets."""
-        offsets = self.offsets
-        if len(offsets) < 2:
-            for offset in offsets.tolist():
+        if len(self.offsets) < 2:
+            for offset in self.offsets.tolist():
                 yield offset, offset
             return
+        firsts, lasts = self.range_columns()
+        yield from zip(firsts.tolist(), lasts.tolist(), strict=True)
+
+    def range_columns(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the first and last offsets of all runs of consecutive offsets."""
+        offsets = self.offsets
         breaks = np.flatnonzero(np.diff(offsets) != 1)
-        firsts = [int(offsets[0]), *offsets[breaks + 1].tolist()]
-        lasts = [*offsets[breaks].tolist(), int(offsets[-1])]
-        yield from zip(firsts, lasts, strict=True)
+        return np.concatenate((offsets[:1], offsets[breaks + 1])), np.concatenate((offsets[breaks], offsets[-1:]))
 
 
 def _column(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +17,7 @@ from lapse.protocol.bookmark import BookmarkRange
 from lapse.runtime.kafka.fetched_rows import FetchedRows
 from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.kafka.packed_record import NULL, VARINT, packed_header, packed_headers, packed_name
+from lapse.runtime.kafka.range_columns import RangeColumns, SourceRanges
 from lapse.runtime.letters.packed_letter import PackedLetters, with_records
 from lapse.runtime.letters.row_letters import RowLetters
 from lapse.runtime.queue.packed_delivery import packed_records
@@ -28,7 +29,13 @@ _TIMESTAMP: Final = packed_name(header.TIMESTAMP_MS)
 _EXPIRES_AT: Final = packed_name(EXPIRES_AT_MS)
 
 
-def _ranges(some: Iterable[Messages]) -> tuple[BookmarkRange, ...]:
+_MANY: Final = 64
+"""From this number of messages on, the ranges of an event are packed in columns. For fewer that costs more."""
+
+
+def _ranges(some: Sequence[Messages]) -> tuple[BookmarkRange, ...] | RangeColumns:
+    if sum(map(len, some)) >= _MANY:
+        return RangeColumns([SourceRanges(one.topic, one.partition, *one.range_columns()) for one in some])
     return tuple(
         BookmarkRange(messages.topic, messages.partition, first, last)
         for messages in some

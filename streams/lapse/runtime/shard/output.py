@@ -17,6 +17,7 @@ from lapse.protocol.command import Encoding
 from lapse.protocol.dead_letter import Death
 from lapse.protocol.event import Event
 from lapse.runtime.kafka.output import Output, Packed
+from lapse.runtime.kafka.range_columns import RangeColumns
 from lapse.runtime.letters.packed_letter import Dead, PackedLetters
 from lapse.runtime.shard.command_authorizer import parted
 
@@ -90,7 +91,7 @@ class ShardOutput:
         self,
         kind: EventKind,
         at_ms: int,
-        messages: Sequence[BookmarkRange],
+        messages: Sequence[BookmarkRange] | RangeColumns,
         reasons: Sequence[Reason] = (),
         subscription: str = "",
         detail: str = "",
@@ -111,23 +112,24 @@ class ShardOutput:
         """
         if kind is EventKind.DEAD_LETTERED and not self._letters:
             kind = EventKind.EXPIRED
-        written = [
-            Event(
+        outputs: list[Output] = []
+        for part in _parts(messages):
+            event = Event(
                 entity=self._entity,
                 event=kind.value,
                 at_ms=at_ms,
                 partition=self._partition,
                 epoch=self._epoch,
-                messages=part,
+                messages=part if isinstance(part, tuple) else (),
                 reasons=tuple(reason.value for reason in reasons),
                 subscription=subscription,
                 dead_letter_topic=self._letters if kind is EventKind.DEAD_LETTERED else "",
                 detail=detail,
                 **facts,
             )
-            for part in _parts(messages)
-        ]
-        return [Output(self._events, self._partition, event.key, events.encode(event), []) for event in written]
+            value = events.encode(event, None if isinstance(part, tuple) else part.pack())
+            outputs.append(Output(self._events, self._partition, event.key, value, []))
+        return outputs
 
     def _letters_of(
         self, source: tuple[str, int], reasons: tuple[Reason, ...], at_ms: int, detail: str, dead: Iterable[Dead]
@@ -159,7 +161,10 @@ class ShardOutput:
         return Packed(self._letters, source[1] % self._letter_partitions, letters)
 
 
-def _parts(messages: Sequence[BookmarkRange]) -> Iterator[tuple[BookmarkRange, ...]]:
+def _parts(
+    messages: Sequence[BookmarkRange] | RangeColumns,
+) -> Iterator[tuple[BookmarkRange, ...] | RangeColumns]:
     """Split ranges into parts that fit into one event. Without ranges, return one empty part."""
     for first in range(0, max(1, len(messages)), _RANGES_PER_EVENT):
-        yield tuple(messages[first : first + _RANGES_PER_EVENT])
+        part = messages[first : first + _RANGES_PER_EVENT]
+        yield part if isinstance(part, RangeColumns) else tuple(part)
