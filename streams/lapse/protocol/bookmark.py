@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Final, NamedTuple, TypeAlias
 
 from lapse.core.generation import (
@@ -174,6 +175,8 @@ def parse_fields(texts: Sequence[str]) -> list[RangeFields]:
     Raises:
         ValueError: a text has another form; see `BookmarkRange.parse`.
     """
+    if len(texts) >= _MANY and (alike := _parse_alike(texts)) is not None:
+        return alike
     lines = "\n".join(texts)
     found = _LINES.findall(lines)
     if len(found) == len(texts) == lines.count("\n") + 1:
@@ -193,6 +196,44 @@ def parse_fields(texts: Sequence[str]) -> list[RangeFields]:
             return fields
     ranges = [BookmarkRange.parse(text) for text in texts]
     return [(one.topic, one.partition, one.first, one.last, one.delivery_count, one.epoch) for one in ranges]
+
+
+_MANY: Final = 16
+"""From this number of texts on, it pays to look whether they differ in their offsets only."""
+
+
+def _parse_alike(texts: Sequence[str]) -> list[RangeFields] | None:
+    """Parse ranges that differ in their offsets only, as those of most commands do; None for others."""
+    found = _RANGE.match(texts[0])
+    if found is None or found["generation"] is not None:
+        return None
+    head, count, epoch = texts[0][: found.start("first")], found["count"], found["epoch"]
+    tail = texts[0][found.end("last") if found["last"] else found.end("first") :]
+    lines = "\n".join(texts)
+    places = lines[len(head) : len(lines) - len(tail)].split(f"{tail}\n{head}")
+    if len(places) != len(texts) or not lines.endswith(tail):
+        return None
+    digits = "".join(places)
+    if "-" not in digits:
+        firsts = lasts = places
+    else:
+        firsts = [place.partition("-")[0] for place in places]
+        lasts = [place.rpartition("-")[2] for place in places]
+        digits = digits.replace("-", "", sum(map(str.__ne__, firsts, places)))
+    if not (digits.isascii() and digits.isdigit() and all(firsts) and all(lasts)):
+        return None
+    begins, ends = list(map(int, firsts)), list(map(int, lasts))
+    if max(map(len, firsts)) > _MOST_DIGITS or max(map(len, lasts)) > _MOST_DIGITS or max(ends) >= FIRST_REWOUND:
+        return None
+    if lasts is not firsts and any(map(int.__lt__, ends, begins)):
+        return None
+    alike = found["topic"], int(found["partition"]), int(count) if count else None, int(epoch) if epoch else None
+    topics, partitions, counts, epochs = map(repeat, alike)
+    fields = zip(topics, partitions, begins, ends, counts, epochs, strict=False)
+    return list(fields)
+
+
+_MOST_DIGITS: Final = 19
 
 
 def runs(offsets: list[int]) -> Iterator[tuple[int, int]]:

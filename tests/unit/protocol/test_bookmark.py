@@ -4,7 +4,7 @@ import re
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lapse.core.generation import FIRST_REWOUND, MOST_GENERATIONS, position_of
@@ -107,3 +107,35 @@ def test_a_header_that_states_no_bookmark_states_none():
     assert Bookmark.parse_stated(b"orders:0:17") == Bookmark("orders", 0, 17)
     for value in (None, b"", b"\xff", b"orders", b"orders:0:1-2", b"orders:0:" + b"9" * 5_000):
         assert Bookmark.parse_stated(value) is None
+
+
+@pytest.mark.feature("Q8", "X7")
+@settings(deadline=None, max_examples=150)
+@given(
+    st.sampled_from(["t:0", "orders.x:17"]),
+    st.sampled_from(["", "#1", "#2@5", "~1#1", "#"]),
+    st.lists(
+        st.sampled_from(
+            ["5", "005", "7-9", "9-7", "7-7", "-5", "5-", "1_0", "+5", " 5", "5-6-7", "", "x", "5#1", "²", "1" * 19]
+        )
+        | st.integers(0, 2**64).map(str)
+        | st.integers(0, 200).map(str)
+        | st.tuples(st.integers(0, 99), st.integers(0, 99)).map(lambda ends: f"{ends[0]}-{ends[0] + ends[1]}"),
+        min_size=1,
+        max_size=3,
+    ),
+    st.sampled_from(["", "u:0:1", "t:1:1#1", "t:0:1#2"]),
+)
+def test_many_ranges_that_differ_in_offsets_only_are_read_like_each(
+    source: str, tail: str, places: list[str], other: str
+) -> None:
+    texts = [f"{source}:{number}{tail}" for number in range(16)]
+    texts += [f"{source}:{place}{tail}" for place in places] + ([other] if other else [])
+    try:
+        each = [BookmarkRange.parse(text) for text in texts]
+    except ValueError as error:
+        with pytest.raises(ValueError, match=re.escape(str(error))):
+            parse_fields(texts)
+        return
+    expected = [(one.topic, one.partition, one.first, one.last, one.delivery_count, one.epoch) for one in each]
+    assert parse_fields(texts) == expected

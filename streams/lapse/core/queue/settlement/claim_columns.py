@@ -30,15 +30,16 @@ class ClaimColumns:
         topics, partitions, firsts, lasts, tokens, epochs, _ = zip(*claims, strict=True)
         self.firsts: NDArray[np.int64] = np.array(firsts, np.int64)
         self.lasts: NDArray[np.int64] = np.array(lasts, np.int64)
-        self.tokens: NDArray[np.int64] = np.array(
-            [NO_TOKEN if token is None else min(token, _MOST_TOKEN) for token in tokens], np.int64
-        )
+        if tokens.count(tokens[0]) == len(tokens):
+            self.tokens: NDArray[np.int64] = np.full(len(claims), _number(tokens[0]), np.int64)
+        else:
+            self.tokens = np.array(list(map(_number, tokens)), np.int64)
         apart = (self.firsts[1:] <= self.lasts[:-1]) | (self.lasts[1:] < self.firsts[1:])
         great = self.tokens >= _MOST_TOKEN
         if great.any():
             apart |= great[1:] | great[:-1]
-        sources = list(zip(topics, partitions, epochs, strict=True))
-        if len(set(sources)) > 1:
+        if any(column.count(column[0]) < len(column) for column in (topics, partitions, epochs)):
+            sources = zip(topics, partitions, epochs, strict=True)
             apart |= np.array([one != other for one, other in pairwise(sources)], bool)
         self._edges = [*(np.flatnonzero(apart) + 1).tolist(), len(claims)]
         """The indexes of claims that are not on later messages of the source and epoch of the claim before."""
@@ -57,3 +58,8 @@ class ClaimColumns:
         """Return the index behind those of them that are on messages before an offset, at least `at` + 1."""
         stop = self.end_of_ascending(at)
         return max(at + int(np.searchsorted(self.lasts[at:stop], behind)), at + 1)
+
+
+def _number(token: int | None) -> int:
+    """Return a token as a number."""
+    return NO_TOKEN if token is None else min(token, _MOST_TOKEN)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from lapse.core.error_code import ErrorCode
 from lapse.core.queue.segments.segment import SIZE
-from lapse.core.queue.settlement.settlement import Claim, Outcome
+from lapse.core.queue.settlement.settlement import Claim, Outcome, claims_of
 from lapse.core.queue.state import QueueState
 from lapse.core.shard.refused import CommandRefused
 from lapse.protocol.bookmark import parse_fields
@@ -24,6 +25,8 @@ WORK_AT_ONCE: Final = 1_000
 
 SEGMENT_WORK: Final = 20
 """The cost of starting with another segment, in bookmarks."""
+
+_FIRST, _LAST = itemgetter(2), itemgetter(3)
 
 MOST_REPEATED: Final = 1_000_000
 """A command may name at most twice as many messages as the shard may hold, plus this number (X7)."""
@@ -87,12 +90,16 @@ class NamedSettlement:
     def _read(self, most: int) -> None:
         command, begin = self._command, len(self._named)
         try:
-            claims = [Claim(*fields) for fields in parse_fields(command.bookmarks[begin : begin + most])]
+            claims = claims_of(parse_fields(command.bookmarks[begin : begin + most]))
         except ValueError as error:
             self._fault = CommandRefused(f"{command.command}: {error}")
             return
         self._named += claims
-        self._looks += sum(min(claim.last - claim.first + 1, self._there) for claim in claims)
+        spans = sum(map(_LAST, claims)) - sum(map(_FIRST, claims))
+        if spans >= self._there:
+            self._looks += sum(min(claim.last - claim.first + 1, self._there) for claim in claims)
+        else:
+            self._looks += spans + len(claims)
         if len(self._named) > 1 and self._looks > 2 * self._there + MOST_REPEATED:
             self._fault = CommandRefused(
                 f"{command.command}: the {len(command.bookmarks)} bookmarks name {self._looks} messages or more, of "
@@ -175,10 +182,13 @@ def _work_of(claims: Sequence[Claim], segments: int) -> tuple[NDArray[np.int64],
 
 def _places(claims: Sequence[Claim | Outcome]) -> tuple[NDArray[np.intp], NDArray[np.int64], NDArray[np.int64]]:
     """Return columns of source, first and last offset. Sources are numbered by topic and partition."""
-    topics, partitions, firsts, lasts = ([claim[field] for claim in claims] for field in range(4))
-    names = list(zip(topics, partitions, strict=True))
-    sources = {name: number for number, name in enumerate(sorted(set(names)))}
-    numbers = np.zeros(len(claims), np.intp) if len(sources) == 1 else np.array([sources[name] for name in names])
+    topics, partitions, firsts, lasts = (list(map(itemgetter(field), claims)) for field in range(4))
+    if topics.count(topics[0]) == len(topics) and partitions.count(partitions[0]) == len(partitions):
+        numbers = np.zeros(len(claims), np.intp)
+    else:
+        names = list(zip(topics, partitions, strict=True))
+        sources = {name: number for number, name in enumerate(sorted(set(names)))}
+        numbers = np.array([sources[name] for name in names])
     return numbers, np.array(firsts, np.int64), np.array(lasts, np.int64)
 
 

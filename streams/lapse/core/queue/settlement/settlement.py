@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from itertools import pairwise
+from functools import partial
+from itertools import pairwise, repeat
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -14,6 +16,7 @@ from lapse.core.queue.life.message_state import FILLS, State, by_state
 from lapse.core.queue.life.table import Trigger, route
 from lapse.core.queue.segments.segment import Segment, Where
 from lapse.core.queue.settings import Leasing
+from lapse.protocol.bookmark import RangeFields
 
 
 class SettleAction(StrEnum):
@@ -119,7 +122,7 @@ _CODE: Final = {result: code for code, result in enumerate(RESULTS)}
 SETTLED: Final = _CODE[Result.SETTLED]
 _NOT_HOLDER: Final = _CODE[Result.NOT_HOLDER]
 NOT_LEASED: Final = _CODE[Result.NOT_LEASED]
-_STALE: Final = _CODE[Result.STALE]
+STALE: Final = _CODE[Result.STALE]
 UNKNOWN: Final = _CODE[Result.UNKNOWN]
 _TIME_LIMIT: Final = _CODE[Result.TIME_LIMIT]
 _EXPIRES: Final = route(Trigger.DEADLINE).takes
@@ -204,7 +207,7 @@ def judge(
             stale &= token != NO_TOKEN
         if stale.any():
             stale &= settled & (state != State.SENT)
-            codes[stale] = _STALE
+            codes[stale] = STALE
             settled &= ~stale
     codes[settled] = SETTLED
     codes[late_mask(by_state(_EXPIRES, state), segment, where, now_ms)] = _TIME_LIMIT
@@ -231,7 +234,7 @@ def _judge_one(
         deliveries = int(segment.deliveries[slot])
         acknowledged = action is SettleAction.ACKNOWLEDGE and not strict
         if deliveries < token if acknowledged else deliveries != token:
-            return _STALE
+            return STALE
     return SETTLED
 
 
@@ -266,6 +269,17 @@ def late_mask(some: NDArray[np.bool_], segment: Segment, where: Where, now_ms: i
     return late
 
 
+_FIRST, _LAST = itemgetter(2), itemgetter(3)
+_OUTCOME: Final[Callable[[tuple[str, int, int, int, Result]], Outcome]] = partial(tuple.__new__, Outcome)
+_CLAIM: Final[Callable[[Sequence[object]], Claim]] = partial(tuple.__new__, Claim)
+"""These make objects of all fields. The classes themselves take twice as long."""
+
+
+def claims_of(fields: Iterable[RangeFields]) -> list[Claim]:
+    """Return claims on ranges of messages."""
+    return [_CLAIM((*one, False)) for one in fields]
+
+
 def outcomes_of(
     claims: Sequence[Claim], firsts: NDArray[np.int64], counts: NDArray[np.int64], codes: NDArray[np.uint8]
 ) -> list[Outcome]:
@@ -279,8 +293,10 @@ def outcomes_of(
     """
     topic, partition = claims[0][:2]
     if bool((codes == codes[0]).all()):
-        result = RESULTS[codes[0]]
-        return [Outcome(topic, partition, claim[2], claim[3], result) for claim in claims]
+        fields = zip(
+            repeat(topic), repeat(partition), map(_FIRST, claims), map(_LAST, claims), repeat(RESULTS[codes[0]])
+        )
+        return list(map(_OUTCOME, fields))
     begins = np.cumsum(counts) - counts
     edges = np.unique(np.concatenate((begins, np.flatnonzero(np.diff(codes)) + 1)))
     of = np.searchsorted(begins, edges, "right") - 1

@@ -259,7 +259,7 @@ class Settling:
         Consecutive claims on ascending messages of one run are settled together, because none depends on the result of
         another, and one call for all is faster.
         """
-        waiting, at, looked = list(claims), 0, 0
+        waiting, at, looked, is_stale = list(claims), 0, 0, False
         columns = ClaimColumns(waiting) if len(waiting) > 1 else None
         while at < len(waiting):
             claim, stop = waiting[at], at + 1
@@ -268,11 +268,12 @@ class Settling:
                 if standing is not None:
                     stop = columns.end_of_run(at, standing.offset + standing.count)
                     if stop > at + 1:
-                        self._settle_together(asked, waiting[at:stop], columns, at, standing)
+                        is_stale = self._settle_together(asked, waiting[at:stop], columns, at, standing)
+                        looked = len(asked.outcomes)
             if stop == at + 1:
                 yield claim
             at = stop
-            if any(one.result is Result.STALE for one in asked.outcomes[looked:]):
+            if is_stale or any(one.result is Result.STALE for one in asked.outcomes[looked:]):
                 yield from settlement.without_repeats(waiting[at:], asked.outcomes)
                 return
             looked = len(asked.outcomes)
@@ -286,8 +287,12 @@ class Settling:
 
     def _settle_together(
         self, asked: Settlement, claims: Sequence[Claim], columns: ClaimColumns, at: int, standing: PlacedRun
-    ) -> None:
-        """Settle several claims on messages of one run; the first is the one at index `at` of the columns."""
+    ) -> bool:
+        """Settle several claims on messages of one run; the first is the one at index `at` of the columns.
+
+        Returns:
+            Whether the token of one is stale.
+        """
         segment = self._state.segments[standing.place // SIZE]
         shift = standing.place - segment.base - standing.offset
         firsts, lasts, tokens = (one[at : at + len(claims)] for one in (columns.firsts, columns.lasts, columns.tokens))
@@ -301,6 +306,7 @@ class Settling:
         asked.outcomes.extend(settlement.outcomes_of(claims, firsts, counts, codes))
         self._carry_out(asked, segment, slots_of(where)[codes == settlement.SETTLED])
         self._state.segments.make_room()
+        return bool((codes == settlement.STALE).any())
 
     # Messages without a place
 
