@@ -6,7 +6,6 @@ from bisect import bisect_left
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lapse.core.queue.arrival.trait import OWN_GROUP
 from lapse.core.queue.segments.segment import Segment
@@ -21,10 +20,10 @@ class SlotsByGroup:
     def __init__(self) -> None:
         self._kept: dict[int, _Sorted] = {}
 
-    def find(self, segment: Segment, group: int) -> NDArray[np.int16]:
+    def find(self, segment: Segment, group: int) -> list[int]:
         """Return the slots of a segment that were given to a group's messages, ascending, whatever became of these."""
         if segment.groups is None:
-            return np.arange(segment.used if group == OWN_GROUP else 0, dtype=np.int16)
+            return list(range(segment.used if group == OWN_GROUP else 0))
         known = self._kept.get(segment.index)
         if known is None or known.used != segment.used:
             self._kept.pop(segment.index, None)
@@ -47,9 +46,9 @@ class _Sorted:
         column = column[order]
         self._edges = [0, *(np.flatnonzero(np.diff(column)) + 1).tolist(), len(column)]
         self._groups = column[self._edges[:-1]].tolist()
-        self._slots = order.astype(np.int16)
+        self._slots: list[int] = order.tolist()
 
-    def find(self, group: int) -> NDArray[np.int16]:
+    def find(self, group: int) -> list[int]:
         at = bisect_left(self._groups, group)
         if at == len(self._groups) or self._groups[at] != group:
             return self._slots[:0]

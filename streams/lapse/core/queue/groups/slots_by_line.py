@@ -13,6 +13,9 @@ from lapse.core.queue.groups.resting_lines import Line
 from lapse.core.queue.groups.slots_by_group import SlotsByGroup
 from lapse.core.queue.segments.segment import AVAILABLE, Segment
 
+_FEW_OF: Final = 4
+"""If fewer than one in this number of messages is available, the others are left out at once."""
+
 _NONE: Final = np.zeros(0, np.int64)
 
 
@@ -50,14 +53,18 @@ class SlotsByLine:
         groups = column[edges[:-1]].tolist()
         return {(0, group): ordered[first:stop] for group, (first, stop) in zip(groups, pairwise(edges), strict=True)}
 
-    def find(self, segment: Segment, line: Line) -> NDArray[np.int64]:
-        """Return the available slots of a line in a segment, ascending."""
-        band, group = line
+    def find(self, segment: Segment, line: Line) -> list[int]:
+        """Return the places of a line in a segment, ascending. Messages at some may have left."""
         if not self._ranked:
-            slots = self._by_group.find(segment, group)
-            if segment.available < segment.used:
-                slots = slots[segment.state[slots] == AVAILABLE]
-            return slots.astype(np.int64)
+            slots = self._by_group.find(segment, line[1])
+            if segment.available * _FEW_OF < segment.used:
+                slots = [slot for slot in slots if segment.state[slot] == AVAILABLE]
+            base = segment.base
+            return [base + slot for slot in slots]
+        return list(map(int, self._find_ranked(segment, line) + segment.base))
+
+    def _find_ranked(self, segment: Segment, line: Line) -> NDArray[np.int64]:
+        band, group = line
         wanted = segment.state[: segment.used] == AVAILABLE
         if segment.groups is not None:
             wanted &= segment.groups[: segment.used] == group

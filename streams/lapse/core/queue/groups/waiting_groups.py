@@ -366,8 +366,8 @@ class WaitingGroups:
         for index in waiting.segments:
             segment = self._look(index) if (index + 1) * SIZE > since else None
             if segment is not None and segment.available and not hopeless(index, segment.used):
-                slots = self._slots.find(segment, line).tolist()
-                yield from _available(segment, slots[bisect_left(slots, since - segment.base) :])
+                of_line = self._slots.find(segment, line)
+                yield from _available(segment, [place - segment.base for place in of_line if place >= since])
 
     def first_place(self, line: Line) -> int | None:
         """Return the place of the first available message of a line; None if there is none."""
@@ -410,7 +410,7 @@ class WaitingGroups:
         waiting.loaded_to = waiting.segments.pop(0)
         segment = self._look(waiting.loaded_to)
         if segment is not None:
-            waiting.head += (self._slots.find(segment, line) + segment.base).tolist()
+            waiting.head += self._slots.find(segment, line)
 
 
 def _segment_of(place: int) -> int:
