@@ -205,7 +205,8 @@ async def _act(call: Call) -> Response:
         elif action == "expire":
             (result,) = await queue.expire([given["bookmark"]])
             facts["result"] = result.result
-            done = f"{given['bookmark']}: {result.result.replace('_', ' ')}."
+            gone = result.result in ("settled", "time_limit")
+            done = f"{given['bookmark']} is expired." if gone else f"Nothing was done: {result.result}."
         elif action == "pause":
             await queue.pause()
             done = "Deliveries are stopped."

@@ -152,7 +152,7 @@ def test_a_message_is_found_and_its_life_is_told(gateway: Door, view: "playwrigh
     view.get_by_role("button", name="Expire it now").click()
     playwright.expect(view.get_by_role("dialog").locator("#preview")).to_contain_text("1 message")
     view.get_by_role("button", name="Expire", exact=True).click()
-    notice(view, "settled")
+    notice(view, f"{bookmark} is expired")
     (record,) = audited(gateway, name)
     assert (record["did"], record["bookmark"], record["result"]) == ("expire", bookmark, "settled")
     view.reload()
@@ -358,7 +358,7 @@ def test_a_queue_is_paused_and_resumed_by_the_keyboard_alone(gateway: Door, view
     view.evaluate("htmx.config.defaultSettleDelay = 500")
     for action, needless, says, done, received in (
         ("Pause", "Resume", "Stop all deliveries", "Deliveries are stopped", 0),
-        ("Resume", "Pause", "Deliver again", "Deliveries go on", 1),
+        ("Resume", "Pause", "Messages are delivered again", "Deliveries go on", 1),
     ):
         playwright.expect(view.get_by_role("button", name=f"{needless}…")).to_have_count(0)
         view.get_by_role("button", name=f"{action}…").focus()
