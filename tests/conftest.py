@@ -209,20 +209,26 @@ def topic_prefix() -> str:
 
 
 @pytest.fixture
-def create_topic(kafka: str) -> Callable[..., str]:
-    """Creates a topic on the shared broker and returns its name: `create_topic("orders-1", partitions=4)`."""
+def create_topic(kafka: str) -> Iterator[Callable[..., str]]:
+    """Creates a topic on the shared broker and returns its name: `create_topic("orders-1", partitions=4)`.
+
+    The topic is deleted some time after the test.
+    """
     from confluent_kafka.admin import AdminClient
     from confluent_kafka.cimpl import NewTopic
 
-    from support.kafka import created_topic
+    from support.kafka import created_topic, left_topics
 
-    admin = AdminClient({"bootstrap.servers": kafka})
+    left_topics.delete(kafka)
+    admin, made = AdminClient({"bootstrap.servers": kafka}), list[str]()
 
     def create(name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
+        made.append(name)
         created_topic.create(admin, NewTopic(name, partitions, 1, config=dict(config or {})))
         return name
 
-    return create
+    yield create
+    left_topics.leave(kafka, made)
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from lapse.embedded import BrokerFailed, EmbeddedKafka, class_archive
 from lapse.embedded import kafka as embedded_kafka
+from support.kafka import created_topic, left_topics
 from support.kafka.log import until
 
 
@@ -74,6 +75,23 @@ def test_topics_are_not_made_by_accident(kafka: str, topic_prefix: str) -> None:
     consumer.list_topics(f"{topic_prefix}typo", timeout=10)
     consumer.close()
     assert f"{topic_prefix}typo" not in AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=10).topics
+
+
+def test_what_ended_tests_have_left_is_deleted_and_nothing_else(kafka: str, unique: Callable[[str], str]) -> None:
+    named, kept, token = unique("named"), unique("named-too"), unique("token")
+    admin = AdminClient({"bootstrap.servers": kafka})
+    created_topic.create(admin, *(NewTopic(name, 1, 1) for name in (named, kept, f"lapse.{token}.events")))
+    left_topics.leave(kafka, [named, unique("deleted already")], token)
+    left_topics.leave("127.0.0.1:1", [kept])
+    left_topics.delete(kafka)
+    left_topics.delete(kafka)
+
+    def left() -> set[str]:
+        there = AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=10).topics
+        return {name for name in there if name in (named, kept) or token in name}
+
+    until(lambda: left() == {kept}, "those of ended tests are gone")
+    left_topics.leave(kafka, [kept])
 
 
 def test_a_crash_keeps_address_and_data(running: EmbeddedKafka) -> None:

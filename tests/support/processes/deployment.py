@@ -22,6 +22,7 @@ from lapse.protocol.event import Event
 from lapse_client.kafka.connection import Connection
 from lapse_client.queue.queue import Queue
 from lapse_client.subscriber.subscriber import QueueSubscriber
+from support.kafka import left_topics
 from support.kafka.created_topic import create
 from support.kafka.log import Headers, Tail, Written, until, write
 from support.processes import fork_server
@@ -344,12 +345,14 @@ def deploy(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dep
     made: list[Deployment] = []
 
     def make(queues: Mapping[str, Settings], servers: str = kafka, **lapse: Any) -> Deployment:
+        left_topics.delete(kafka)
         made.append(Deployment(servers, tmp_path_factory.mktemp("lapse"), queues, **lapse))
         return made[-1]
 
     yield make
     for one in made:
         one.close()
+        left_topics.leave(one.servers, token=one.token)
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from support.kafka import left_topics
 from support.processes.deployment import LIVE, Deployment
 
 _MADE = pytest.StashKey[list[Deployment]]()
@@ -34,9 +35,13 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
-    """Close the deployments of the test: idle workers would slow down all other tests until their file's end."""
+    """Close the deployments of the test: idle workers would slow down all other tests until their file's end.
+
+    Their topics are deleted before another deployment begins.
+    """
     try:
         return (yield)
     finally:
         for deployment in item.stash.get(_MADE, []):
             deployment.close()
+            left_topics.leave(deployment.servers, token=deployment.token)
