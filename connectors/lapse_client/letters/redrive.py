@@ -285,15 +285,21 @@ def send(
         done += sender.send(pending)
         sender.queues.settle([*earlier, *(copy for copy in copies if copy in redriven)])
     except KafkaException as error:
-        if error.args[0].code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
-            raise LapseError("another `lapse dlq redrive` has begun and goes on; this one ends") from error
-        if error.args[0].code() in LACKS_RIGHT:
-            raise _lacking_right(error.args[0].str().rstrip(".")) from error
-        raise ConnectionFailed(connection.bootstrap_servers, error) from error
+        raise _failure(error, connection) from error
     if sender.untaken:
         line, why = sender.untaken[0]
         raise PublishFailed(line.topic, line.letter.key, why, len(sender.untaken))
     return done
+
+
+def _failure(error: KafkaException, connection: Connection) -> LapseError:
+    """Return the error of a redrive that Kafka has ended: overtaken, without a right, or without a broker."""
+    code = error.args[0].code()
+    if code in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
+        return LapseError("another `lapse dlq redrive` has begun and goes on; this one ends")
+    if code in LACKS_RIGHT:
+        return _lacking_right(error.args[0].str().rstrip("."))
+    return ConnectionFailed(connection.bootstrap_servers, error)
 
 
 def _lacking_right(why: str) -> LapseError:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
@@ -27,6 +27,7 @@ from lapse.cli.config_option import CONFIG
 if TYPE_CHECKING:
     from lapse.config import Config
     from lapse.config.decided_entities import DecidedEntities
+    from lapse.runtime.application import LapseApp
     from lapse.runtime.endpoint import Endpoint
     from lapse.runtime.topics.definitions import DefinitionsTopic
     from lapse.runtime.topics.definitions_reader import Contents
@@ -274,23 +275,22 @@ def serve(
     except (ConfigError, TopologyError) as error:
         raise click.ClickException(str(error)) from error
     app.metrics.endpoint = endpoint
+    _run_until_stopped(app, log_level, worker_log.settings(log_level, log_format), config.lapse.data_dir)
+
+
+def _run_until_stopped(app: LapseApp, log_level: str, logging_config: dict[str, Any], data_dir: str) -> NoReturn:
+    """Run an application of Faust in this process, which ends with it."""
     import uvloop
     from faust import Worker
 
     uvloop.install()
-    os.environ.setdefault("F_DATADIR", config.lapse.data_dir)
+    os.environ.setdefault("F_DATADIR", data_dir)
     logging.getLogger("lapse").setLevel(log_level.upper())
     gc.freeze()  # collecting the 2,000 garbage objects of imports takes longer than a fetch
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
     gc.enable()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    running = Worker(
-        app,
-        loglevel=log_level,
-        logging_config=worker_log.settings(log_level, log_format),
-        quiet=True,
-        redirect_stdouts=False,
-    )
+    running = Worker(app, loglevel=log_level, logging_config=logging_config, quiet=True, redirect_stdouts=False)
     code = 0
     try:
         running.execute_from_commandline()
