@@ -136,7 +136,7 @@ class RunningRewind:
         there = await self._payloads.ends(numbers)
         found = await begin_offsets(name, self._point, [*there], log)
         begins = await log.begins(there)
-        firsts = {numbers[tp]: max(begins[tp], found.get(tp, 0), sources[numbers[tp]].first_offset) for tp in there}
+        firsts = {numbers[tp]: max(begins[tp], found.get(tp, 0), sources[numbers[tp]].begun_offset) for tp in there}
         ends = await self._horizon.ends(self._request.at_ms)
         return self._shard.rewinding.begin(self._request._replace(firsts=firsts, ends=ends), step)
 

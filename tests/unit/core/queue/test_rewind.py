@@ -13,6 +13,8 @@ from lapse.core.generation import position_of
 from lapse.core.letter import FORWARDER
 from lapse.core.lifetime import NEVER, Expiration
 from lapse.core.queue.arrival.offset_ranges import OffsetRanges
+from lapse.core.queue.arrival.source import Source
+from lapse.core.queue.arrival.sources import Sources
 from lapse.core.queue.journal.queue_journal import QueueJournal
 from lapse.core.queue.journal.restored import restore
 from lapse.core.queue.rewind import packed_ranges
@@ -316,3 +318,23 @@ def test_many_ranges_are_packed_without_loss(offsets: set[int], stretch: int) ->
         value = json.loads(json.dumps(packed_ranges.pack(ranges)))
         assert isinstance(value, dict) is (len(ranges) > 3)
         assert list(packed_ranges.unpack(value)) == list(ranges)
+
+
+@pytest.mark.feature("C62", "C81", "C42")
+def test_each_shard_brings_back_what_it_has_read_of_a_partition_itself() -> None:
+    sources = Sources()
+    for topic, partition, next_offset, is_read in (
+        ("orders", 0, 9, True),
+        ("orders", 2, 5, False),  # a newer shard reads it now
+        ("orders", 4, 0, False),
+        ("taken away", 0, 7, False),
+    ):
+        source = Source(topic, partition, next_offset)
+        source.is_read = is_read
+        sources.add(source)
+    assert [(one.topic, one.partition) for one in sources.rewindable()] == [("orders", 0), ("orders", 2)]
+    newer = Source("orders", 2, 8)
+    newer.first_offset = 5
+    assert newer.begun_offset == 5
+    newer.since_epoch = 3
+    assert newer.begun_offset == 0, "another topic of that name, of which no older shard has read anything"

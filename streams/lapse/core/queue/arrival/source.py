@@ -72,6 +72,11 @@ class Source:
         self._rewound: list[PlacedRun] = []
 
     @property
+    def begun_offset(self) -> int:
+        """The first offset that this shard may bring back. Of a topic that was created again, all are (C42, C62)."""
+        return 0 if self.since_epoch else self.first_offset
+
+    @property
     def may_hold_messages(self) -> bool:
         """Whether the shard may still hold messages of this source."""
         return bool(self._standings or self._rewound)
