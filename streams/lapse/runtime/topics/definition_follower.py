@@ -156,13 +156,16 @@ class DefinitionFollower:
                 made.update(dict.fromkeys(topic for topic in own.made if topic != stays))
         if not made:
             return []
-        try:
-            config = with_only_defined(self._config, others.values(), self._beside)
-        except ValueError as error:
-            logger.warning("%s: underlying topics stay: %s", ", ".join(entities), error)
-            return []
-        written = {one.dead_letter_topic(name) for name, one in (*config.queue.items(), *config.sow.items())}
-        return [topic for topic in made if topic not in written and not config.readers(topic)]
+        config = with_only_defined(self._config, others.values(), self._beside)
+        written: set[str | None] = {config.forward_topic(name) for name in config.queue}
+        written.update(one.dead_letter_topic(name) for name, one in (*config.queue.items(), *config.sow.items()))
+        served = {*config.queue, *config.sow, *entities}
+        strange = [value for name, value in self._found.items() if name not in served]
+        return [
+            topic
+            for topic in made
+            if topic not in written and not config.readers(topic) and not any(_may_use(one, topic) for one in strange)
+        ]
 
     async def unfinished(self, there: AbstractSet[str]) -> list[str]:
         """Return deleted temporary entities that are still defined, because the worker that ended them was killed.
@@ -365,6 +368,11 @@ class DefinitionFollower:
                 return True
             await asyncio.sleep(_AGAIN_S)  # a rebalance is under way
         return False
+
+
+def _may_use(value: bytes, topic: str) -> bool:
+    """Return whether a definition that cannot be used here may be of an entity that uses a topic."""
+    return topic.encode() in value or b'"topic_pattern"' in value
 
 
 def _ignore(entity: str) -> None:

@@ -189,6 +189,12 @@ def test_what_a_temporary_queue_takes_along_nobody_else_reads() -> None:
     assert follower.topics_deleted_along(["reply"]) == ["lapse.events.reply", "own"], (
         "another queue writes its letters there"
     )
+    follower._found["reply"] = replace(reply, made=("own", "read")).encode()
+    follower._found["other"] = Definition("other", "queue", 1, "bob", {"forward_to": "own"}).encode()
+    assert follower.topics_deleted_along(["reply"]) == ["read"], "another queue forwards to it"
+    strange = {"topics": ["own"], "on_expire": "nowhere_to_be_found:rule"}
+    follower._found["other"] = Definition("other", "queue", 1, "bob", strange).encode()
+    assert follower.topics_deleted_along(["reply"]) == ["read"], "it is served by another worker, which has the rule"
     lasting = replace(reply, settings={"topics": ["own", "read"]})
     follower._found["reply"] = lasting.encode()
     assert follower.topics_deleted_along(["reply"]) == [], "it is not temporary any more"
