@@ -152,7 +152,7 @@ async def _update_in_parts(client: Any, cluster: ClusterMetadata, topics: Iterab
     names = list(topics or ())
     if len(names) <= _AT_ONCE:
         return bool(await _whole_update(client, cluster, topics))
-    whole = ClusterMetadata()
+    whole, before = ClusterMetadata(), set(cluster._partitions)
     for first in range(0, len(names), _AT_ONCE):
         found = ClusterMetadata()
         if not await _whole_update(client, found, names[first : first + _AT_ONCE]):
@@ -161,6 +161,9 @@ async def _update_in_parts(client: Any, cluster: ClusterMetadata, topics: Iterab
         whole._brokers, whole.controller = found._brokers, found.controller
         whole.internal_topics |= found.internal_topics
         await asyncio.sleep(0)
+    brokers = whole._brokers
+    _add(whole, cluster, cluster._partitions.keys() - before - set(names))  # `ensure_metadata` got these meanwhile
+    whole._brokers = brokers
     _replace(cluster, whole)
     return True
 

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from aiokafka import TopicPartition
 from aiokafka.client import AIOKafkaClient
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.protocol.metadata import MetadataResponse_v5
@@ -80,6 +81,25 @@ def test_a_refresh_that_the_broker_does_not_answer_to_the_end_changes_nothing() 
         client.refuses_from = 3
         assert not await client._metadata_update(client.cluster, TOPICS)
         assert client.cluster.topics(exclude_internal_topics=False) == set(TOPICS[:3])
+
+    asyncio.run(run())
+
+
+def test_what_a_client_learns_during_a_refresh_is_not_forgotten_at_its_end() -> None:
+    """The refresh does not ask for it. Its shard would wait for the next one, which asks for all topics again."""
+
+    async def run() -> None:
+        client = Client()
+        client._topics = set(TOPICS)
+        refresh = asyncio.create_task(client._metadata_update(client.cluster, TOPICS))
+        while not client.asked:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await ensure_metadata(client, ["late"])
+        assert not refresh.done()
+        assert await refresh
+        assert client.cluster.topics(exclude_internal_topics=False) == {*TOPICS, "late"}
+        assert client.cluster.leader_for_partition(TopicPartition("late", 1)) == 1
+        assert len(client.cluster.partitions_for_broker(1)) == 2 * len(TOPICS) + 2
 
     asyncio.run(run())
 
