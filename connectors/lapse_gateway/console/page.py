@@ -77,6 +77,7 @@ _ENVIRONMENT: Final = Environment(
 )
 _ENVIRONMENT.filters.update(
     instant=text.instant,
+    second=text.second,
     span=text.span,
     brief=text.brief,
     coded=text.coded,

@@ -9,9 +9,12 @@ from typing import Final
 import orjson
 from markupsafe import Markup, escape
 
+from lapse_client.reading.instant import shown
+
 _LONGEST: Final = 100_000
 """The most characters of a payload that a page shows."""
 
+_MILLISECONDS: Final = re.compile(r"(?<=:[0-9]{2})\.[0-9]{3}\Z")
 _TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+')
 _HIDDEN: Final = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]"
@@ -23,7 +26,15 @@ def instant(at_ms: int | None) -> str:
     """Format an instant, ms since the epoch, in UTC."""
     if at_ms is None or at_ms < 0:
         return "–"
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    except (ValueError, OverflowError):  # a publisher may state any instant of 63 bits
+        return shown(at_ms)
+
+
+def second(at_ms: int | None) -> str:
+    """Format an instant, ms since the epoch, in UTC, without its milliseconds."""
+    return _MILLISECONDS.sub("", instant(at_ms))
 
 
 def span(ms: int | None) -> str:

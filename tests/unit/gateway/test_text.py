@@ -66,3 +66,11 @@ def test_what_many_queues_need_is_told_once() -> None:
     silent, paused = group_needs(needs)
     assert (silent.text, silent.of) == ("silent", [("queues", "a"), ("queues", "c"), ("sow", "d")])
     assert (paused.text, paused.of) == ("paused", [("queues", "b")])
+
+
+def test_an_instant_that_no_date_has_is_shown_as_what_it_is() -> None:
+    """Any publisher may state one. A page with it could not be shown."""
+    assert text.instant((1 << 63) - 2) == "epoch + 9223372036854775806 ms"
+    assert text.second((1 << 63) - 2) == "epoch + 9223372036854775806 ms"
+    assert text.second(1_767_225_600_123) == "2026-01-01 00:00:00"
+    assert text.instant(None) == text.second(None) == "–"
