@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,6 +17,7 @@ from lapse.protocol import topic
 from lapse_client import DeadLetter
 from lapse_client.letters.redrive import Choice
 from lapse_client.reading.count_text import count_text
+from lapse_gateway.console.difference import difference
 from lapse_gateway.console.page import rendered
 from lapse_gateway.console.queues import combine_filters
 from lapse_gateway.console.route import action, page, sent
@@ -28,9 +28,6 @@ from lapse_gateway.operation import Call
 from lapse_gateway.parameter import Parameter
 
 _SHOWN: Final = 50
-_LINES: Final = 400
-_WIDTH: Final = 2_000
-"""The most lines, and the most characters of a line, in the preview of an edit."""
 
 _SINCE_MS: Final = {"hour": 3_600_000, "day": 86_400_000, "week": 604_800_000, "all": None}
 
@@ -101,13 +98,15 @@ async def _edit(call: Call) -> Response:
 async def _confirm_edit(call: Call) -> Response:
     name, given, letter, edited = await _edited(call)
     found = await redrive(call, _one(name, given), letters=[edited], dry_run=True)
+    lines = await asyncio.to_thread(difference, _text(letter), _text(edited))
     return rendered(
         call,
         "confirm_edit.html",
         entity=name,
         given=given,
         redrive=found,
-        lines=_difference(_text(letter), _text(edited)),
+        lines=lines,
+        same=edited.value == letter.value,
         spoilt=_is_json(letter.value) and not _is_json(edited.value),
         other_ends=_line_ends(_text(letter)) != _line_ends(_text(edited)),
     )
@@ -165,13 +164,6 @@ def _is_json(value: bytes | None) -> bool:
     except orjson.JSONDecodeError:
         return False
     return True
-
-
-def _difference(before: str, after: str) -> list[str]:
-    """Return the removed (`-`), added (`+`) and surrounding lines of an edit."""
-    earlier, later = ([line[:_WIDTH] for line in text.splitlines()] for text in (before, after))
-    lines = list(difflib.unified_diff(earlier, later, lineterm=""))[2:]
-    return lines if len(lines) <= _LINES else [*lines[:_LINES], f" … and {len(lines) - _LINES:,} lines more"]
 
 
 _CHOICE: Final = (
