@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from lapse.core.error_code import ErrorCode
 from lapse.core.near_name import did_you_mean
+from lapse_gateway.exact_number import loaded
 from lapse_gateway.fault import Fault
 
 _MOST_FAULTS: Final = 5
@@ -65,7 +66,7 @@ def decode(body: bytes, model: type[Model]) -> Model:
     if not body.strip():
         raise Fault(ErrorCode.MALFORMED, "the body is empty; send a JSON object")
     try:
-        found = orjson.loads(body)
+        found = loaded(body)
     except orjson.JSONDecodeError as error:
         raise Fault(ErrorCode.MALFORMED, f"the body is no JSON in UTF-8: {error}") from error
     if not isinstance(found, dict):

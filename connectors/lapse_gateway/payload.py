@@ -13,6 +13,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict
 
 from lapse.core.error_code import ErrorCode
+from lapse_gateway.exact_number import dumped
 from lapse_gateway.fault import Fault
 
 _TRACE: Final = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
@@ -54,10 +55,14 @@ class Content(BaseModel):
         """Return the payload; None if no form is given.
 
         Raises:
-            Fault: the Base64 is not valid.
+            Fault: the Base64 is not valid, or `value` is nested too deeply.
         """
         if "value" in self.model_fields_set:
-            return orjson.dumps(self.value)
+            try:
+                return dumped(self.value)
+            except orjson.JSONEncodeError as error:
+                deep = "value: it is nested more than 254 levels deep; send it as text"
+                raise Fault(ErrorCode.MALFORMED, deep) from error
         if self.text is not None:
             return self.text.encode()
         return None if self.base64 is None else from_base64("base64", self.base64)
