@@ -185,9 +185,14 @@ async def redrive(
         Fault: the filter is not valid.
         LapseError: there is no dead-letter topic, or letters could not be sent.
     """
-    found = await _in_thread(lambda: _redriven(call.gateway.connection, choice, letters, really=not dry_run))
-    if not dry_run:
-        call.record("redrive", choice.entity, **facts, sent=found.ready, refused=dict(found.refused))
+    found = Redrive()
+    connection = call.gateway.connection
+    if dry_run:
+        await _in_thread(lambda: _redrive_letters(connection, choice, letters, found, really=False))
+        return found
+    with call.recording("redrive", choice.entity, **facts) as told:
+        await _in_thread(lambda: _redrive_letters(connection, choice, letters, found, really=True))
+        told.update(sent=found.ready, refused=dict(found.refused))
     return found
 
 
@@ -206,18 +211,18 @@ def _read(connection: Connection, choice: Choice, most: int) -> Letters:
     return found
 
 
-def _redriven(connection: Connection, choice: Choice, letters: Sequence[DeadLetter] | None, *, really: bool) -> Redrive:
-    """Plan a redrive, and with `really` carry it out."""
+def _redrive_letters(
+    connection: Connection, choice: Choice, letters: Sequence[DeadLetter] | None, found: Redrive, *, really: bool
+) -> None:
+    """Plan a redrive, and with `really` carry it out. Count in `found` what becomes of the letters."""
     known = Known.of(connection)
     among = DeadLetterReader(choice.entity, connection=connection, since_ms=choice.since_ms)
-    found = Redrive()
     planned = plan(among if letters is None else letters, choice, Target(), _now_ms(choice.entity, connection), known)
     lines = found.noted(planned)
     if really:
         send(lines, connection, redriven=known.redriven, copies=among.copies)
     else:
         deque(lines, maxlen=0)
-    return found
 
 
 def _now_ms(name: str, connection: Connection) -> int:

@@ -85,16 +85,18 @@ async def _figures(call: Call) -> Response:
 
 
 async def _pause(call: Call) -> Response:
-    async with call.gateway.clients.queue(call.caller, call.path["queue"]) as queue:
-        await queue.pause()
-    call.record("pause", call.path["queue"])
+    name = call.path["queue"]
+    async with call.gateway.clients.queue(call.caller, name) as queue:
+        with call.recording("pause", name):
+            await queue.pause()
     return answered({"paused": True})
 
 
 async def _resume(call: Call) -> Response:
-    async with call.gateway.clients.queue(call.caller, call.path["queue"]) as queue:
-        await queue.resume()
-    call.record("resume", call.path["queue"])
+    name = call.path["queue"]
+    async with call.gateway.clients.queue(call.caller, name) as queue:
+        with call.recording("resume", name):
+            await queue.resume()
     return answered({"paused": False})
 
 
@@ -102,9 +104,10 @@ async def _purge(call: Call) -> Response:
     wanted = call.decoded(Purge)
     if wanted.all is (wanted.filter is not None):
         raise Fault(ErrorCode.INVALID_ARGUMENT, 'purge: name a filter, or say {"all": true} for everything')
-    async with call.gateway.clients.queue(call.caller, call.path["queue"]) as queue:
-        counts = await queue.purge(filter=wanted.filter, leased=wanted.leased)
-    call.record("purge", call.path["queue"], filter=wanted.filter, leased=wanted.leased, counts=counts)
+    name = call.path["queue"]
+    async with call.gateway.clients.queue(call.caller, name) as queue:
+        with call.recording("purge", name, filter=wanted.filter, leased=wanted.leased) as facts:
+            facts["counts"] = counts = await queue.purge(filter=wanted.filter, leased=wanted.leased)
     return answered(counts)
 
 

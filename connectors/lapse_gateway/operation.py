@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -14,6 +15,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
+from lapse_client.error import LapseError
 from lapse_gateway import body as bodies
 from lapse_gateway.fault import STATUSES
 from lapse_gateway.gateway import Gateway
@@ -81,6 +83,20 @@ class Call:
         if len(self.gateway.deployments) > 1:
             entry["deployment"] = self.gateway.name
         audit.info("%s", json.dumps(entry), extra={"facts": entry})  # a JSON log gets it as an object
+
+    @contextlib.contextmanager
+    def recording(self, what: str, entity: str, **facts: Any) -> Iterator[dict[str, Any]]:
+        """Write an audit record behind the block, which changes something. It may add to the yielded facts.
+
+        If the block fails, the change may have been made nevertheless, as a whole or in part. The record then has the
+        error as its `fault`.
+        """
+        try:
+            yield facts
+        except (LapseError, asyncio.CancelledError) as error:
+            self.record(what, entity, **facts, fault=str(error) or "the gateway ended meanwhile")
+            raise
+        self.record(what, entity, **facts)
 
 
 Handler = Callable[[Call], Awaitable[Response]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -9,6 +10,11 @@ from typing import Any, Final, Literal
 
 from lapse.core.error_code import ErrorCode
 from lapse_gateway.fault import Fault
+
+_WHOLE: Final = re.compile(r"-?[0-9]+")
+_NUMBER: Final = re.compile(r"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)")
+_MOST_DIGITS: Final = 19
+"""The most characters of a number, without its sign."""
 
 _FLAGS: Final = {"true": True, "1": True, "": True, "false": False, "0": False}
 
@@ -74,8 +80,8 @@ class Parameter:
 
     def _number(self, text: str) -> int | float:
         what = "a whole number" if self.kind == "whole" else "a number"
-        digits = text.removeprefix("-").replace(".", "0", 0 if self.kind == "whole" else 1)
-        if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
+        form = _WHOLE if self.kind == "whole" else _NUMBER
+        if not form.fullmatch(text) or len(text.removeprefix("-")) > _MOST_DIGITS:
             raise self._fault(f"expected {what}, not {_short(text)}")
         number = int(text) if self.kind == "whole" else float(text)
         if number < self.least or (self.most is not None and number > self.most):

@@ -60,8 +60,9 @@ async def rewind(call: Call, name: str, wanted: Rewind, wait_s: float) -> dict[s
     to = point(str(wanted.to))
     facts = {"to": to, "filter": wanted.filter, "lifetimes": wanted.lifetimes, "handed_over": wanted.handed_over}
     async with call.gateway.clients.queue(call.caller, name) as queue:
-        try:
-            counts = await queue.rewind(
+
+        async def rewound() -> dict[str, int]:
+            return await queue.rewind(
                 to,
                 filter=wanted.filter,
                 lifetimes=wanted.lifetimes,
@@ -70,13 +71,14 @@ async def rewind(call: Call, name: str, wanted: Rewind, wait_s: float) -> dict[s
                 command_id=wanted.id,
                 timeout_s=wait_s,
             )
+
+        if wanted.dry_run:
+            return await rewound()
+        try:
+            with call.recording("rewind", name, **facts, id=wanted.id, counts=None) as told:
+                told["counts"] = counts = await rewound()
         except AnswerTimeout as error:
-            if wanted.dry_run:
-                raise
-            call.record("rewind", name, **facts, id=wanted.id, counts=None)
             raise Fault("no_answer", f"{error}. The rewind goes on; look again with the id {wanted.id}") from error
-    if not wanted.dry_run:
-        call.record("rewind", name, **facts, id=wanted.id, counts=counts)
     return counts
 
 

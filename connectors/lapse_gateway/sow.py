@@ -113,10 +113,10 @@ async def _updates(subscription: SowSubscription) -> AsyncGenerator[bytes, None]
 async def _delete(call: Call) -> Response:
     wanted = call.decoded(Deletion)
     async with call.gateway.clients.sow(call.caller, call.path["topic"]) as topic:
-        removed = await topic.delete(
-            keys=wanted.keys, data=wanted.data, filter=wanted.filter, bookmarks=wanted.bookmarks
-        )
-    call.record("delete records", call.path["topic"], filter=wanted.filter, removed=removed)
+        with call.recording("delete records", call.path["topic"], filter=wanted.filter) as facts:
+            facts["removed"] = removed = await topic.delete(
+                keys=wanted.keys, data=wanted.data, filter=wanted.filter, bookmarks=wanted.bookmarks
+            )
     return answered({"removed": removed})
 
 
@@ -144,8 +144,8 @@ async def _scheduled(call: Call) -> Response:
 async def _withdraw(call: Call) -> Response:
     wanted = call.decoded(Withdrawal)
     async with call.gateway.clients.sow(call.caller, call.path["topic"]) as topic:
-        withdrawn = await topic.withdraw(filter=wanted.filter, bookmarks=wanted.bookmarks)
-    call.record("withdraw updates", call.path["topic"], filter=wanted.filter, withdrawn=withdrawn)
+        with call.recording("withdraw updates", call.path["topic"], filter=wanted.filter) as facts:
+            facts["withdrawn"] = withdrawn = await topic.withdraw(filter=wanted.filter, bookmarks=wanted.bookmarks)
     return answered({"withdrawn": withdrawn})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from lapse_client.aio import Delivery, QueueSubscriber
 from lapse_gateway.clients import check_kind
 from lapse_gateway.fault import Fault
 from lapse_gateway.user import Caller
+
+log = logging.getLogger("lapse_gateway")
 
 _LATE_MS: Final = 5_000
 """How long a delivery is kept after the end of its lease, in ms, because the broker's clock differs."""
@@ -198,12 +201,12 @@ class Subscriptions:
         ended = [self._open.pop(key) for key in idle]
         for key in [key for key, lock in self._locks.items() if key not in self._open and not lock.locked()]:
             del self._locks[key]
-        await asyncio.gather(*(one.subscriber.close() for one in ended))
+        await _close(ended)
 
     async def close(self) -> None:
         """End all subscriptions."""
         ended, self._open = list(self._open.values()), {}
-        await asyncio.gather(*(one.subscriber.close() for one in ended))
+        await _close(ended)
 
     async def _begin(self, caller: Caller, queue: str, name: str, terms: Terms) -> Subscription:
         if len(self._open) + self._beginning >= self._most:
@@ -229,6 +232,13 @@ class Subscriptions:
             timeout_s=self._timeout_s,
         )
         return Subscription(queue, name, terms, await subscriber.start(), caller.connection.clock.now_ms)
+
+
+async def _close(ended: Iterable[Subscription]) -> None:
+    """Close the subscribers of subscriptions. One that fails keeps no other from its messages' return."""
+    for found in await asyncio.gather(*(one.subscriber.close() for one in ended), return_exceptions=True):
+        if isinstance(found, Exception):
+            log.error("a subscription could not be closed: %s", found, exc_info=found)
 
 
 def receipt(delivery: Delivery) -> str:

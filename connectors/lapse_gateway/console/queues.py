@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -183,9 +184,18 @@ async def _confirm(call: Call) -> Response:
     )
 
 
+def _named(given: Mapping[str, Any]) -> Bookmark:
+    """Return the bookmark of the message that a form names.
+
+    Raises:
+        ValueError: it names none, or several.
+    """
+    return Bookmark.parse(given["bookmark"] or "")
+
+
 async def _preview(queue: Queue, given: dict[str, Any] | Any) -> dict[str, Any]:
     if given["action"] == "expire":
-        Bookmark.parse(given["bookmark"])
+        _named(given)
         return {"count": 1, "leased": 0}
     depth = await queue.depth(filter=combine_filters(given["filter"], given["key"]))
     leased = depth.get("leased", 0)
@@ -195,26 +205,32 @@ async def _preview(queue: Queue, given: dict[str, Any] | Any) -> dict[str, Any]:
 
 async def _act(call: Call) -> Response:
     given, name = sent(call, _FORM), call.path["queue"]
-    action = given["action"]
-    facts = {field: given[field] for field in ("filter", "key", "leased", "bookmark") if given[field]}
+    stated = {field: given[field] for field in ("filter", "key", "leased", "bookmark") if given[field]}
     async with call.gateway.clients.queue(call.caller, name) as queue:
-        if action == "purge":
+        with call.recording(given["action"], name, **stated) as facts:
+            done = await _carry_out(queue, given, facts)
+    return rendered(call, "done.html", outcome=done)
+
+
+async def _carry_out(queue: Queue, given: Mapping[str, Any], facts: dict[str, Any]) -> str:
+    """Carry out an action, add its result to the facts, and return a sentence on it."""
+    match given["action"]:
+        case "purge":
             counts = await queue.purge(filter=combine_filters(given["filter"], given["key"]), leased=given["leased"])
             facts["counts"] = counts
-            done = f"{count_text(counts.get('removed', 0), 'message')} removed."
-        elif action == "expire":
-            (result,) = await queue.expire([given["bookmark"]])
+            return f"{count_text(counts.get('removed', 0), 'message')} removed."
+        case "expire":
+            message = str(_named(given))
+            (result,) = await queue.expire([message])
             facts["result"] = result.result
             gone = result.result in ("settled", "time_limit")
-            done = f"{given['bookmark']} is expired." if gone else f"Nothing was done: {result.result}."
-        elif action == "pause":
+            return f"{message} is expired." if gone else f"Nothing was done: {result.result}."
+        case "pause":
             await queue.pause()
-            done = "Deliveries are stopped."
-        else:
+            return "Deliveries are stopped."
+        case _:
             await queue.resume()
-            done = "Deliveries go on."
-    call.record(action, name, **facts)
-    return rendered(call, "done.html", outcome=done)
+            return "Deliveries go on."
 
 
 _FORM: Final = (

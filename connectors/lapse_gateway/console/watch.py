@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,8 @@ from lapse_client.queue.queues import Queues
 from lapse_gateway.clients import Clients
 from lapse_gateway.fault import Fault
 from lapse_gateway.user import Caller
+
+log = logging.getLogger("lapse_gateway")
 
 STATES: Final = ("available", "leased", "delayed", "scheduled", "held", "transferring", "dying")
 
@@ -166,6 +169,9 @@ class Watch:
         except (LapseError, Fault) as error:
             seen = error.among(caller.may_see_some) if isinstance(error, UnknownEntity) else error
             look.figures, look.fault = _NO_FIGURES, str(seen)
+        except Exception as error:  # else this queue would never be asked again
+            log.exception("%s could not be asked for its figures", look.name)
+            look.figures, look.fault = _NO_FIGURES, f"the gateway failed ({type(error).__name__}); its log says where"
         if look.fault:
             look.depths.clear()
         look.at_s, look.asking = asyncio.get_running_loop().time(), None

@@ -407,3 +407,15 @@ def test_what_a_shard_refuses_keeps_its_code(gateway: Door) -> None:
     assert "is a SOW topic" in wrong.json()["error"]["text"]
     late = gateway.http.get("/explain", params={"bookmark": f"{gateway.deployment.name('orders')}:0:999999"})
     assert (late.status_code, late.json()["error"]["code"]) == (404, "no_record")
+
+
+@pytest.mark.feature("L3", "L5", "X7")
+def test_pages_show_instants_that_no_date_has(gateway: Door) -> None:
+    """Any publisher may state one, and then no update of the page was shown."""
+    latest, shown = (1 << 63) - 2, "epoch + 9223372036854775806 ms"
+    sow = gateway.deployment.name("prices")
+    params = {"key": "far", "enqueue_at_ms": latest}
+    gateway.http.post(f"/publish/{sow}", params=params, content=b"{}").raise_for_status()
+    page = f"{gateway.address}/console/sow/{sow}/scheduled"
+    until(lambda: shown in httpx.get(page).text, "the update")
+    assert shown in httpx.get(f"{page}/confirm").text
