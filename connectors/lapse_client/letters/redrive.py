@@ -273,6 +273,9 @@ def send(
             if line.refused:
                 if line.refused == _BEFORE:  # a killed run may not have acknowledged it at the queues
                     earlier.append(line.letter)
+                    if len(earlier) == _BATCH:
+                        sender.queues.settle(earlier)
+                        earlier.clear()
                 continue
             if line.topic not in topics:
                 raise connection.unknown("topic", line.topic, filter(is_for_people, topics), line.topic)

@@ -180,23 +180,17 @@ def redrive(
         check_target(target, letters.topic, connection)
         known = Known.of(connection)
         lines = plan(letters, choice, target, now(), known)
-        lines = lines if limit is None else _at_most(lines, limit)
-        kept: list[Line] = []
-
-        def kept_lines() -> Iterator[Line]:
-            for line in lines:
-                kept.append(line)
-                yield line
-
+        summary = _Summary(lifetime)
+        lines = summary.counting(lines if limit is None else _at_most(lines, limit))
         if not yes:
-            for _ in kept_lines():
+            for _ in lines:
                 pass
             count = 0
         else:
             with _audited(audit, now) as record:
                 queues = LetterQueues(connection, _readers())
                 count = send(
-                    kept_lines(),
+                    lines,
                     connection,
                     redriven=known.redriven,
                     queues=queues,
@@ -204,10 +198,9 @@ def redrive(
                     sent=record,
                     copies=letters.copies,
                 )
-    _print(_summary(kept, lifetime), as_json, f"redrive of {name}" if yes else f"redrive of {name}: a dry run")
+    _print(summary.rows(), as_json, f"redrive of {name}" if yes else f"redrive of {name}: a dry run")
     if not as_json:
-        ready = sum(1 for line in kept if not line.refused)
-        click.echo(f"{count_text(count, 'letter')} sent." if yes else _not_done("sent", ready))
+        click.echo(f"{count_text(count, 'letter')} sent." if yes else _not_done("sent", summary.ready))
 
 
 @dlq.command()
@@ -325,38 +318,62 @@ def _audited(path: Path | None, now: Callable[[], int]) -> Iterator[Callable[[Li
         yield lambda line, error: None
         return
     try:
-        out = path.open("ab")
+        out = path.open("ab", buffering=0)  # a process that is killed leaves a line for each letter that was sent
     except OSError as error:
         remedy = "Nothing was sent. Name a file that you may write, in a folder that exists"
         raise click.ClickException(f"--audit {path}: cannot be written: {error.strerror}. {remedy}") from error
     with out:
 
         def record(line: Line, error: str) -> None:
-            out.write(orjson.dumps({"at_ms": now(), **line.as_dict(), "error": error}) + b"\n")
+            try:
+                out.write(orjson.dumps({"at_ms": now(), **line.as_dict(), "error": error}) + b"\n")
+            except OSError as fault:
+                raise LapseError(
+                    f"--audit {path}: cannot be written any more: {fault.strerror}. Run it again"
+                ) from fault
 
         yield record
 
 
-def _summary(lines: Iterable[Line], lifetime: str) -> list[dict[str, Any]]:
-    """Count letters by entity, reasons, target and refusal."""
-    letters: Counter[tuple[str, str, str, str]] = Counter()
-    passed: Counter[tuple[str, str, str, str]] = Counter()
-    for line in lines:
-        group = line.letter.entity, ",".join(line.letter.reasons), line.topic, line.refused
-        letters[group] += 1
-        passed[group] += line.deadline_passed
-    return [
-        {
-            "entity": entity,
-            "reasons": reasons,
-            "to": target,
-            "refused": refused,
-            "letters": count,
-            "deadline_passed": passed[entity, reasons, target, refused],
-            "lifetime": lifetime,
-        }
-        for (entity, reasons, target, refused), count in sorted(letters.items())
-    ]
+class _Summary:
+    """Counts letters by entity, reasons, target and refusal. It keeps none of them, because they may be many.
+
+    Args:
+        lifetime: the option for their lifetimes.
+
+    Attributes:
+        ready: number of letters that are not refused.
+    """
+
+    def __init__(self, lifetime: str) -> None:
+        self.ready = 0
+        self._lifetime = lifetime
+        self._letters: Counter[tuple[str, str, str, str]] = Counter()
+        self._passed: Counter[tuple[str, str, str, str]] = Counter()
+
+    def counting(self, lines: Iterable[Line]) -> Iterator[Line]:
+        """Yield lines, and count them."""
+        for line in lines:
+            group = line.letter.entity, ",".join(line.letter.reasons), line.topic, line.refused
+            self._letters[group] += 1
+            self._passed[group] += line.deadline_passed
+            self.ready += not line.refused
+            yield line
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the counts so far."""
+        return [
+            {
+                "entity": entity,
+                "reasons": reasons,
+                "to": target,
+                "refused": refused,
+                "letters": count,
+                "deadline_passed": self._passed[entity, reasons, target, refused],
+                "lifetime": self._lifetime,
+            }
+            for (entity, reasons, target, refused), count in sorted(self._letters.items())
+        ]
 
 
 def _counted(letters: Iterable[DeadLetter]) -> list[dict[str, Any]]:
