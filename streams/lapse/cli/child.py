@@ -38,7 +38,7 @@ class Child:
     ) -> None:
         self.name = name
         self._say = say
-        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._first: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "lapse", *arguments],
             env={**os.environ, **environment, "PYTHONUNBUFFERED": "1"},
@@ -60,7 +60,7 @@ class Child:
     def first_line(self, timeout_s: float) -> str | None:
         """Wait up to `timeout_s` seconds for its first line of output; return None if it ended or printed nothing."""
         try:
-            return self._lines.get(timeout=timeout_s)
+            return self._first.get(timeout=timeout_s)
         except queue.Empty:
             return None
 
@@ -95,8 +95,9 @@ class Child:
 
     def _read(self, output: IO[bytes]) -> None:
         with output:
-            for raw in output:
+            for number, raw in enumerate(output):
                 line = raw.decode(errors="replace").rstrip("\r\n")
-                self._lines.put(line)
+                if not number:
+                    self._first.put(line)  # nobody takes the others, and a worker may log for weeks
                 self._say(self.name, line)
-        self._lines.put(None)
+        self._first.put(None)

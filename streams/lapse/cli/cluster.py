@@ -92,6 +92,15 @@ def configured_connection(bootstrap_servers: str | None, path: Path | None = Non
     return found if config is None else _completed(found, config, bootstrap_servers)
 
 
+def connection_with(config: Config, bootstrap_servers: str) -> Connection:
+    """Return the connection to these brokers, with the settings of a loaded `lapse.toml` and of the environment.
+
+    Raises:
+        LapseError: a file in the environment, or a secret, cannot be read or is not valid.
+    """
+    return _completed(Connection.from_environment(bootstrap_servers, _properties()), config, bootstrap_servers)
+
+
 def connection_from_file(path: Path) -> Connection:
     """Return the connection in another `lapse.toml`, without the environment, which is for the command's own cluster.
 

@@ -20,12 +20,13 @@ from lapse.cli.children import Children
 from lapse.cli.config_option import CONFIG
 from lapse.cli.ending import end_at_once_by_a_second_ctrl_c
 from lapse.config import Config, ConfigError, load
+from lapse.core.error_code import ErrorCode
 from lapse.embedded import daemon
 from lapse.embedded.broker import given_broker
 from lapse.embedded.errors import EmbeddedError
 from lapse.embedded.instance import Instance
 from lapse.embedded.kafka import EmbeddedKafka
-from lapse_client.error import LapseError
+from lapse_client.error import CommandFailed, LapseError
 from lapse_client.kafka.connection import Connection
 from lapse_client.queue.queue import Queue
 from lapse_client.sow.sow_client import SowClient
@@ -43,6 +44,9 @@ _SERVES_WITHIN_S: Final = 60.0
 """How long the worker may take until every entity answers, in seconds."""
 
 _DEFAULT_PORT: Final = 9092
+
+_REFUSED: Final = frozenset({ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN})
+"""The codes with which a worker refuses a command of somebody who is no user, or lacks a right."""
 
 _BLANK: Final = " \t\b"
 """Characters that are invisible in a line. Faust's output ends with a backspace."""
@@ -259,7 +263,7 @@ def _address(gateway: Child) -> str:
 def _wait_for_entities(stand: Stand, worker: Child) -> bool:
     """Wait until each entity answers; return whether all do."""
     deadline = time.monotonic() + _SERVES_WITHIN_S
-    connection = Connection(bootstrap_servers=stand.servers)
+    connection = cluster.connection_with(stand.config, stand.servers)
     for name in [*stand.config.queue, *stand.config.sow]:
         while not _answers(name, stand.config, connection):
             if worker.code is not None:
@@ -281,6 +285,8 @@ def _answers(name: str, config: Config, connection: Connection) -> bool:
         else:
             with SowClient(name, connection=connection, timeout_s=2.0) as sow:
                 next(iter(sow.query(top_n=1)), None)
+    except CommandFailed as error:  # where there are users, a refusal of this command is an answer, too
+        return error.code in _REFUSED
     except LapseError:
         return False
     return True
