@@ -187,11 +187,19 @@ def _all(recording: Recording, name: str) -> Iterator[Any]:
         yield from recording.log(name, partition)[:]
 
 
-def _check_there(name: str, connection: Connection, there: Mapping[str, int], needed: Iterable[str]) -> None:
+def _check_there(
+    name: str, connection: Connection, there: Mapping[str, int], needed: Iterable[str], changelog: str
+) -> None:
+    """Check that the topics exist without which a queue cannot be replayed.
+
+    Raises:
+        LapseError: one is missing, or the brokers hide it from this user.
+    """
     for one in needed:
         if one not in there:
+            asks = "Did a worker of this lapse.toml, with its app_id, ever run here? " if one == changelog else ""
             raise connection.hidden(one) or LapseError(
-                f"{name}: its topic {one} is missing, and what would be replayed with it. "
+                f"{name}: its topic {one} is missing, and what would be replayed with it. {asks}"
                 "`lapse apply` creates a new one"
             )
 
@@ -219,16 +227,10 @@ def replay(
     """
     there = connection.partitions()
     changelog = topic.changelog(config.lapse.app_id, name)
-    if changelog not in there:
-        hidden = connection.hidden(changelog)
-        raise hidden or LapseError(
-            f"{name}: there is no topic {changelog}; did a worker of this lapse.toml ever run here? `lapse apply` "
-            "makes its topics, and a worker with the file's app_id writes them"
-        )
     own = [changelog, topic.commands(name), topic.deliveries(name), topic.events(name)]
     sources = {source for one in servings.values() for source in underlying(name, one.config, there)}
     named = {source for one in servings.values() for source in one.config.underlying(name)}
-    _check_there(name, connection, there, own if sources else [*own, *sorted(named)])
+    _check_there(name, connection, there, own if sources else [*own, *sorted(named)], changelog)
     own += topic.private_deliveries(name, there)
     sources |= named  # hidden ones are told
     recording = read(connection, [*own, *sorted(sources)], changelog=changelog)
