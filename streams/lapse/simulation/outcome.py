@@ -67,6 +67,7 @@ class Outcome:
 
     Args:
         came_ms: instant of each message's arrival, or the instant for which it is scheduled, ms since the epoch.
+        began_ms: see below.
 
     Attributes:
         came_ms: instant of each message's arrival, or the instant for which it is scheduled, ms since the epoch.
@@ -80,23 +81,21 @@ class Outcome:
         cancelled: deliveries that consumers cancelled.
         in_vain: deliveries whose consumer settled too late, or whose message had left.
         dropped: deliveries that waited at a consumer until their leases were over, without any work on them.
-        deepest: the most messages that were in the queue at once.
         busy_ms: for how long consumers worked, all together, ms.
-        began_ms: when it began, ms since the epoch.
+        began_ms: when the first message arrived, ms since the epoch. It may have been scheduled for later.
         ended_at_ms: the last instant at which something happened, ms since the epoch.
         endless: whether it was stopped because the same messages were delivered again and again.
     """
 
-    def __init__(self, came_ms: NDArray[np.int64]) -> None:
+    def __init__(self, came_ms: NDArray[np.int64], began_ms: int) -> None:
         self.came_ms = came_ms
         self.first_ms: NDArray[np.int64] = np.full(len(came_ms), -1, np.int64)
         self.begun_ms: NDArray[np.int64] = np.full(len(came_ms), -1, np.int64)
         self.ended_ms: NDArray[np.int64] = np.full(len(came_ms), -1, np.int64)
         self.fates: NDArray[np.uint8] = np.zeros(len(came_ms), np.uint8)
         self.names = [LEFT]
-        self.deliveries = self.lapsed = self.cancelled = self.in_vain = self.dropped = self.deepest = self.busy_ms = 0
-        self.began_ms = int(came_ms[0]) if len(came_ms) else 0
-        self.ended_at_ms = self.began_ms
+        self.deliveries = self.lapsed = self.cancelled = self.in_vain = self.dropped = self.busy_ms = 0
+        self.began_ms = self.ended_at_ms = began_ms
         self.endless = False
         self._numbers = {LEFT: 0}
 
@@ -135,6 +134,18 @@ class Outcome:
     def handed_out(self) -> int:
         """The number of messages that were handed out at least once."""
         return int((self.first_ms >= 0).sum())
+
+    @property
+    def deepest(self) -> int:
+        """The most messages that were in the queue at once, without scheduled ones."""
+        over = self.ended_ms >= 0
+        counted = ~over | (self.ended_ms >= self.came_ms)  # others left while they were scheduled
+        left_ms = self.ended_ms[over & counted]
+        instants = np.concatenate([self.came_ms[counted], left_ms])
+        changes = np.concatenate([np.ones(int(counted.sum()), np.int64), np.full(len(left_ms), -1, np.int64)])
+        _, places = np.unique(instants, return_inverse=True)
+        depths = np.cumsum(np.bincount(places, changes)) if len(instants) else np.zeros(1)
+        return int(depths.max())
 
     @property
     def waits(self) -> Waits | None:

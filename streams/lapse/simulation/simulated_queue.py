@@ -74,7 +74,8 @@ class SimulatedQueue:
         self._order = 0
         self._next = 0
         self._places = {(one.topic, one.partition, one.record.offset): at for at, one in enumerate(arrivals)}
-        self._outcome = Outcome(np.array([_available_ms(one.at_ms, one.record) for one in arrivals], np.int64))
+        came_ms = np.array([_available_ms(one.at_ms, one.record) for one in arrivals], np.int64)
+        self._outcome = Outcome(came_ms, arrivals.first_ms)
         self._message_counts = [0] * count
         self._due_ms: list[int] = []
         """When each shard has something to do by itself, ms since the epoch."""
@@ -143,7 +144,6 @@ class SimulatedQueue:
                 self._due_ms[at] = shard.next_due_ms()
         for one in finished:
             self._begin_work(one.consumer, now_ms)
-        self._outcome.deepest = max(self._outcome.deepest, sum(self._message_counts))
 
     def _arrive(self, now_ms: int) -> set[int]:
         """Bring the messages of this instant to their shards; return these shards."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lapse.config import QueueConfig
-from lapse.simulation.arrival import Arrival, Arrivals, Record, drawn
+from lapse.simulation.arrival import BEGIN_MS, Arrival, Arrivals, Record, drawn
 from lapse.simulation.crew import Crew
 from lapse.simulation.distribution import distribution, pace
 from lapse.simulation.outcome import Outcome
@@ -140,3 +140,18 @@ def test_the_course_adds_up() -> None:
     assert sum(map(sum, course.fates.values())) == 1_000
     assert course.depth[-1] == 0
     assert len(course.at_ms) == len(course.depth) == 10
+
+
+def test_a_run_begins_with_its_first_message_even_if_that_is_scheduled_for_later() -> None:
+    """It began when the message was due, so that what came before was left out, and consumers seemed to be busy."""
+    due = (("lapse-enqueue-at-ms", b"%d" % (BEGIN_MS + 3_600_000)),)
+    some = [Arrival(BEGIN_MS, "q", 0, Record(0, BEGIN_MS, None, b"{}", due))]
+    some += [Arrival(BEGIN_MS + at, "q", 0, Record(at, BEGIN_MS + at, None, b"{}", ())) for at in range(1, 11)]
+    found = run(Arrivals(some, 1), 1, "1s")
+    assert (found.served, found.began_ms) == (11, BEGIN_MS)
+    assert found.deepest == 10, "a scheduled message is not in the queue yet"
+    assert found.busy_share(1) == pytest.approx(11 / 3_601, rel=0.01)
+    course = found.course(10)
+    assert course.at_ms[0] == BEGIN_MS
+    assert min(course.depth) >= 0
+    assert sum(course.fates["acknowledged"]) == 11
