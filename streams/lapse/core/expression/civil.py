@@ -12,8 +12,8 @@ _RFC_3339: Final = re.compile(
     r"(?:[Tt ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:\.([0-9]{1,9}))?)?([Zz]|[+-][0-9]{2}:?[0-9]{2})?)?"
 )
 _DAY_MS: Final = 86_400_000
-_EARLIEST_MS: Final = -62_135_596_800_000  # 0001-01-01
-_LATEST_MS: Final = 253_402_300_799_999  # 9999-12-31
+EARLIEST_MS: Final = -62_135_596_800_000  # 0001-01-01
+LATEST_MS: Final = 253_402_300_799_999  # 9999-12-31
 
 
 class Civil(NamedTuple):
@@ -52,12 +52,12 @@ def parse_instant(text: str) -> int | None:
         offset = (int(digits[1:3]) * 60 + int(digits[3:5])) * (-1 if digits[0] == "-" else 1)
     seconds = (hour * 60 + minute - offset) * 60 + second
     instant = days * _DAY_MS + seconds * 1000 + int((match[7] or "0").ljust(3, "0")[:3])
-    return instant if _EARLIEST_MS <= instant <= _LATEST_MS else None
+    return instant if EARLIEST_MS <= instant <= LATEST_MS else None
 
 
 def civil_of(instant_ms: int) -> Civil | None:
     """Return the fields of an instant; None outside the years 1 to 9999."""
-    if not _EARLIEST_MS <= instant_ms <= _LATEST_MS:
+    if not EARLIEST_MS <= instant_ms <= LATEST_MS:
         return None
     days, milliseconds = divmod(instant_ms, _DAY_MS)
     year, month, day = date_of(days)

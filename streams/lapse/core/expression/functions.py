@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from lapse.core.expression import numbers, strings
-from lapse.core.expression.civil import Civil, civil_of, format_instant, parse_instant
+from lapse.core.expression.civil import EARLIEST_MS, LATEST_MS, Civil, civil_of, format_instant, parse_instant
 from lapse.core.expression.message import Scalar
 from lapse.core.expression.operations import NUMBERS, equal
 
@@ -71,11 +71,12 @@ def array_contains(array: Any, value: Any) -> bool | None:
 
 
 def parse_instant_value(value: Any) -> int | None:
-    """Return the milliseconds since the epoch of an RFC 3339 text, or of a number of milliseconds."""
+    """Return the instant, ms since the epoch, of an RFC 3339 text or of a number; None outside the years 1 to 9999."""
     if type(value) is str:
         return parse_instant(value)
     if type(value) in NUMBERS and abs(value) < 1e15:
-        return int(value // 1)
+        instant = int(value // 1)
+        return instant if EARLIEST_MS <= instant <= LATEST_MS else None
     return None
 
 

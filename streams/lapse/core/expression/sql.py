@@ -25,7 +25,9 @@ from lapse.core.expression.syntax import Comparison, Node
 _LONGEST: Final = 65_536
 _NAN: Final = "double('NaN')"
 _FALSE: Final = "FALSE"
-_NOT_JAVA: Final = re.compile(r"\(\?P|\\[ZUN0]|\{,|&&|\[\^?\]|\[[^\]]*\[")
+_NOT_JAVA: Final = re.compile(
+    r"\(\?P|\\[ZUN0v]|\\[1-3][0-7]{2}|\{,|(?<!\\)\{(?![0-9]+(?:,[0-9]*)?\})|&&|\[\^?\]|\[[^\]]*\["
+)
 """Matches elements that Java's regular expressions lack or interpret differently."""
 
 
