@@ -13,6 +13,7 @@ from lapse.protocol.tick import TICK_KEY
 from lapse_client.error import ConnectionFailed, LapseError
 from lapse_client.kafka.clock import elapsed_ms
 from lapse_client.kafka.connection import Connection, entities
+from lapse_client.kafka.fault import flushed
 from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
 
 _ANSWER_S: Final = 5.0
@@ -75,7 +76,7 @@ def measure(connection: Connection, name: str = "") -> None:
 
             producer.produce(commands, b"", TICK_KEY, partition=0, on_delivery=reported)
             give_up = time.monotonic() + 2 * _ANSWER_S
-            while producer.flush(_ANSWER_S) and time.monotonic() < give_up:
+            while flushed(producer, _ANSWER_S) and time.monotonic() < give_up:
                 pass
             if faults:
                 raise LapseError(f"{commands}: {faults[0].str()}")

@@ -41,7 +41,7 @@ from lapse.replication.translation import Downstream, Translation, Upstream
 from lapse.runtime.kafka import security
 from lapse.runtime.timers.clock import WorkerClock
 from lapse_client.kafka.connection import Connection, entities
-from lapse_client.kafka.fault import BEHIND_REFUSAL, LACKS_RIGHT, abort, written_or_refused
+from lapse_client.kafka.fault import BEHIND_REFUSAL, LACKS_RIGHT, abort, flushed, written_or_refused
 from lapse_client.kafka.produced import produce
 
 logger = logging.getLogger(__name__)
@@ -290,7 +290,7 @@ class Work:
         """
         self._producer.begin_transaction()
         self._produce_progress(*self._reached.opening())
-        self._producer.flush(_PATIENCE_S)
+        flushed(self._producer, _PATIENCE_S)
         self._producer.commit_transaction(_PATIENCE_S)
         return self._clock.is_measured
 

@@ -16,6 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from lapse.protocol.bookmark import BookmarkRange
 from lapse_client.kafka import compacted_topic
 from lapse_client.kafka.connection import Connection
+from lapse_client.kafka.fault import flushed
 from lapse_client.kafka.span import span
 
 logger = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ class Orders:
             self._key(transfer),
             on_delivery=lambda error, _: None if error is None else faults.append(error),
         )
-        if producer.flush(_PATIENCE_S):
+        if flushed(producer, _PATIENCE_S):
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{TOPIC}: no answer"))
         if faults:
             raise KafkaException(faults[0])

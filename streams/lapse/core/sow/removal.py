@@ -78,9 +78,10 @@ class Removals:
     def expire(self, journal_key: bytes, entry: bytes, now_ms: int, step: Step) -> None:
         """Remove a record whose deadline has passed: a delete with the reason `time_limit` (S4)."""
         facts = facts_of(entry)
-        path = path_of(headers_of(entry)) if facts.headers_bytes else b""
+        headers = headers_of(entry)
+        path = path_of(headers)
         unwritten = journal_key in step.changes
-        bookmark = bookmark_of(headers_of(entry)) if path else b""
+        bookmark = bookmark_of(headers) if path else b""
         ended_ms = _ended_ms(facts.timestamp_ms, path, unwritten)
         removal = StateDelete(OutOfFocus.EXPIRED, ended_ms, path, unwritten, bookmark)
         self._remove(journal_key, entry, removal, step)
@@ -117,10 +118,11 @@ class Removals:
             key = journal_key[1:]
             unwritten = journal_key in changes
             if size and is_replicated(entry, size):
-                path = path_of(headers_of(entry))
+                headers = headers_of(entry)
+                path = path_of(headers)
                 ended_ms = _ended_ms(timestamp_ms, path, unwritten)
-                bookmark = bookmark_of(headers_of(entry))
-                state_deletes[journal_key] = StateDelete(OutOfFocus.EXPIRED, ended_ms, path, unwritten, bookmark)
+                removal = StateDelete(OutOfFocus.EXPIRED, ended_ms, path, unwritten, bookmark_of(headers))
+                state_deletes[journal_key] = removal
             else:
                 deleted = alike.get((timestamp_ms, unwritten))
                 if deleted is None:

@@ -23,6 +23,7 @@ from lapse.runtime.kafka import security
 from lapse.runtime.topics.definitions_reader import Contents, DefinitionsAway, DefinitionsReader
 from lapse.runtime.topics.patience import Patience
 from lapse.runtime.topics.topology import TopologyError
+from lapse_client.kafka.fault import flushed
 
 T = TypeVar("T")
 
@@ -265,7 +266,7 @@ class DefinitionsTopic:
         written = _Written()
         producer.begin_transaction()
         producer.produce(self.name, None, b"", partition=0, on_delivery=written.note)
-        producer.flush(_PATIENCE_S)
+        flushed(producer, _PATIENCE_S)
         producer.abort_transaction(_WRITES_S)
         if written.last < 0:  # so it includes nothing; the end of the next transaction could commit the open one
             raise TopologyError(f"{self.name}: a change that Kafka has not finished could not be aborted. Run it again")
