@@ -158,7 +158,10 @@ class Entity(NamedTopics):
     async def last_epoch(self, partition: int) -> int:
         """Return the epoch of the last delivery; 0 if there is none. What anybody else has written there is passed."""
         search = self.services.changelog_reader.search_back
-        epochs = [await search(one, partition, _epoch_of) for one in self.deliveries]
+        epochs = [
+            await search(one, partition, lambda record: header.epoch_of(dict(record.headers)))
+            for one in self.deliveries
+        ]
         return max(epochs)
 
     @property
@@ -186,16 +189,15 @@ class Entity(NamedTopics):
         progress = changelog.progress()
         known: dict[str, Any] = {} if progress is None else orjson.loads(progress)
         noted = known.pop(PROGRESS_KEY, None)
-        waits = await self._waits(partition, changelog, known)
-        feeder = await self._feeder(partition, waits)
+        feeder = await self._feeder(partition, await self._waits(partition, changelog, known))
         if feeder is not None:
             self._feeders[partition] = feeder
         sources = self._sources(partition) if feeder is None else await feeder.connect()
         found = await read_positions.find(self.name, self.config, self.services, [*sources, commands], known)
         positions = found.offsets
         ends = await self.services.log_reader.ends(positions)
-        known_to = {tp: offset for tp, offset in positions.items() if offset}
         await self.services.one_by_one.turn()
+        known_to = {tp: offset for tp, offset in positions.items() if offset}
         machine = await self.machine(partition, epoch, changelog, known_to)
         machine.recall(epoch, changelog.runtime)
         self._begun[partition] = machine, sources
@@ -230,11 +232,15 @@ class Entity(NamedTopics):
             turns=self.services.step_turns,
             on_stopped=self._stopped,
         )
-        if feeder is not None:
-            feeder.begin(runner, {tp: positions[tp] for tp in ([*sources, commands] if self._renewed else sources)})
-        # Heartbeats count from the moment at which the shard can answer (C5).
-        await self._consumer().flows.wait()
-        await runner.start()
+        try:
+            if feeder is not None:
+                feeder.begin(runner, {tp: positions[tp] for tp in ([*sources, commands] if self._renewed else sources)})
+            # Heartbeats count from the moment at which the shard can answer (C5).
+            await self._consumer().flows.wait()
+            await runner.start()
+        except BaseException:  # the next owner begins anew
+            runner.abandon()
+            raise
         self.runners[partition] = runner
         del self._begun[partition]
         self.let_go(partition)
@@ -402,8 +408,6 @@ class Entity(NamedTopics):
         """Note facts about a shard before it runs."""
         del partition, epoch, changelog, machine, known
 
-    # Private parts
-
     def rule(self, epoch: int, changelog: Changelog) -> ExpiryRule | None:
         """Return the expiry rule of a shard; None if the entity has none (L15)."""
         if self.caller is None:
@@ -444,7 +448,3 @@ class Entity(NamedTopics):
             TP(names.commands(self.name), partition) if self._renewed else None,
             waits,
         )
-
-
-def _epoch_of(record: Any) -> int:
-    return header.epoch_of(dict(record.headers))

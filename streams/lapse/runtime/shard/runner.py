@@ -134,18 +134,14 @@ class Runner:
         self._store, self._turns = store, turns
 
     async def start(self) -> None:
-        """Make the epoch's beginning durable, and start the task."""
+        """Make the epoch's beginning durable, and start the task. If that fails, the runner must be abandoned."""
         since = {tp: self.topics.since(tp.topic) for tp in self.sources}
         self.machine.begin_topics(self.topics.replaced, {tp: epoch for tp, epoch in since.items() if epoch})
-        try:
-            # Write these before the journal drops them. A crash in between repeats it (C55).
-            unwritten = [] if self._unwritten is None else await self._unwritten(self._clock.now_ms())
-            await self._deliveries.write(unwritten, self.machine.answers_left(), self._clock.now_ms())
-            began = await in_turns(self.machine.begin_epoch(self._clock.now_ms()))
-            await self._writer.begin(began, self._inbox.processed)
-        except BaseException:  # the next owner begins anew
-            self._lose()
-            raise
+        # Write these before the journal drops them. A crash in between repeats it (C55).
+        unwritten = [] if self._unwritten is None else await self._unwritten(self._clock.now_ms())
+        await self._deliveries.write(unwritten, self.machine.answers_left(), self._clock.now_ms())
+        began = await in_turns(self.machine.begin_epoch(self._clock.now_ms()))
+        await self._writer.begin(began, self._inbox.processed)
         self._inbox.open()
         self.machine.arrivals_are_in(0)
         self._may_run.set()
@@ -154,6 +150,10 @@ class Runner:
             self.machine.rule.start(self._news.set)
         self.machine.retry.start(self._writer.write_letters_again, self._news.set)
         self._task = asyncio.create_task(self._run(), name=f"shard {self.entity}-{self.partition}")
+
+    def abandon(self) -> None:
+        """Undo a start that failed, or that never came: a consumer of the shard's own may have brought records."""
+        self._lose()
 
     async def pause(self) -> None:
         """Finish the step under way, and begin no other."""

@@ -90,10 +90,6 @@ class WaitingSizes:
         self._batches.clear()
         self._bytes.clear()
 
-    def __del__(self) -> None:
-        """Do the same for a shard whose take-over ended before its start, since nobody closes that one's inbox."""
-        self.close()
-
 
 def _size_bytes(records: Sequence[Any]) -> int:
     if isinstance(records, FetchedRows):

@@ -316,3 +316,19 @@ def test_a_lost_shard_does_nothing_beside_its_steps_any_more(taken_over: bool) -
         await runner.stop()
 
     asyncio.run(lose())
+
+
+@pytest.mark.feature("X7")
+def test_what_came_for_a_shard_that_is_never_started_waits_no_more() -> None:
+    """Its own consumer may have brought records before its take-over ended. They counted among those of the worker."""
+    broker = Broker()
+    machine = SowMachine(shard_of(), SowOutput("prices", 0, 1, "", 1), nothing)
+
+    async def end() -> None:
+        runner = runner_of(machine, broker)
+        runner.receive(SOURCE, [Arrived(0, T, b"k", bytes(10_000))])
+        assert broker.waiting.count > 10_000
+        runner.abandon()
+        assert broker.waiting.count == 0
+
+    asyncio.run(end())
