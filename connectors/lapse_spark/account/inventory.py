@@ -117,7 +117,7 @@ def ask(connection: Connection, queue: str) -> Inventory:
     """
     with Queue(queue, connection=connection, timeout_s=_TIMEOUT_S) as client:
         figures = client.depth()
-        holds = sum(figures.get(state, 0) for state in ("depth", "scheduled", "unconfirmed", "dying"))
+        holds = sum(figures.get(state, 0) for state in ("depth", "scheduled", "held", "unconfirmed", "dying"))
         if holds > MOST_LISTED:
             raise NotListed(f"the queue holds {holds:,} messages; it is listed up to {MOST_LISTED:,}")
         read_to = _read_to(connection, queue)

@@ -76,6 +76,8 @@ class RunningLedger:
         self._there: set[str] = set()
         since_ms = 0 if self.note is None else self.note.at_ms - _TOLD_AGAIN_MS
         self._journal = Journal(connection.of_lapse(), queue.name, queue.app_id, since_ms)
+        self._journaled: list[journal.Row] = []
+        """What the journal has said since the last complete batch. A batch that was interrupted is repeated with it."""
 
     @property
     def note(self) -> Note | None:
@@ -138,15 +140,18 @@ class RunningLedger:
         often = self._rule.ask_every
         if often is not None and reached.at_ms - before.asked_at_ms >= often.total_seconds() * 1000:
             settling.compare_with_list(*self._list())
+        not_journaled = ""
         try:
-            journaled, not_journaled = self._journal.read(reached.ends), ""
+            self._journaled += self._journal.read(reached.ends)
         except NoJournal as error:
-            journaled, not_journaled = [], str(error)
-        if journaled:
-            told = journal.statements(self._spark, journaled).withColumn("kind", F.lit(intake.TOLD))
+            not_journaled = str(error)
+        if self._journaled:
+            told = journal.statements(self._spark, self._journaled).withColumn("kind", F.lit(intake.TOLD))
             batch = batch.unionByName(told, allowMissingColumns=True)
         settling.set_missing_journal(not_journaled)
-        return settling.settle(batch, shown=self._rule.shown, horizon=self._rule.horizon)
+        note = settling.settle(batch, shown=self._rule.shown, horizon=self._rule.horizon)
+        self._journaled = []
+        return note
 
     def close(self) -> None:
         """Close the reader of the journal."""

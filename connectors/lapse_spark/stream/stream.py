@@ -138,11 +138,11 @@ def follow_all(
             standing = _merge_standings([run.look() for run in runs])
             if watch is not None:
                 watch(standing)
-            if not running:
-                break
             for run in runs:
                 if not run.query.isActive:
                     run.query.awaitTermination()  # raises the error that stopped it
+            if not running:
+                break
     except (StreamingQueryException, Py4JError) as error:
         if stop():  # the signal may have stopped the JVM, too
             return _merge_standings([run.standing for run in runs])

@@ -13,6 +13,7 @@ from lapse_spark.account.verdict import IN_TIME, OVERDUE
 from lapse_spark.running import intake
 from lapse_spark.running.intake import Reach
 from lapse_spark.running.memory import Memory, Note
+from lapse_spark.running.running_ledger import Rule, RunningLedger
 from lapse_spark.running.settling import Settling
 from unit.spark.bad_ledgers import CASES, Case
 
@@ -174,3 +175,32 @@ def test_what_a_rewind_brought_back_has_a_fate_of_its_own(spark, tmp_path):
     (found,) = told["differences"]
     assert found["difference"] == "not_published"
     assert found["bookmark"] != "t:0:20"
+
+
+@pytest.mark.spark
+def test_a_batch_that_is_repeated_in_the_same_process_has_what_the_journal_said_before(spark, tmp_path, monkeypatch):
+    """The journal was read on, and not from there again. So a swapped fate was never found."""
+    said = [[("t", 0, 0, 9, 1, OVERDUE, 0, 0)], []]
+    ledger = RunningLedger.__new__(RunningLedger)
+    ledger._spark, ledger._rule, ledger._journaled = spark, Rule(ask_every=None), []
+    ledger._queue = intake.Followed(name="q", underlying=["t"])
+    ledger._memory, ledger._journal = Memory(spark, str(tmp_path)), SimpleNamespace(read=lambda _: said.pop(0))
+    ledger._connection, ledger._there = SimpleNamespace(), set()
+    reached = Reach({("t", 0): 0}, {("t", 0): 10}, NOON_MS)
+    monkeypatch.setattr(intake, "reach", lambda *_: reached)
+    columns = ", ".join(f"{name} {kind}" for name, kind in intake.COLUMNS.items())
+    rows = [
+        tuple({"partition": 0, **row}.get(name) for name in intake.COLUMNS) for row in (messages(0, 9), event(0, 9))
+    ]
+    settled = Settling.settle
+
+    def interrupted(*_, **__):
+        raise InterruptedError("the stream ends; the next run does this batch")
+
+    monkeypatch.setattr(Settling, "settle", interrupted)
+    with pytest.raises(InterruptedError):
+        ledger._add(local_rows.frame(spark, rows, columns), 0)
+    monkeypatch.setattr(Settling, "settle", settled)
+    note = ledger._add(local_rows.frame(spark, rows, columns), 0)
+    assert (note.account["in_doubt"], note.account["fates"]["acknowledged"]) == (10, 10)
+    assert ledger._journaled == []

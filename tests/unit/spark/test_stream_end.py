@@ -2,12 +2,16 @@
 
 import subprocess
 import sys
+import time
 
 import click
 import pytest
 from py4j.protocol import Py4JNetworkError
 
 from lapse_spark.option import plain_faults
+from lapse_spark.stream import stream
+from lapse_spark.stream.output import Output
+from lapse_spark.stream.stream import Job
 from support.programs.standalone import quick_java
 
 PROGRAM = """
@@ -64,3 +68,22 @@ def test_a_batch_that_begins_while_a_stream_ends_is_not_told_as_an_error(tmp_pat
 def test_a_jvm_that_is_gone_is_told_in_words(fault: Exception) -> None:
     with pytest.raises(click.ClickException, match="JVM has ended"), plain_faults():
         raise fault
+
+
+@pytest.mark.spark
+@pytest.mark.feature("D8", "X7")
+def test_the_error_of_a_stream_that_ends_between_two_looks_is_raised(spark, tmp_path):
+    """A job ended with 0, and said that it had read everything."""
+
+    def fails(batch, number):
+        raise RuntimeError("the disk is full")
+
+    def stop():
+        deadline = time.monotonic() + 60
+        while spark.streams.active and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return False
+
+    source = spark.readStream.format("rate").option("rowsPerSecond", 10).load()
+    with pytest.raises(RuntimeError, match="the disk is full"):
+        stream.follow_all([Job(source, fails, Output(spark, str(tmp_path / "output")))], stop, every="1 second")
