@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import Final, Literal, cast
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 import click
 from rich.console import Console
@@ -35,6 +35,9 @@ from lapse_spark.option import (
 )
 from lapse_spark.report import Report
 from lapse_spark.stream.stream import Standing
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @click.group()
@@ -237,15 +240,7 @@ def redrive(
         cluster.await_topics([to], use="Write")
     for use in ("Read", "Write") if send else ("Read",):
         cluster.check_allowed([REDRIVEN], use)
-    knowing = archive_path is not None and (kind == "delta" or delta.is_here(archive_path))
-    session = cluster.session("redrive", delta=knowing)
-    if archive_path is None:
-        letters = read.dead_letters(session, cluster.connection, pattern=pattern)
-    else:
-        archived = archive_job.letters(session, archive_path)
-        if archived is None and not delta.output(session, archive_path, kind).has_run:
-            raise ValueError(f"{archive_path}: no archive")
-        letters = local_rows.frame(session, [], schema.DEAD_LETTER) if archived is None else archived
+    session, letters = _letters(cluster, pattern, archive_path, kind)
     with working("Redriving" if send else "Counting what would be redriven"):
         done = audit.run(
             session,
@@ -262,8 +257,30 @@ def redrive(
         )
     if as_json:
         print_json(asdict(done))
-        return
-    page = Report("Redriven" if send else "Would be redriven (--send does it)")
+    else:
+        _show(done)
+
+
+def _letters(
+    cluster: Cluster, pattern: str, archive_path: str | None, kind: delta.Kind | None
+) -> tuple[SparkSession, DataFrame]:
+    """Start Spark, and read dead letters from an archive if one is named, else from the topics.
+
+    Raises:
+        ValueError: nothing was ever archived there.
+    """
+    if archive_path is None:
+        session = cluster.session("redrive")
+        return session, read.dead_letters(session, cluster.connection, pattern=pattern)
+    session = cluster.session("redrive", delta=kind == "delta" or delta.is_here(archive_path))
+    archived = archive_job.letters(session, archive_path)
+    if archived is None and not delta.output(session, archive_path, kind).has_run:
+        raise ValueError(f"{archive_path}: no archive")
+    return session, local_rows.frame(session, [], schema.DEAD_LETTER) if archived is None else archived
+
+
+def _show(done: audit.Redriven) -> None:
+    page = Report("Would be redriven (--send does it)" if done.dry_run else "Redriven")
     page.figure("messages", done.sent)
     page.figure("whose deadline has passed", done.deadline_passed)
     page.figure("refused, by what stands in the table", done.refused)

@@ -190,15 +190,7 @@ def compute_ledger(
     each = verdict.verdicts(blocks, account.cut_to_log(fates, logs), account.cut_to_log(letters, logs), ends)
     outside = account.ranges_outside_log(fates, letters, logs)
     counts = _Counts.of(each)
-    # Decimal, because damaged ranges may have more offsets than 64 bits can count.
-    width = (F.col("last") - F.col("first") + 1).cast("decimal(20,0)")
-    after, before = (
-        int(number or 0)
-        for number in outside.agg(
-            F.sum(F.when(F.col("side") == "after", width)),
-            F.sum(F.when((F.col("side") == "before") & F.col("by_event"), width)),
-        ).collect()[0]
-    )
+    after, before = _count_outside(outside)
     if after:
         counts.differ(verdict.Difference.NOT_PUBLISHED, after)
     all_differences = _differences(each, outside)
@@ -228,6 +220,18 @@ def compute_ledger(
         superseded=counts.superseded,
     )
     return ledger, all_differences
+
+
+def _count_outside(outside: DataFrame) -> tuple[int, int]:
+    """Count fates of messages that the log does not have yet, and by events those that it no longer has."""
+    # Decimal, because damaged ranges may have more offsets than 64 bits can count.
+    width = (F.col("last") - F.col("first") + 1).cast("decimal(20,0)")
+    sums = outside.agg(
+        F.sum(F.when(F.col("side") == "after", width)),
+        F.sum(F.when((F.col("side") == "before") & F.col("by_event"), width)),
+    )
+    after, before = (int(number or 0) for number in sums.collect()[0])
+    return after, before
 
 
 def run(

@@ -86,27 +86,7 @@ def ledger(
     marks = [Bookmark.parse(text) for text in start]
     schemas = [file.read_text("utf-8") for file in written_with]
     if follow:
-        if queue:
-            if not underlying:
-                raise ValueError("--queue needs --topics, its underlying topics, all of them")
-            cluster.await_topics([*underlying, *dead_letter_topic], queue)
-            followed = [
-                Followed(
-                    name=queue,
-                    underlying=underlying,
-                    dead_letter_topics=dead_letter_topic,
-                    start=marks,
-                    app_id=_app_id(cluster),
-                )
-            ]
-        elif underlying or dead_letter_topic or marks:
-            raise ValueError(
-                "--topics, --dead-letter-topic and --start go with --queue; lapse.toml says them of all queues"
-            )
-        else:
-            followed = all_queues(cluster.file or lapse_toml.DEFAULT)
-            for one in followed:
-                cluster.await_topics([*one.underlying], one.name)
+        followed = _followed(cluster, queue, underlying, dead_letter_topic, marks)
         _follow(cluster, followed, _rule(following, ask=ask, shown=limit, written_with=schemas), following, as_json)
         return
     if not queue or not underlying:
@@ -155,6 +135,41 @@ def _check(follow: bool, once_only: Mapping[str, bool], following: Mapping[str, 
         return
     if wrong := [f"--{name.replace('_', '-')}" for name, value in following.items() if value not in (None, False)]:
         raise ValueError(f"{', '.join(wrong)}: only with --follow")
+
+
+def _followed(
+    cluster: Cluster,
+    queue: str,
+    underlying: Sequence[str],
+    dead_letter_topics: Sequence[str],
+    marks: Sequence[Bookmark],
+) -> list[Followed]:
+    """Return the queue in the options, or the queues of lapse.toml.
+
+    Raises:
+        ValueError: options are missing, or go without a queue.
+    """
+    if not queue:
+        if underlying or dead_letter_topics or marks:
+            raise ValueError(
+                "--topics, --dead-letter-topic and --start go with --queue; lapse.toml says them of all queues"
+            )
+        followed = all_queues(cluster.file or lapse_toml.DEFAULT)
+        for one in followed:
+            cluster.await_topics([*one.underlying], one.name)
+        return followed
+    if not underlying:
+        raise ValueError("--queue needs --topics, its underlying topics, all of them")
+    cluster.await_topics([*underlying, *dead_letter_topics], queue)
+    return [
+        Followed(
+            name=queue,
+            underlying=underlying,
+            dead_letter_topics=dead_letter_topics,
+            start=marks,
+            app_id=_app_id(cluster),
+        )
+    ]
 
 
 def _app_id(cluster: Cluster) -> str | None:

@@ -11,7 +11,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -97,14 +99,8 @@ def run(
     if why := target_fault(target.topic):
         raise ValueError(why)
     output = Output(spark, path)
-    kept: list[DataFrame] = []
-
-    def keep(data: DataFrame) -> DataFrame:
-        """Persist data until the run ends."""
-        kept.append(data.persist())
-        return kept[-1]
-
-    try:
+    with ExitStack() as until_end:
+        keep = partial(_keep, until_end)
         if not dry_run:
             redriven.await_notes(connection)
         known = keep(redriven.read_sent_letters(spark, connection))
@@ -113,27 +109,20 @@ def run(
         earlier = 0
         if not choice.again:
             audited = chosen.limit(0) if ids is None else keep(chosen.join(ids, "id", "left_semi"))
-            _catch_up(audited, connection, dry_run)
-            before = chosen.where(F.col(redriven.TIMES) > 0).select("id").union(audited.select("id")).distinct()
-            earlier = before.count()
-            chosen = chosen.join(before, "id", "left_anti")
+            chosen, earlier = _leave_out_earlier(chosen, audited, connection, dry_run)
         judged, batch_bytes = _mark_unsendable(spark, connection, chosen, target, hook)
         chosen = keep(redrive.mark_refused(judged, choice))
         if limit is not None:
-            passed = chosen.where(F.col("refused").isNull()).orderBy("died_at", "letter_offset").limit(limit)
-            chosen = keep(passed.unionByName(chosen.where(F.col("refused").isNotNull())))
+            chosen = keep(_oldest_passed(chosen, limit))
         groups = [row.asDict() for row in redrive.plan(chosen, target, now_ms).collect()]
-        passed = chosen.where(F.col("refused").isNull())
         if not dry_run and any(group["refused"] is None for group in groups):
-            redriven.make_topic(connection)
-            at = F.timestamp_millis(F.lit(now_ms))
-            to = (F.lit(target.topic) if target.topic else F.col("topic")).alias("target")
-            output.write("sent", passed.select("id", "entity", "died_at", to), at, now_ms)
-            _send(_Way(connection, target, hook, batch_bytes), passed, rate)
-            output.write("done", spark.range(1).select(F.lit(now_ms).alias("at_ms")), at, now_ms)
-    finally:
-        for data in kept:
-            data.unpersist()
+            passed = chosen.where(F.col("refused").isNull())
+            _record_and_send(_Way(connection, target, hook, batch_bytes), passed, output, now_ms, rate)
+    return _counted(groups, earlier, dry_run)
+
+
+def _counted(groups: list[dict[str, Any]], earlier: int, dry_run: bool) -> Redriven:
+    """Return the result of a run, from its counts by entity, reasons and target."""
     sent = [group for group in groups if group["refused"] is None]
     return Redriven(
         sent=sum(group["letters"] for group in sent),
@@ -143,6 +132,37 @@ def run(
         groups=groups,
         dry_run=dry_run,
     )
+
+
+def _keep(until_end: ExitStack, data: DataFrame) -> DataFrame:
+    """Persist data until the run ends."""
+    until_end.callback(data.persist().unpersist)
+    return data
+
+
+def _leave_out_earlier(
+    chosen: DataFrame, audited: DataFrame, connection: Connection, dry_run: bool
+) -> tuple[DataFrame, int]:
+    """Leave out letters that were sent before, and note those that only the audit knows.
+
+    Args:
+        chosen: the chosen letters, with their history.
+        audited: those of them that earlier runs have sent.
+        connection: connection to the cluster.
+        dry_run: whether nothing is noted.
+
+    Returns:
+        The other letters, and the number of those that are left out.
+    """
+    _catch_up(audited, connection, dry_run)
+    before = chosen.where(F.col(redriven.TIMES) > 0).select("id").union(audited.select("id")).distinct()
+    return chosen.join(before, "id", "left_anti"), before.count()
+
+
+def _oldest_passed(chosen: DataFrame, limit: int) -> DataFrame:
+    """Return the refused letters, and the oldest of the others, at most `limit` of them."""
+    passed = chosen.where(F.col("refused").isNull()).orderBy("died_at", "letter_offset").limit(limit)
+    return passed.unionByName(chosen.where(F.col("refused").isNotNull()))
 
 
 def _mark_unsendable(
@@ -235,6 +255,17 @@ class _Way:
         """Send letters, and note them as sent."""
         redrive.send(_records(letters, self.target, self.hook), self.connection, self.batch_bytes)
         redriven.publish_sent_letters(letters, self.connection)
+
+
+def _record_and_send(way: _Way, passed: DataFrame, output: Output, now_ms: int, rate: int | None) -> None:
+    """Record what is sent before it is, and that it is done afterwards."""
+    redriven.make_topic(way.connection)
+    at = F.timestamp_millis(F.lit(now_ms))
+    to = (F.lit(way.target.topic) if way.target.topic else F.col("topic")).alias("target")
+    output.write("sent", passed.select("id", "entity", "died_at", to), at, now_ms)
+    _send(way, passed, rate)
+    done = passed.sparkSession.range(1).select(F.lit(now_ms).alias("at_ms"))
+    output.write("done", done, at, now_ms)
 
 
 def _send(way: _Way, passed: DataFrame, rate: int | None) -> None:

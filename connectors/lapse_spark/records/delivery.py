@@ -71,6 +71,11 @@ def parse(raw: DataFrame) -> DataFrame:
     one = F.struct(F.col("offset").alias("first"), F.col("offset").alias("last"), "delivery_count")
     ranges = F.coalesce(F.col("body.ranges"), F.col("packed.ranges"), F.when(F.col("offset").isNotNull(), F.array(one)))
     read = read.withColumn("ranges", facts.compute_once(ranges.cast(schema.DELIVERY["ranges"].dataType)))
+    return schema.conform(read.withColumn("fault", _fault()), schema.DELIVERY)
+
+
+def _fault() -> Column:
+    """Return why a parsed record is not a delivery, answer or epoch of lapse's; null if it is one."""
     damaged = F.exists(
         "ranges",
         lambda few: (
@@ -80,7 +85,7 @@ def parse(raw: DataFrame) -> DataFrame:
             | (few["last"] - few["first"] >= _MOST_IN_A_RANGE)
         ),
     )
-    fault = (
+    return (
         F.when(F.col("kind").isNull(), f"header {names.KIND} is missing")
         .when(
             F.col("kind").isin(*_WITH_BOOKMARK) & F.col("offset").isNull(),
@@ -90,7 +95,6 @@ def parse(raw: DataFrame) -> DataFrame:
         .when((F.col("kind") == "packed") & F.col("packed").isNull(), "no packed delivery of the known version")
         .when(damaged, "a range that is none")
     )
-    return schema.conform(read.withColumn("fault", fault), schema.DELIVERY)
 
 
 def each(deliveries: DataFrame) -> DataFrame:
