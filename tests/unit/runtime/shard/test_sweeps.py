@@ -377,3 +377,32 @@ async def _is_held(why: str) -> None:
         await intake.commands(100)
     assert looked == 1
     assert machine.got == []
+
+
+@pytest.mark.feature("Q18")
+def test_what_is_written_while_there_is_no_room_counts_before_a_queue_says_whether_it_is_idle() -> None:
+    """A partition is left out of the fetch while very many of its messages wait, so none of these is received."""
+    asyncio.run(_counts_what_is_written())
+
+
+async def _counts_what_is_written() -> None:
+    machine, noted = Machine(), list[TP]()
+    machine.shard.agreement.checks_use = True
+    machine.room = lambda: 0  # type: ignore[method-assign]
+    anything: Any = machine
+    anything.note_received = lambda topic, partition: noted.append(TP(topic, partition))
+    inbox = inbox_of(machine, 0)
+    ends = {ORDERS: 7}
+    log = SimpleNamespace(existing_ends=lambda _: asyncio.sleep(0, dict(ends)))
+    gate = Gate(inbox, log, lambda: None)  # type: ignore[arg-type]
+    intake = Intake(anything, inbox, gate, anything, SimpleNamespace(replaced=()), lambda _: None)  # type: ignore[arg-type]
+    inbox.received[ORDERS] = 5
+    inbox._batches[COMMANDS].append([record(0, 3, OTHER)])
+    assert await intake.commands(100) == 0
+    assert (noted, machine.got) == ([ORDERS], []), "use is noted in this step, and the question answered in the next"
+    assert await intake.commands(100) == 1
+    assert (noted, machine.got) == ([ORDERS], ["c3"]), "nothing was written since"
+    ends[ORDERS] = 8
+    inbox._batches[COMMANDS].append([record(1, 4, OTHER)])
+    assert await intake.commands(100) == 0
+    assert noted == [ORDERS, ORDERS]
