@@ -283,17 +283,16 @@ class QueueShard:
 
     # Queries
 
-    def selected(self, text: str) -> list[Claim]:
-        """Return messages in the horizon that match a filter; all once `places_to_judge` returns none (Q8)."""
-        return self._inquiry.selected(text)
+    def selected(self, text: str, sent_to: int | None = None) -> list[Claim]:
+        """Return messages in the horizon that match a filter; all once `places_to_judge` returns none (Q8).
 
-    def selected_part(self, text: str, behind: int, most: int) -> tuple[list[Claim], int | None]:
-        """Do the same for the segments after `behind`, up to about `most` messages or `most / 8` ranges (C60).
-
-        Returns:
-            The claims, and the `behind` of the next part; None = there is none.
+        `sent_to` adds those sent to the subscription of this number; `NOBODY` = to any, None = none (C18).
         """
-        return self._inquiry.selected_part(text, behind, most)
+        return self._inquiry.selected(text, sent_to)
+
+    def selected_part(self, text: str, behind: int, most: int, sent_to: int | None) -> tuple[list[Claim], int | None]:
+        """Do the same for the segments after `behind`: see `Inquiry.selected_part` (C60)."""
+        return self._inquiry.selected_part(text, behind, most, sent_to)
 
     def selected_scheduled(self, text: str) -> list[Claim]:
         """Do the same for messages without a place, except unconfirmed ones, complete after `scheduled_to_judge`."""

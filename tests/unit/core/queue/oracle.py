@@ -901,9 +901,11 @@ class Oracle:
             "depth": sum(counts.values()),
         }
 
-    def selected(self, text: str, ends: Ends | None = None) -> list[Bookmark]:
-        found = [m.bookmark for m in self.in_state("leased", "transferring", *WAITING) if FILTERS[text](m.body)]
-        return [bookmark for bookmark in found if _is_in_reach(bookmark, ends)]
+    def selected(self, text: str, ends: Ends | None = None, sent_to: str | None = None) -> list[Bookmark]:
+        """What a filter covers, and what was sent to a subscription, or to any (`""`), when it settles (C18)."""
+        found = self.in_state("leased", "transferring", *WAITING, *(() if sent_to is None else ("sent",)))
+        found = [m for m in found if m.state != "sent" or sent_to in ("", m.holder)]
+        return [m.bookmark for m in found if FILTERS[text](m.body) and _is_in_reach(m.bookmark, ends)]
 
     def truncated(self, bookmarks: list[Bookmark], now_ms: int, handed_out: bool = False) -> None:
         """Kafka no longer has some records (C40); a lease protects them, and what was sent has left (C79, C80)."""

@@ -8,11 +8,13 @@ import pytest
 from lapse.core.expression import compile_filter, compile_value
 from lapse.core.lifetime import Expiration
 from lapse.core.queue.arrival.trait import TraitReader
+from lapse.core.queue.command import QueueCommands
 from lapse.core.queue.groups.waiting_groups import WaitingGroups
 from lapse.core.queue.schedule.scheduled import Scheduled
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
 from lapse.core.queue.settlement.settlement import Claim, SettleAction
 from lapse.core.queue.step import Step
+from lapse.protocol.command import Command
 from unit.core.queue.world import World, small
 
 ON = Expiration(enabled=True)
@@ -207,6 +209,34 @@ def test_a_filter_covers_unleased_messages_and_under_strict_ones_own_leases_only
         one.subscribe("blinky")
         one.deliver()
         assert one.settle_by_filter("acknowledge", "inky", "/f = 1") == results
+
+
+@pytest.mark.feature("Q6", "Q8", "C18")
+@pytest.mark.parametrize("action", ["acknowledge", "cancel", "expire"])
+def test_a_filter_frees_the_places_of_what_was_sent_at_most_once(action: str) -> None:
+    one = world({"f": 1}, {"f": 0}, {"f": 1}, **ONCE)
+    one.subscribe("inky", 2)
+    one.deliver()
+    assert one.settle_by_filter(action, "inky", "/f > 0")[0] == "settled"
+    assert one.shard.depth()["depth"] == (1 if action == "cancel" else 0), "a cancel spares what was not sent"
+    publish(one, {"f": 2})
+    assert len(got(one.deliver(), "inky")) == 1, "one place was free"
+
+
+@pytest.mark.feature("Q8", "C18", "X4")
+def test_under_a_row_filter_a_filter_frees_only_the_places_of_its_user() -> None:
+    one = world({"f": 1}, {"f": 1}, **ONCE)
+    one.subscribe("inky", 1)
+    one.subscribe("blinky", 1)
+    one.deliver()
+    commands = QueueCommands(one.shard, "")
+    for sender, settled in (("stranger", 0), ("inky", 1), ("inky", 0), ("blinky", 1)):
+        step = Step()
+        with one.selection("/f = 1"):
+            command = Command(command="acknowledge", id="c", subscription=sender, filter="/f = 1")
+            commands.handle(command, one.now_ms, step, "/f > 0")
+        (answer,) = step.answers
+        assert dict(answer.counts) == {"settled": settled, "skipped": 0}
 
 
 @pytest.mark.feature("Q8", "C16")

@@ -30,7 +30,7 @@ from lapse.core.queue.removal import truncation
 from lapse.core.queue.rewind.rewinding import RewindRequest
 from lapse.core.queue.rewind.rewinds import Rewind
 from lapse.core.queue.segments import segment as segments
-from lapse.core.queue.segments.segment import State
+from lapse.core.queue.segments.segment import NOBODY, State
 from lapse.core.queue.segments.spill import Segments
 from lapse.core.queue.segments.summary import SegmentSummary
 from lapse.core.queue.settings import QueueSettings
@@ -486,9 +486,9 @@ class World:
         self, action: str, subscription: str, text: str, younger: int = 0, **options: int
     ) -> list[str]:
         with self.selection(text), self._horizon(younger) as ends:
-            claims = self.shard.selected(text)
+            claims = self.shard.selected(text, NOBODY)
             named = [(c.topic, c.partition, offset) for c in claims for offset in range(c.first, c.last + 1)]
-            assert named == self.oracle.selected(text, ends)
+            assert named == self.oracle.selected(text, ends, "")
             return self.settle(action, subscription, *claims, **options)
 
     # Bringing back what has left (Q22)

@@ -16,12 +16,13 @@ from lapse.core.queue.life.table import Trigger, route
 from lapse.core.queue.rates.rate_wait import RateWait
 from lapse.core.queue.removal.pending_letter import PendingLetter
 from lapse.core.queue.schedule.scheduled import Scheduled
-from lapse.core.queue.segments.segment import SIZE, Segment
+from lapse.core.queue.segments.segment import NOBODY, SIZE, Segment
 from lapse.core.queue.settlement.locator import Locator
 from lapse.core.queue.settlement.settlement import Claim
 from lapse.core.queue.step import Queued
 
 _EXPIRING: Final = route(Trigger.DEADLINE).takes
+_SETTLED_BY_FILTER: Final = (*LIVE, State.SENT)
 """By state: whether a message leaves once its deadline has passed."""
 
 _SCHEDULED: Final = "scheduled"
@@ -291,17 +292,24 @@ class Inquiry:
         source = self._state.sources[number]
         return scheduled.at_ms, source.topic, source.partition, offset
 
-    def selected(self, text: str) -> list[Claim]:
+    def selected(self, text: str, sent_to: int | None = None) -> list[Claim]:
         """See `QueueShard.selected`."""
-        return self.selected_part(text, -1, _ALL)[0]
+        return self.selected_part(text, -1, _ALL, sent_to)[0]
 
-    def selected_part(self, text: str, behind: int, most: int) -> tuple[list[Claim], int | None]:
-        """See `QueueShard.selected_part`."""
+    def selected_part(self, text: str, behind: int, most: int, sent_to: int | None) -> tuple[list[Claim], int | None]:
+        """Do as `selected` for the segments after `behind`, up to about `most` messages or `most / 8` ranges (C60).
+
+        Returns:
+            The claims, and the `behind` of the next part; None = there is none.
+        """
         claims: list[Claim] = []
         count = 0
         for index in sorted(index for index in self._state.segments if index > behind):
             segment = self._state.segments.look(index)
-            slots = self._decisions.horizon.slots_within(segment, self._decisions.slots_in(segment, LIVE, text))
+            slots = self._decisions.slots_in(segment, LIVE if sent_to is None else _SETTLED_BY_FILTER, text)
+            if sent_to not in (None, NOBODY) and segment.holder is not None:
+                slots = slots[(segment.state[slots] != State.SENT) | (segment.holder[slots] == sent_to)]
+            slots = self._decisions.horizon.slots_within(segment, slots)
             for messages in self._decisions.messages([(segment, slots)]):
                 count += len(messages)
                 claims += [Claim(messages.topic, messages.partition, *ends, found=True) for ends in messages.ranges()]
@@ -326,7 +334,7 @@ class Inquiry:
             if index < self._decisions.matching.first_unjudged_segment(text):
                 continue
             segment = self._state.segments.look(index)
-            slots = self._decisions.slots_in(segment, LIVE, text, UNKNOWN)
+            slots = self._decisions.slots_in(segment, _SETTLED_BY_FILTER, text, UNKNOWN)
             places += (slots[: limit - len(places)] + segment.base).tolist()
             if len(places) >= limit:
                 self._decisions.matching.note_judged(text, index)

@@ -8,6 +8,7 @@ from typing import Any, Final
 from lapse.core.queue.answer import bounded_fields, count_messages
 from lapse.core.queue.arrival.target_depth import UNLIMITED
 from lapse.core.queue.parts_done import PartsDone
+from lapse.core.queue.segments.segment import NOBODY
 from lapse.core.queue.settlement import settlement
 from lapse.core.queue.settlement.named_settlement import NamedSettlement
 from lapse.core.queue.settlement.settlement import Claim, Outcome, Result, SettleAction
@@ -21,6 +22,8 @@ SETTLED_AT_ONCE: Final = 32_768
 """About how many messages one step of a settlement by filter settles, or an eighth as many ranges (C60)."""
 
 _IN_PARTS: Final = frozenset({"acknowledge", "cancel", "expire", "renew"})
+_UNKNOWN: Final = NOBODY - 1
+"""The number of a subscription that is not known: nothing was sent to it."""
 
 
 class SettlementCommands:
@@ -49,10 +52,17 @@ class SettlementCommands:
         if command.filter and command.bookmarks:
             raise CommandRefused(f"{command.command}: name either bookmarks or a filter, not both")
         if command.filter:
-            return self._shard.selected(command.filter)
+            return self._shard.selected(command.filter, self._sent_to(command))
         if not command.bookmarks:
             raise CommandRefused(f"{command.command}: field bookmarks names no message")
         return self._named_settlement(command).claims()
+
+    def _sent_to(self, command: Command) -> int:
+        """Return whose sent messages a filter covers: all, or under a row filter only the sender's own (C18, X4)."""
+        if not self._row_filter():
+            return NOBODY
+        known = self._shard.state.subscriptions.get(command.subscription)
+        return _UNKNOWN if known is None else known.number
 
     def _named_settlement(self, command: Command) -> NamedSettlement:
         """Return the settlement of a command's bookmarks, created once for the command."""
@@ -71,7 +81,8 @@ class SettlementCommands:
             return False
         if command.command == "renew" and self._renew_refusal(command) is not None:
             return False
-        claims, at = self._shard.selected_part(command.filter, self._parts.settled_to, SETTLED_AT_ONCE)
+        sent_to = self._sent_to(command)
+        claims, at = self._shard.selected_part(command.filter, self._parts.settled_to, SETTLED_AT_ONCE, sent_to)
         if at is None:
             return False
         self._add(command, self._carry_out(command, claims, at_ms, step))
@@ -89,7 +100,8 @@ class SettlementCommands:
         """Do the last part of a settlement by filter; return the outcomes of all parts."""
         parts = self._parts
         if parts.settled_to >= 0:
-            claims, _ = self._shard.selected_part(command.filter or "", parts.settled_to, UNLIMITED)
+            sent_to = self._sent_to(command)
+            claims, _ = self._shard.selected_part(command.filter or "", parts.settled_to, UNLIMITED, sent_to)
         else:
             claims = self.claims(command)
         self._add(command, self._carry_out(command, claims, at_ms, step))
