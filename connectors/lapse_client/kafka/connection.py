@@ -302,10 +302,14 @@ class Connection:
     def lacking(self, entity: str, known: Collection[str] | None = None) -> list[str]:
         """Return those topics of an entity that are missing, and without which no worker can serve it (C52).
 
+        The definitions have neither events nor a changelog, so they lack nothing (Q23).
+
         Args:
-            entity: the entity.
+            entity: the entity, or the name that replaces it for definitions.
             known: the topics of the cluster, if the caller has them already.
         """
+        if entity.startswith(topic.DEFINITIONS_PREFIX):
+            return []
         return self._metadata.absent(topic.events(entity), topic.changelog(self.app_id, entity), self.app_id, known)
 
     def _is_queue(self, name: str) -> bool:

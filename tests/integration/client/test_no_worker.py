@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from lapse.doctor import lag, service
-from lapse_client import AnswerTimeout, Connection, QueueSubscriber, SowClient
+from lapse_client import Admin, AnswerTimeout, Connection, QueueSubscriber, SowClient
 from lapse_client.queue.queue import Queue
 from lapse_client.session import attendance
 from lapse_spark.connection import Connection as ForSpark
@@ -185,7 +185,7 @@ def test_a_request_is_told_what_is_wrong(idle: Deployment, unattended: Door) -> 
 def test_whoever_insists_is_told_and_served_once_a_worker_runs(
     deploy: Deploy, caplog: pytest.LogCaptureFixture
 ) -> None:
-    here = deploy({"late": {}}).apply()
+    here = deploy({"late": {}}, definitions="topic").apply()
     caplog.set_level(logging.WARNING, "lapse_client")
 
     def received() -> bytes | None:
@@ -195,11 +195,18 @@ def test_whoever_insists_is_told_and_served_once_a_worker_runs(
             delivery.acknowledge()
             return delivery.value
 
-    with ThreadPoolExecutor(1) as thread:
-        waiting = thread.submit(received)
-        until(lambda: "no answer to subscribe from shard 0 within 0.6 s" in caplog.text, "the log tells")
-        assert "Start a worker" in caplog.text
-        assert "Waiting for 30 s in all" in caplog.text
+    def created() -> bool:
+        with Admin(here.app_id, connection=here.connection) as admin:
+            return admin.create_queue(here.name("new")).changed
+
+    with ThreadPoolExecutor(2) as threads:
+        waiting, creating = threads.submit(received), threads.submit(created)
+        for command in ("subscribe", "create_queue"):
+            told = f"no answer to {command} from shard 0 within 0.6 s. Start a worker"
+            until(lambda told=told: told in caplog.text or creating.done(), "the log tells")
+            assert told in caplog.text
+        assert caplog.text.count("Waiting for 30 s in all") == 2
         here.worker()
         here.write("late", "x")
         assert waiting.result(60) == b"x"
+        assert creating.result(60)
