@@ -219,7 +219,9 @@ def _refusal(letter: DeadLetter, choice: Choice, target: Target, known: Known | 
         place = letter.origin
         if why := rules.partition_fault(place.topic, place.partition, known.topics):
             return why
-    if known is not None and not choice.overwrite and known.newer.is_newer(letter, target.topic or letter.entity):
+    # Another system's letter has no id of lapse, and returns to its topic for everybody.
+    for_all = target.topic or ("" if letter.lapse_id or letter.origin is None else letter.origin.topic)
+    if known is not None and not choice.overwrite and known.newer.is_newer(letter, for_all):
         return "newer record"
     return ""
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
+
+from confluent_kafka import Message
 
 from lapse.protocol import header, topic
 from lapse.protocol.bookmark import Bookmark
@@ -10,6 +13,12 @@ from lapse_client.kafka.connection import Connection
 from lapse_client.kafka.headers import headers_of
 from lapse_client.kafka.span import span
 from lapse_client.letters.dead_letter import DeadLetter
+
+_STATE: Final = topic.sow("")
+"""Prefix of the compacted topics."""
+
+_ENOUGH_MS: Final = -1
+"""An instant before all records, which ends the reading of a topic."""
 
 
 class NewerRecords:
@@ -23,15 +32,30 @@ class NewerRecords:
         self._connection = connection
         self._topics: Mapping[str, int] = connection.partitions()
         self._known: dict[str, dict[bytes, tuple[Bookmark | None, int]]] = {}
+        self._underlying: Mapping[str, str] | None = None
 
-    def is_newer(self, letter: DeadLetter, entity: str) -> bool:
-        """Return whether a SOW topic has a later record of the letter's key; False if the entity is no SOW topic.
+    def is_newer(self, letter: DeadLetter, target: str = "") -> bool:
+        """Return whether a SOW topic that takes the redriven letter has a later record of its key.
+
+        Args:
+            letter: the letter.
+            target: the topic to which it is sent; empty = its origin, where only its own entity takes it (C29).
 
         Raises:
-            LapseError: its compacted topic cannot be read.
+            LapseError: a compacted topic cannot be read.
         """
         key = letter.key if letter.record_key is None else letter.record_key
-        if key is None or topic.sow(entity) not in self._topics:
+        if key is None:
+            return False
+        if not target:
+            return self._has_newer(letter, key, letter.entity)
+        if self._underlying is None:
+            self._underlying = underlying_topics(self._connection, self._topics)
+        over = [entity for entity, underlying in self._underlying.items() if underlying == target]
+        return any(self._has_newer(letter, key, entity) for entity in over)
+
+    def _has_newer(self, letter: DeadLetter, key: bytes, entity: str) -> bool:
+        if topic.sow(entity) not in self._topics:
             return False
         if entity not in self._known:
             self._known[entity] = self._read(topic.sow(entity))
@@ -50,10 +74,39 @@ class NewerRecords:
             if message.value() is None:
                 records.pop(key, None)
                 continue
-            facts = {title: value for title, value in headers_of(message) if value is not None}
-            stamp = facts.get(header.TIMESTAMP_MS, b"")
+            stamp = _facts(message).get(header.TIMESTAMP_MS, b"")
             records[key] = (
-                Bookmark.parse_stated(facts.get(header.BOOKMARK)),
+                _place(message),
                 int(stamp) if stamp.isdigit() and len(stamp) < 20 else message.timestamp()[1],
             )
         return records
+
+
+def underlying_topics(connection: Connection, topics: Mapping[str, int]) -> dict[str, str]:
+    """Return the underlying topics of SOW topics, by SOW topic. Their compacted topics name them.
+
+    SOW topics without records are left out, since they have no newer ones.
+
+    Args:
+        connection: connection to the cluster.
+        topics: topics of the cluster with their numbers of partitions.
+
+    Raises:
+        LapseError: a compacted topic cannot be read.
+    """
+    found: dict[str, str] = {}
+    states = {name: partitions for name, partitions in topics.items() if name.startswith(_STATE)}
+    for message in span(connection, states, until=lambda name: _ENOUGH_MS if name in found else None):
+        place = _place(message)
+        if place is not None:
+            found[message.topic() or ""] = place.topic
+    return {name.removeprefix(_STATE): underlying for name, underlying in found.items()}
+
+
+def _facts(message: Message) -> dict[str, bytes]:
+    return {name: value for name, value in headers_of(message) if value is not None}
+
+
+def _place(message: Message) -> Bookmark | None:
+    """Return the bookmark of a record on a compacted topic; None if it has none."""
+    return Bookmark.parse_stated(_facts(message).get(header.BOOKMARK))

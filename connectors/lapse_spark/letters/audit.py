@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
 from lapse.protocol import header as names
 from lapse.protocol import topic
+from lapse.protocol.letter_family import LAPSE
 from lapse.protocol.redrive import target_fault
+from lapse_client.sow.newer_records import underlying_topics
 from lapse_spark import read
 from lapse_spark.connection import Connection
 from lapse_spark.letters import newer_records, origins, redrive, redriven, untaken
@@ -173,7 +175,8 @@ def _mark_unsendable(
     Returns:
         The letters, and the greatest size of a batch of records, in bytes.
     """
-    places = chosen.select("topic", "partition", "entity").distinct().collect()
+    foreign = (F.col("family") != LAPSE.name).alias("foreign")
+    places = chosen.select("topic", "partition", "entity", foreign).distinct().collect()
     try:
         topics = connection.of_lapse().partitions()
     except ValueError:  # with options that only Java's client has, the sink reports the error
@@ -187,11 +190,25 @@ def _mark_unsendable(
     else:
         records = _records(chosen.withColumn("refused", F.lit(None)), target, hook)
         chosen, batch_bytes = untaken.mark_untaken_by_id(chosen, records, connection)
-    entities = {target.topic} if target.topic else {one.entity for one in places}
-    sow = [name for name in sorted(filter(None, entities)) if topics is None or topic.sow(name) in topics]
+    sow = _sow_topics(connection, places, target, topics)
     if sow and places:
-        chosen = newer_records.mark_superseded(chosen, newer_records.records(spark, connection, sow), target.topic)
+        known = newer_records.records(spark, connection, sow)
+        chosen = newer_records.mark_superseded(chosen, known, target.topic, any(one.foreign for one in places))
     return chosen, batch_bytes
+
+
+def _sow_topics(
+    connection: Connection, places: Sequence[Row], target: Target, topics: Mapping[str, int] | None
+) -> list[str]:
+    """Return the SOW topics that take letters of some topics and entities."""
+    entities = set() if target.topic else {one.entity for one in places if not one.foreign and one.entity}
+    if topics is None:
+        return sorted(entities)
+    everybodys = {target.topic or one.topic for one in places if target.topic or one.foreign}
+    if everybodys:
+        underlying = underlying_topics(connection.of_lapse(), topics)
+        entities.update(entity for entity, one in underlying.items() if one in everybodys)
+    return sorted(entity for entity in entities if topic.sow(entity) in topics)
 
 
 def _catch_up(audited: DataFrame, connection: Connection, dry_run: bool) -> None:

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from lapse.protocol import header as names
 from lapse.protocol import topic as topics
+from lapse.protocol.letter_family import LAPSE
 from lapse_spark import read
 from lapse_spark.connection import Connection
 from lapse_spark.read import Span
@@ -19,6 +20,9 @@ NEWER = "_newer"
 """The column that says whether the SOW topic has a later record of the letter's key; false for other entities.
 
 It is missing where no letter is of a SOW topic."""
+
+_OVER = ":"
+"""Before a topic it means all SOW topics over it. No entity's name begins so."""
 
 _PLACE = r"^(.+):(\d{1,10}):(\d{1,19})$"
 
@@ -42,15 +46,26 @@ def records(spark: SparkSession, connection: Connection, entities: Sequence[str]
     )
 
 
-def mark_superseded(letters: DataFrame, known: DataFrame, elsewhere: str = "") -> DataFrame:
-    """Add to letters whether their target SOW topic has a newer record of their key.
+def mark_superseded(letters: DataFrame, known: DataFrame, elsewhere: str = "", foreign: bool = False) -> DataFrame:
+    """Add to letters whether a SOW topic that takes them has a newer record of their key.
+
+    A letter of lapse goes to its entity alone (C29). If it goes elsewhere, or is of another system, it goes to all SOW
+    topics over its target, and the latest of their records counts.
 
     Args:
         letters: `schema.DEAD_LETTER`.
         known: keys from `records`.
         elsewhere: the target topic; empty = each letter's origin.
+        foreign: whether some letters are of other systems.
     """
-    entity = F.lit(elsewhere) if elsewhere else F.col("entity")
+    own = F.lit(False) if elsewhere else F.col("family") == LAPSE.name
+    target = F.lit(elsewhere) if elsewhere else F.col("topic")
+    entity = F.when(own, F.col("entity")).otherwise(F.concat(F.lit(_OVER), target))
+    if elsewhere or foreign:
+        place = F.struct("_at_ms", "_partition", "_offset")
+        facts = [F.max_by(name, place).alias(name) for name in ("_partition", "_offset", "_at_ms")]
+        over = known.groupBy("_topic", "_key").agg(*facts).withColumn("_entity", F.concat(F.lit(_OVER), "_topic"))
+        known = over if elsewhere else known.unionByName(over)
     stated = header.value(header.newest_first(F.col("headers")), names.RECORD_KEY)
     named = letters.withColumns({"_goes_to": entity, "_letter_key": F.coalesce(stated, F.col("key"))})
     both = named.join(known, (F.col("_goes_to") == F.col("_entity")) & (F.col("_letter_key") == F.col("_key")), "left")

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections import Counter
 from contextlib import closing
 from threading import Thread
 
@@ -35,7 +36,10 @@ def redrive(kafka, dead, tmp_path):
         answer = CliRunner().invoke(commands, [*words, *options])
         assert answer.exit_code == 0, answer.output
         told = json.loads(answer.stdout)
-        refused = {group["refused"]: group["letters"] for group in told["groups"] if group["refused"]}
+        refused = Counter()
+        for group in told["groups"]:
+            if group["refused"]:
+                refused[group["refused"]] += group["letters"]
         return told["sent"], told["earlier"], refused
 
     return run
@@ -247,6 +251,43 @@ def test_letters_that_must_stay_are_refused_and_counted(spark, kafka, dead, redr
     assert values(spark, kafka, origin) == [None, b"b", b"c"]
     assert redrive("--overwrite", "--send") == (2, 3, {"no payload": 1, "unconfirmed transfer": 1} | astray)
     assert values(spark, kafka, origin) == [None, b"a", b"b", b"c", b"e"]
+
+
+@pytest.mark.feature("C84")
+def test_letters_that_go_elsewhere_stay_where_a_sow_topic_of_another_name_is_newer(
+    spark, kafka, dead, redrive, create_topic, unique
+):
+    """A topic that several SOW topics read, none of which bears its name; the command and the job say the same."""
+    target, other = create_topic(unique("market")), create_topic(unique("other"))
+    states = [create_topic(topic.sow(unique(f"prices{n}"))) for n in range(3)]
+    for state, place, key in zip(states, (target, target, other), (b"first", b"second", b"other"), strict=True):
+        dead.wire.records(state, [b"junk"], key=b"unnamed")
+        dead.wire.records(state, [b"new"], key=key, headers=[("lapse-bookmark", f"{place}:0:10".encode())])
+    origin = Bookmark(unique("orders"), 0, 0)
+    for offset, key in enumerate((b"first", b"second", b"other", b"free")):
+        death = dead_letter.Death(
+            entity=dead.name, bookmark=origin._replace(offset=offset), reasons=(Reason.TIME_LIMIT,), expired_at_ms=1_000
+        )
+        dead.wire.put(topic.dead_letters(dead.name), key, key=key, headers=dead_letter.headers(death, []))
+    # Another system's letter goes home for everybody, and a newer record of its key is there.
+    foreign = [("__connect.errors.topic", target.encode()), ("__connect.errors.partition", b"0")]
+    foreign += [("__connect.errors.offset", b"3"), ("__connect.errors.connector.name", b"sink-1")]
+    dead.wire.put(topic.dead_letters(dead.name), b"foreign", key=b"first", headers=foreign)
+    dead.wire.flush()
+    connection = Client(kafka)
+    letters = DeadLetterReader(dead.name, connection=connection)
+
+    def refused(place):
+        lines = plan(letters, Choice(), Target(topic=place), 0, Known.of(connection))
+        return {line.letter.value: line.refused for line in lines}
+
+    newer = dict.fromkeys((b"first", b"second", b"foreign"), "newer record")
+    assert refused(target) == newer | {b"other": "", b"free": ""}
+    assert refused("") == dict.fromkeys((b"first", b"second", b"other", b"free"), "no such topic") | {
+        b"foreign": "newer record"
+    }
+    assert redrive("--to", target) == (2, 0, {"newer record": 3})
+    assert redrive() == (0, 0, {"no such topic": 4, "newer record": 1})
 
 
 @pytest.mark.feature("C3", "C30")
