@@ -251,8 +251,7 @@ def office(kafka: str, tmp_path: Path) -> Iterator[Entitled]:
             "entitlements": {
                 f"mine.*{token}": {"create": True, "read": True, "publish": True, "admin": True},
                 f"part-{token}": {"read": True, "filter": "/desk = 'A'"},
-                f"open-{token}": {"read": True, "publish": True},
-                f"seen-{token}": {"read": True},
+                f"open-{token}": {"read": True},
             }
         },
         "bob": {"entitlements": {f"other-{token}": {"create": True}}},
@@ -297,8 +296,6 @@ def test_who_may_create_what(office: Entitled) -> None:
     )
     told = refused("alice", office.name("mine.2"), topics=[office.name("part")])
     assert f"takes read without a filter on {office.name('part')}" in told
-    told = refused("alice", office.name("mine.2"), topics=[office.name("seen")])
-    assert f"takes publish on {office.name('seen')}, where those who may publish" in told
     assert f"read on {office.name('other')}" in refused("bob", office.name("other"))
     with pytest.raises(LapseError, match="user carol the right to create something"):
         Admin(office.app_id, connection=office.as_user("carol")).start()

@@ -36,11 +36,6 @@ def lacking(config: Config, name: str, user: str) -> str:
         own = (granted[pattern] for pattern in (entity.topic_pattern, *_ALL) if pattern in granted)
         if not any(_reads_all(one) for one in own):
             return f"unfiltered read on the pattern {entity.topic_pattern!r}, or on '.*'"
-        if why := _writing(config, name, entity.topic_pattern, granted, *_ALL):
-            return why
-    for topic in entity.underlying(name):
-        if why := _writing(config, name, topic, granted):
-            return why
     for target in _targets(config, name):
         if Right.PUBLISH not in find_entitlement(target, granted).rights:
             return _right_on(Right.PUBLISH, target)
@@ -76,32 +71,6 @@ def _reading(topic: str, granted: Mapping[str, Entitlement]) -> str:
     if Right.READ not in entitlement.rights:
         return _right_on(Right.READ, topic)
     return f"read without a filter on {topic}" if entitlement.filter else ""
-
-
-def _writing(config: Config, name: str, topic: str, granted: Mapping[str, Entitlement], *patterns: str) -> str:
-    """Return the right to write to a topic, if the entity would give it away and the user has not got it (X4).
-
-    Kafka lets users with `publish` on an entity write to its topics.
-
-    Args:
-        config: a configuration with the entity.
-        name: name of the entity.
-        topic: the underlying topic, or the pattern of underlying topics.
-        granted: the user's entitlements.
-        patterns: other patterns that match every topic which `topic` matches; empty if it is no pattern.
-    """
-    owners = {topic, *patterns, *(one for one in config.readers(topic) if one != name)}
-
-    def may_write(entitlements: Mapping[str, Entitlement]) -> bool:
-        if patterns:  # a pattern may match topics that are created later
-            return any(Right.PUBLISH in entitlements[one].rights for one in owners if one in entitlements)
-        return any(Right.PUBLISH in find_entitlement(one, entitlements).rights for one in owners)
-
-    publishers = [one.granted() for one in config.users.values()]
-    publishers = [one for one in publishers if Right.PUBLISH in find_entitlement(name, one).rights]
-    if may_write(granted) or all(map(may_write, publishers)):
-        return ""
-    return f"{_right_on(Right.PUBLISH, topic)}, where those who may publish to {name} could write"
 
 
 def _reads_all(entitlement: Entitlement) -> bool:

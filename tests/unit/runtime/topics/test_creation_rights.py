@@ -21,20 +21,11 @@ publish = true
 [users.alice.entitlements.part]
 read = true
 filter = "/desk = 'A'"
-[users.alice.entitlements."looks.*"]
-create = true
-read = true
 [users.alice.entitlements.seen]
 read = true
-[users.alice.entitlements.shared]
-read = true
-publish = true
 [users.alice.entitlements.sink]
 publish = true
 [users.alice.entitlements."eu[.].*"]
-read = true
-publish = true
-[users.alice.entitlements."us[.].*"]
 read = true
 [users.root]
 key_env = "R"
@@ -54,11 +45,8 @@ def config(text: str) -> Config:
     ("text", "why"),
     [
         ("[queue.mine]", ""),
-        ("[sow.mine]\ntopic = 'shared'", ""),
-        ("[sow.mine]\ntopic = 'seen'", "publish on seen, where those who may publish to mine could write"),
-        ("[queue.mine]\ntopics = ['seen']", "publish on seen, where those who may publish to mine could write"),
-        ("[queue.mine]\ntopics = ['seen']\n[queue.shared]\ntopics = ['seen']", ""),
-        ("[queue.mine]\ntopics = ['shared', 'mine']\ndead_letter = 'sink'\nforward_to = 'sink'", ""),
+        ("[sow.mine]\ntopic = 'seen'", ""),
+        ("[queue.mine]\ntopics = ['seen', 'mine']\ndead_letter = 'sink'\nforward_to = 'sink'", ""),
         ("[queue.mine]\ntopics = ['seen', 'part']", "read without a filter on part"),
         ("[queue.mine]\ntopics = ['hidden']", "read on hidden"),
         ("[sow.mine]\ntopic = 'hidden'", "read on hidden"),
@@ -67,10 +55,6 @@ def config(text: str) -> Config:
         ("[queue.mine]\nforward_to = 'sink'\n[queue.hidden]\ntopics = ['sink']", "publish on hidden"),
         ("[queue.mine]\nforward_to = 'seen'\n[queue.seen]\ntopics = ['sink']", "publish on seen"),
         ("[queue.mine]\ntopic_pattern = 'eu[.].*'\ndefault_publish_target = 'eu.1'", ""),
-        (
-            "[queue.mine]\ntopic_pattern = 'us[.].*'\ndefault_publish_target = 'us.1'",
-            "publish on us[.].*, where those who may publish to mine could write",
-        ),
         (
             "[queue.mine]\ntopic_pattern = 'eu.*'\ndefault_publish_target = 'eu.1'",
             "unfiltered read on the pattern 'eu.*', or on '.*'",
@@ -86,7 +70,6 @@ def test_what_is_lacking_is_named(text: str, why: str) -> None:
 @pytest.mark.feature("C67")
 def test_the_right_is_on_the_name() -> None:
     assert lacking(config("[queue.yours]"), "yours", "alice") == "create on yours"
-    assert lacking(config("[queue.looks]\ntopics = ['seen']"), "looks", "alice") == "", "nobody may write there by it"
     assert set(config("").creators()) == {"alice", "root"}
 
 
