@@ -360,6 +360,8 @@ QUEUE_COMMANDS = (
     _asked("subscribe", subscription="s", filter="/price >"),
     _asked("heartbeat", subscription="nobody"),
     _asked("unsubscribe", subscription="nobody"),
+    _asked("unsubscribe", subscription="lapse-forward"),
+    _asked("acknowledge", subscription="lapse-forward", bookmarks=["prices:0:0"]),
     _asked("acknowledge", subscription="s"),
     _asked("purge", filter=""),
     _asked("acknowledge", subscription="s", bookmarks=["prices:0"]),

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.expression import ExpressionError
+from lapse.core.letter import FORWARDER
 from lapse.core.near_name import did_you_mean
 from lapse.core.queue.answer import open_subscription, queued_message
 from lapse.core.queue.delivery.dispatch import STEP_MESSAGES
@@ -161,7 +162,8 @@ class QueueCommands:
         """
         shard = self._shard
         self._row_filter = row_filter
-        if command.subscription:
+        is_reserved = command.subscription == FORWARDER
+        if command.subscription and not is_reserved:
             shard.note_heartbeat(command.subscription, at_ms)
         context = command.id, command.command, command.subscription, at_ms
         handler = self._handlers.get(command.command)
@@ -174,6 +176,8 @@ class QueueCommands:
                     f"{', '.join(known)}",
                     ErrorCode.UNKNOWN_COMMAND,
                 )
+            if is_reserved:
+                raise CommandRefused(f"the queue itself forwards as {FORWARDER!r}; choose another name")
             check_fields(command, UNTAKEN_BY_QUEUES)
             if command.select:
                 raise CommandRefused(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from lapse.core.letter import FORWARDER
 from lapse.core.queue.answer import bounded_fields, count_messages
 from lapse.core.queue.arrival.target_depth import UNLIMITED
 from lapse.core.queue.parts_done import PartsDone
@@ -200,4 +201,5 @@ def is_refused(command: Command) -> bool:
 
 
 def _has_wrong_fields(command: Command) -> bool:
-    return bool(command.select or command.state or untaken_fields(command, UNTAKEN_BY_QUEUES))
+    is_reserved = command.subscription == FORWARDER
+    return bool(is_reserved or command.select or command.state or untaken_fields(command, UNTAKEN_BY_QUEUES))
