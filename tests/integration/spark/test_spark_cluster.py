@@ -56,7 +56,7 @@ def submitted(python: str, wheel: Path, **words: str) -> list[str]:
     assert wheel.match(Path(command[command.index("--py-files") + 1]).name)
     command[command.index("--py-files") + 1] = str(wheel)
     for option, word in words.items():
-        command[command.index(f"--{option}") + 1] = word
+        command[command.index(f"--{option.replace('_', '-')}") + 1] = word
     return command
 
 
@@ -81,7 +81,9 @@ def test_spark_submit_on_a_cluster_of_two_executors(kafka, queue, tmp_path):
     log, home = tmp_path / "log", java.spark_java_home()
     log.mkdir()
     with standalone(tmp_path, home) as master:
-        command = submitted(sys.executable, wheel, master=master, queue=name, topics=underlying, bootstrap=kafka)
+        command = submitted(
+            sys.executable, wheel, master=master, queue=name, topics=underlying, bootstrap_servers=kafka
+        )
         at = command.index("ledger.py")
         command[at] = str(script)
         settings = {

@@ -152,7 +152,7 @@ COMMANDS: Final = [
 ]
 ELSEWHERE: Final = {
     **dict.fromkeys(
-        ("--bootstrap", "--bootstrap-servers", "--from", "--host", "--master"),
+        ("--bootstrap-servers", "--from", "--host", "--master"),
         "an address: whether somebody answers there is asked, and tests/integration/commands say what is told",
     ),
     **dict.fromkeys(
