@@ -260,12 +260,13 @@ class SubscriptionSettler:
     def _renewed(
         self, shard: Shard, deliveries: Sequence[Delivery], leases: Mapping[float, int], future: Future[Answer]
     ) -> None:
-        answer = None if future.cancelled() or future.exception() is not None else future.result()
-        if answer is not None:
-            self._note_renewal(answer, deliveries)
-        self._credits.renewal_answered(shard.index, leases)
-        if answer is not None:
-            self.report_refused(answer)
+        try:
+            if not future.cancelled() and future.exception() is None:
+                answer = future.result()
+                self._note_renewal(answer, deliveries)
+                self.report_refused(answer)
+        finally:
+            self._credits.renewal_answered(shard.index, leases)
 
     def _too_late(self, how: str, bookmarks: Iterable[str]) -> None:
         """Report settlements of messages whose queue was deleted as `already_settled`."""
