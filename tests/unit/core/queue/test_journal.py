@@ -15,7 +15,8 @@ from lapse.core.queue.segments import segment as segments
 from lapse.core.queue.segments.segment import State
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.settlement.settlement import Claim
-from unit.core.queue.world import World, small
+from unit.core.queue.compared.small_shard import small
+from unit.core.queue.world import World
 
 QUEUE = QueueSettings(name="orders", expiration=Expiration(enabled=True), lease_ms=100, max_cancels=2)
 VERBS = (

@@ -9,7 +9,7 @@ from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.settlement.settlement import Claim, SettleAction
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
-from unit.core.queue.world import published
+from unit.core.queue.compared.written import published
 
 T0 = 1_000_000
 LATE = T0 + 60_000

@@ -11,7 +11,7 @@ from lapse.core.queue.settlement.settlement import Claim
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 from lapse.core.queue.timer import LOOK
-from unit.core.queue.world import published
+from unit.core.queue.compared.written import published
 
 T0 = 1_000_000
 DUE = T0 + 1_000

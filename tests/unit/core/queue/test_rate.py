@@ -11,7 +11,8 @@ from lapse.core.queue.rates.rate import Rate
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.settlement.settlement import Claim
 from lapse.core.queue.step import Step
-from unit.core.queue.world import World, small
+from unit.core.queue.compared.small_shard import small
+from unit.core.queue.world import World
 
 GROUP = TraitReader(group=compile_value("/g"))
 BARRIER = TraitReader(barrier=compile_filter("/b = 'yes'"))

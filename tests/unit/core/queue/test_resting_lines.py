@@ -17,7 +17,8 @@ from lapse.core.queue.groups.group_choice import GroupChooser
 from lapse.core.queue.groups.waiting_groups import WaitingGroups
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.settlement.settlement import Claim
-from unit.core.queue.world import World, small
+from unit.core.queue.compared.small_shard import small
+from unit.core.queue.world import World
 
 GROUP = TraitReader(group=compile_value("/g"))
 ONE, YES = "/f = 1", "/b = 'yes'"

@@ -19,7 +19,8 @@ from lapse.core.shard.agreement import GRACE_MS
 from lapse.core.shard.refused import CommandRefused
 from lapse.core.shard.retirement import Asker, Phase, ShardMessage, ShardMessageKind
 from lapse.protocol.command import Command
-from unit.core.queue.world import converse, published
+from unit.core.queue.compared.endings import converse
+from unit.core.queue.compared.written import published
 
 MINUTE_MS = 60_000
 IDLE_MS = 5 * MINUTE_MS

@@ -24,7 +24,8 @@ from lapse.core.queue.settlement.settlement import Claim, SettleAction
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 from lapse.core.queue.transfer.transfers import HandOver
-from unit.core.queue.world import World, small
+from unit.core.queue.compared.small_shard import small
+from unit.core.queue.world import World
 
 ON = Expiration(enabled=True)
 

@@ -17,7 +17,8 @@ from lapse.core.queue.settlement.settlement import Claim, SettleAction
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Step
-from unit.core.queue.world import World, small
+from unit.core.queue.compared.small_shard import small
+from unit.core.queue.world import World
 
 NOW_MS = 1_000_000
 SEGMENTS = 12

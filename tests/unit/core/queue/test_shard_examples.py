@@ -9,7 +9,8 @@ from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantic
 from lapse.core.queue.settlement.settlement import Claim, SettleAction
 from lapse.core.queue.step import Step
 from lapse.core.reason import Reason
-from unit.core.queue.world import World, small
+from unit.core.queue.compared.small_shard import small
+from unit.core.queue.world import World
 
 pytestmark = pytest.mark.usefixtures("each_room")
 

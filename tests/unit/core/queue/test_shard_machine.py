@@ -21,8 +21,9 @@ from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantic
 from lapse.core.queue.settlement.settlement import Claim
 from lapse.core.queue.transfer.transfers import HandOver
 from support.suite.at_length import QUICK
+from unit.core.queue.compared.small_shard import small
 from unit.core.queue.oracle import FILTERS
-from unit.core.queue.world import World, small
+from unit.core.queue.world import World
 
 TRANSFERS = st.sampled_from(["tom", "to"])
 HANDED_OVER = ["handed over", "handed over", "elsewhere handed over"]

@@ -15,7 +15,8 @@ from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantic
 from lapse.core.queue.settlement.settlement import Claim, SettleAction
 from lapse.core.queue.step import Step
 from lapse.protocol.command import Command
-from unit.core.queue.world import World, small
+from unit.core.queue.compared.small_shard import small
+from unit.core.queue.world import World
 
 ON = Expiration(enabled=True)
 ONCE = {"semantics": Semantics.AT_MOST_ONCE, "fairness": Fairness.ROUND_ROBIN}

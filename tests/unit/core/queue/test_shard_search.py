@@ -20,7 +20,10 @@ from lapse.core.queue.settings import Leasing, QueueSettings
 from lapse.core.queue.settlement.settlement import Claim, Result, SettleAction
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
-from unit.core.queue.world import dump, published, rows, small
+from unit.core.queue.compared.dump import dump
+from unit.core.queue.compared.shown import rows
+from unit.core.queue.compared.small_shard import small
+from unit.core.queue.compared.written import published
 
 SOAK = "LAPSE_SOAK" in os.environ
 START_MS, LEASE_MS, TTL_MS, TICK_MS, TICKS = 1_000, 100, 150, 100, 3 if SOAK else 2

@@ -20,7 +20,7 @@ from lapse.core.queue.settlement.claim_columns import ClaimColumns
 from lapse.core.queue.settlement.settlement import Claim, SettleAction
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
-from unit.core.queue.world import small
+from unit.core.queue.compared.small_shard import small
 
 NOW_MS = 1_000_000
 COUNT = 24

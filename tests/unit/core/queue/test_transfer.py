@@ -25,7 +25,8 @@ from lapse.protocol.answer import FilterDemand
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.command import Command
 from lapse.protocol.dead_letter import Death, headers
-from unit.core.queue.world import World, published
+from unit.core.queue.compared.written import published
+from unit.core.queue.world import World
 
 ON = Expiration(enabled=True)
 ALL = Claim("orders", 0, 0, 1_000)

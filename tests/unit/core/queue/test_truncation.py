@@ -6,7 +6,9 @@ from lapse.core.queue.settings import Fairness, QueueSettings, Semantics
 from lapse.core.queue.settlement.settlement import Claim, SettleAction
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
-from unit.core.queue.world import World, published, small
+from unit.core.queue.compared.small_shard import small
+from unit.core.queue.compared.written import published
+from unit.core.queue.world import World
 
 
 def world(count: int = 6, **options: object) -> World:

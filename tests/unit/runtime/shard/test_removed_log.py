@@ -11,7 +11,7 @@ from faust.types import TP
 from lapse.runtime.shard.inbox import Inbox
 from lapse.runtime.shard.removed_log import RemovedLog
 from lapse.runtime.shard.waiting_sizes import WorkerBytes
-from unit.core.queue.world import published
+from unit.core.queue.compared.written import published
 
 ORDERS, COMMANDS, RETIRED = TP("orders", 0), TP("lapse.orders.commands", 0), TP("retired", 0)
 
