@@ -212,8 +212,8 @@ class Figures(Collector):
         """Yield the counts of `on_expire` calls (L15)."""
         calls = CounterMetricFamily("lapse_rule_calls", "Calls of on_expire, by result.", labels=["entity", "result"])
         for entity in self._entities.values():
-            if entity.caller is not None:
-                figures = entity.caller.figures
+            if entity.rules.current is not None:
+                figures = entity.rules.current.figures
                 for result in ("done", "failed", "timed_out"):
                     calls.add_metric([entity.name, result], getattr(figures, result))
         waiting = GaugeMetricFamily("lapse_rule_waiting", "Messages still to be given to on_expire.", labels=_SHARD)

@@ -23,7 +23,7 @@ from lapse.runtime.kafka.feeder import Feeder
 from lapse.runtime.kafka.output import Output
 from lapse.runtime.kafka.producer import BatchProducer
 from lapse.runtime.letters.expiry_rule import ExpiryRule
-from lapse.runtime.letters.rule_process import RuleProcess
+from lapse.runtime.letters.rule_processes import RuleProcesses
 from lapse.runtime.shard import read_positions
 from lapse.runtime.shard.authorizer_memory import remembering
 from lapse.runtime.shard.command_authorizer import Guard
@@ -63,9 +63,7 @@ class Entity(NamedTopics):
         self._feeders: dict[int, Feeder] = {}
         self._begun: dict[int, tuple[Machine, list[TP]]] = {}
         """Shards that are being taken over: their machines so far, and the partitions that they read."""
-        self.caller = self._caller()
-        self._replaced: list[RuleProcess] = []
-        """Processes of rules that the settings no longer name. Shards may still wait for calls in them."""
+        self.rules = RuleProcesses(name, config)
         self.table: Any = None
         self.app: faust.App | None = None
         self.on_end: Callable[[Entity], None] = lambda _: None
@@ -194,8 +192,7 @@ class Entity(NamedTopics):
             self._feeders[partition] = feeder
         sources = self._sources(partition) if feeder is None else await feeder.connect()
         found = await read_positions.find(self.name, self.config, self.services, [*sources, commands], known)
-        positions = found.offsets
-        ends = await self.services.log_reader.ends(positions)
+        positions, ends = found.offsets, await self.services.log_reader.ends(found.offsets)
         await self.services.one_by_one.turn()
         known_to = {tp: offset for tp, offset in positions.items() if offset}
         machine = await self.machine(partition, epoch, changelog, known_to)
@@ -204,9 +201,7 @@ class Entity(NamedTopics):
         await self._begins(partition, epoch, changelog, machine, known)
         machine.under_way = self._under_way(partition)
         machine.under_way.look(positions)
-        if self.guard is not None:
-            reader, now_ms = self.services.aside_reader, self.services.clock.now_ms()
-            machine.guarded(await remembering(self.guard, commands, positions[commands], reader, now_ms))
+        await self._guard(machine, commands, positions[commands])
         runner = Runner(
             entity=self.name,
             partition=partition,
@@ -244,6 +239,12 @@ class Entity(NamedTopics):
         self.runners[partition] = runner
         del self._begun[partition]
         self.let_go(partition)
+
+    async def _guard(self, machine: Machine, commands: TP, position: int) -> None:
+        """Let a shard's machine check the senders of commands, where users are configured (X4)."""
+        if self.guard is not None:
+            reader, now_ms = self.services.aside_reader, self.services.clock.now_ms()
+            machine.guarded(await remembering(self.guard, commands, position, reader, now_ms))
 
     async def abandon(self, partition: int) -> None:
         """Undo a take-over that has begun: it failed, or another worker has the shard meanwhile."""
@@ -304,28 +305,14 @@ class Entity(NamedTopics):
 
     def use_config(self, whole: Config) -> None:
         """Use the settings of this configuration from the next take-over of the shards on (Q23)."""
-        before, config = self.config, whole.queue.get(self.name) or whole.sow[self.name]
-        self.config = config
-        if (before.on_expire, before.on_expire_timeout) == (config.on_expire, config.on_expire_timeout):
-            return
-        former, self.caller = self.caller, self._caller()
-        if former is not None:
-            self._replaced.append(former)
-            if self.caller is not None:
-                self.caller.figures = former.figures
-
-    def _caller(self) -> RuleProcess | None:
-        """Return the process that calls the expiry rule of the settings; None without one."""
-        function = self.config.on_expire
-        return None if function is None else RuleProcess(self.name, function, self.config.on_expire_timeout)
+        self.config = whole.queue.get(self.name) or whole.sow[self.name]
+        self.rules.use(self.config)
 
     async def renew(self) -> None:
         """Take over all shards of this worker anew. From then on they read all topics with consumers of their own."""
         self.apart = self._renewed = True
         await self._store().renew()
-        replaced, self._replaced = self._replaced, []
-        for caller in replaced:
-            await caller.stop()
+        await self.rules.stop_replaced()
 
     def _needs_take_over(self) -> bool:
         """Return whether shards must be taken over anew because of a new topic, or of added partitions."""
@@ -352,9 +339,7 @@ class Entity(NamedTopics):
 
     async def close(self) -> None:
         """Stop the rule processes, once all shards are given up."""
-        for caller in (*self._replaced, self.caller):
-            if caller is not None:
-                await caller.stop()
+        await self.rules.stop()
 
     def look_up(self, key: bytes) -> bytes | None:
         """Return the current value of a table key; None if no shard of this worker has it."""
@@ -410,9 +395,10 @@ class Entity(NamedTopics):
 
     def rule(self, epoch: int, changelog: Changelog) -> ExpiryRule | None:
         """Return the expiry rule of a shard; None if the entity has none (L15)."""
-        if self.caller is None:
+        process = self.rules.current
+        if process is None:
             return None
-        return ExpiryRule(self.name, epoch, self.caller, self.services.aside_reader, changelog.runtime)
+        return ExpiryRule(self.name, epoch, process, self.services.aside_reader, changelog.runtime)
 
     def _store(self) -> JournalStore:
         store = self.table.data
