@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, Literal, cast
@@ -230,16 +231,8 @@ def redrive(
     )
     condition(choice)  # checked before Spark starts, as --hook is
     changes = _function(hook) if hook else None
-    if archive_path is not None:
-        check_written(archive_path, cluster.config, "archive")
-    else:
-        pattern = cluster.await_letters(pattern, entity)
-    if to:
-        if why := target_fault(to):
-            raise ValueError(why)
-        cluster.await_topics([to], use="Write")
-    for use in ("Read", "Write") if send else ("Read",):
-        cluster.check_allowed([REDRIVEN], use)
+    pattern = _check_source(cluster, archive_path, pattern, entity)
+    _check_target(cluster, to, send)
     session, letters = _letters(cluster, pattern, archive_path, kind)
     with working("Redriving" if send else "Counting what would be redriven"):
         done = audit.run(
@@ -259,6 +252,28 @@ def redrive(
         print_json(asdict(done))
     else:
         _show(done)
+
+
+def _check_source(cluster: Cluster, archive_path: str | None, pattern: str, entities: Sequence[str]) -> str:
+    """Check, before Spark starts, that there are letters to read. Return the pattern of their topics."""
+    if archive_path is None:
+        return cluster.await_letters(pattern, entities)
+    check_written(archive_path, cluster.config, "archive")
+    return pattern
+
+
+def _check_target(cluster: Cluster, to: str, send: bool) -> None:
+    """Check, before Spark starts, the topic to send to and the rights that a redrive needs.
+
+    Raises:
+        ValueError: only lapse writes to that topic.
+    """
+    if to:
+        if why := target_fault(to):
+            raise ValueError(why)
+        cluster.await_topics([to], use="Write")
+    for use in ("Read", "Write") if send else ("Read",):
+        cluster.check_allowed([REDRIVEN], use)
 
 
 def _letters(

@@ -7,7 +7,6 @@ an event may be on its way while its letter is read.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -17,14 +16,11 @@ import orjson
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lapse.protocol import topic as topics
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.event import EventKind
 from lapse_client.error import LapseError
-from lapse_spark import quarantine, read
-from lapse_spark.account import account, generation, inventory, journal, verdict
+from lapse_spark.account import account, generation, inventory, journal, queue_topics, verdict
 from lapse_spark.connection import Connection
-from lapse_spark.read import Span
 from lapse_spark.running import block
 
 SHOWN: Final = 20
@@ -158,6 +154,22 @@ class _Counts:
         """Add messages with a difference."""
         self.differences[str(difference)] = self.differences.get(str(difference), 0) + number
 
+    def as_ledger(self, queue: str) -> Ledger:
+        """Return the ledger of a queue that has lost no message, without its list of differences."""
+        return Ledger(
+            queue=queue,
+            published=self.published,
+            fates={kind.value: self.state.get(kind.value, 0) for kind in account.FATES},
+            dead_lettered=dict(sorted(self.by_reasons[EventKind.DEAD_LETTERED].items())),
+            expired=dict(sorted(self.by_reasons[EventKind.EXPIRED].items())),
+            still_queued=self.state.get(verdict.STILL_QUEUED, 0),
+            rewound=self.rewound,
+            contradictory=self.state.get(verdict.CONTRADICTORY, 0),
+            difference_counts=dict(sorted(self.differences.items())),
+            elsewhere=self.state.get(verdict.ELSEWHERE, 0),
+            superseded=self.superseded,
+        )
+
 
 def compute_ledger(
     queue: str,
@@ -202,22 +214,13 @@ def compute_ledger(
             counts.differ(verdict.Difference.LOST, lost)
             all_differences = all_differences.unionByName(_absent(gone))
     all_differences = generation.join_positions(all_differences)
-    ledger = Ledger(
-        queue=queue,
-        published=counts.published,
-        fates={kind.value: counts.state.get(kind.value, 0) for kind in account.FATES},
-        dead_lettered=dict(sorted(counts.by_reasons[EventKind.DEAD_LETTERED].items())),
-        expired=dict(sorted(counts.by_reasons[EventKind.EXPIRED].items())),
+    ledger = replace(
+        counts.as_ledger(queue),
         still_queued=counts.state.get(verdict.STILL_QUEUED, 0) - lost,
-        rewound=counts.rewound,
         listed=None if asked is None else asked.first.messages,
         lost=lost,
-        contradictory=counts.state.get(verdict.CONTRADICTORY, 0),
-        difference_counts=dict(sorted(counts.differences.items())),
         differences=_listed(all_differences, shown) if counts.differences else [],
         before_log_start=before,
-        elsewhere=counts.state.get(verdict.ELSEWHERE, 0),
-        superseded=counts.superseded,
     )
     return ledger, all_differences
 
@@ -272,47 +275,28 @@ def run(
         app_id: `app_id` of the queue's deployment, which is in its journal's name; None = search for it.
     """
     starts: Mapping[tuple[str, int], int] = {(mark.topic, mark.partition): mark.offset for mark in start}
-    span = Span(fail_on_data_loss=False)
     # Ask the queue first: messages that had left it by then have events.
     holds, not_listed = _read_inventory(connection, queue) if ask else (None, "it was not to be asked")
-    # Read events first and messages last, one after the other, so that all messages that events name are published.
-    events = read.events(spark, connection, [queue], span=span, written_with=written_with)
-    with read.name_missing_topics([topics.events(queue)]):
-        facts = events.select(*_TOLD).persist()
-    bad, named = _count_unreadable(facts)
-    readable = facts.where(F.col("fault").isNull())
-    fates = account.drop_before_start(account.fates_in_events(readable, queue, until_ms), starts, last="last")
-    pattern = "|".join(re.escape(name) for name in {topics.dead_letters(queue), *named, *dead_letter_topics})
-    letters = read.dead_letters(spark, connection, pattern=pattern, span=span)
-    lettered = letters.select(*_LETTERED).persist()
-    bad += lettered.where(F.col("fault").isNotNull()).count()
-    good = lettered.where(F.col("fault").isNull())
-    copies = account.drop_before_start(account.dead_lettered_messages(good, queue, until_ms), starts, last="last")
-    raw = read.records(spark, connection, names=underlying, span=span)
-    with read.name_missing_topics(underlying):
-        messages = account.drop_before_start(account.published_messages(raw, queue), starts, last="offset")
-        messages = messages.unionByName(account.rewound_messages(readable, queue, until_ms))
-        blocks = account.gather_blocks(messages, since_ms, until_ms).persist()
+    found = queue_topics.read_topics(
+        spark, connection, queue, underlying, dead_letter_topics, starts, since_ms, until_ms, written_with
+    )
     try:
         asked = None
         if holds is not None:
-            again = partial(inventory.ask, connection.of_lapse(), queue)
-            asked = inventory.Asked(
-                spark=spark, again=again, first=holds, fates=account.fates_in_events(readable, queue)
-            )
+            again, fates = partial(inventory.ask, connection.of_lapse(), queue), found.all_fates(queue)
+            asked = inventory.Asked(spark=spark, again=again, first=holds, fates=fates)
         left, not_journaled = _journaled(connection, queue, app_id)
         journaled = account.drop_before_start(journal.statements(spark, left), starts, last="last") if left else None
         ledger, differences = compute_ledger(
-            queue, blocks, fates, copies, shown=shown, asked=asked, journaled=journaled
+            queue, found.blocks, found.fates, found.copies, shown=shown, asked=asked, journaled=journaled
         )
         if output is not None:
             differences.write.mode("overwrite").parquet(f"{output}/{OUTPUTS[0]}")
-            aside = quarantine.split(events)[1].unionByName(quarantine.split(letters)[1])
-            aside.write.mode("overwrite").parquet(f"{output}/{OUTPUTS[1]}")
+            found.quarantined().write.mode("overwrite").parquet(f"{output}/{OUTPUTS[1]}")
         ledger = replace(ledger, not_listed=not_listed, not_journaled=not_journaled, expected_depth=expected_depth)
-        return replace(ledger, quarantined=bad, strict=strict)
+        return replace(ledger, quarantined=found.unreadable, strict=strict)
     finally:
-        for cached in (blocks, lettered, facts):
+        for cached in found.cached:
             cached.unpersist()
 
 
@@ -325,16 +309,6 @@ def _journaled(connection: Connection, queue: str, app_id: str | None) -> tuple[
         return [], str(error)
     finally:
         reader.close()
-
-
-_TOLD = ("fault", "entity", "event", "at_ms", "epoch", "messages", "reasons", "dead_letter_topic")
-_LETTERED = ("fault", "family", "entity", "topic", "partition", "offset", "reasons", "epoch", "expired_at_ms", "id")
-
-
-def _count_unreadable(events: DataFrame) -> tuple[int, list[str]]:
-    """Return the number of unreadable events, and the dead-letter topics that the others name."""
-    rows = events.groupBy("dead_letter_topic").agg(F.count("fault").alias("faults")).collect()
-    return sum(row["faults"] for row in rows), [row[0] for row in rows if row[0]]
 
 
 def _read_inventory(connection: Connection, queue: str) -> tuple[inventory.Inventory | None, str]:

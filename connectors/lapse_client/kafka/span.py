@@ -61,36 +61,47 @@ def span(
             ends = _whole_ends(connection, consumer, places)
         if since_ms is not None and places:
             _skip_older(consumer, places, ends, since_ms)
-        left = {name: place for name, place in places.items() if place.offset < ends[name]}
-        total = sum(ends[name] - place.offset for name, place in left.items())
-        done = 0
-        progress(done, total)
-        if left:
-            consumer.assign(list(left.values()))
-        silence = Silence(", ".join(topics))
-        while left:
-            messages = arrived(consumer, _AT_ONCE, _POLL_S)
-            silence.note(messages)
-            for message in messages:
-                name = message.topic() or "", message.partition() or 0
-                if name not in left:
-                    continue
-                next_offset = ends[name]
-                if not _is_end(message):
-                    limit_ms = until(name[0])
-                    if limit_ms is None or message.timestamp()[1] <= limit_ms:
-                        next_offset = (message.offset() or 0) + 1
-                        yield message
-                done += next_offset - left[name].offset
-                left[name].offset = next_offset
-                if next_offset >= ends[name]:
-                    del left[name]
-                    consumer.pause([TopicPartition(*name)])
-            progress(done, total)
+        yield from _records(consumer, places, ends, until, progress)
     except KafkaException as error:
         raise ConnectionFailed(connection.bootstrap_servers, error) from error
     finally:
         consumer.close()
+
+
+def _records(
+    consumer: Consumer,
+    places: Mapping[_Name, TopicPartition],
+    ends: Mapping[_Name, int],
+    until: Callable[[str], int | None],
+    progress: Progress,
+) -> Iterator[Message]:
+    """Yield the records of partitions from their first offsets up to their ends."""
+    left = {name: place for name, place in places.items() if place.offset < ends[name]}
+    total = sum(ends[name] - place.offset for name, place in left.items())
+    done = 0
+    progress(done, total)
+    if left:
+        consumer.assign(list(left.values()))
+    silence = Silence(", ".join({topic: None for topic, _ in places}))
+    while left:
+        messages = arrived(consumer, _AT_ONCE, _POLL_S)
+        silence.note(messages)
+        for message in messages:
+            name = message.topic() or "", message.partition() or 0
+            if name not in left:
+                continue
+            next_offset = ends[name]
+            if not _is_end(message):
+                limit_ms = until(name[0])
+                if limit_ms is None or message.timestamp()[1] <= limit_ms:
+                    next_offset = (message.offset() or 0) + 1
+                    yield message
+            done += next_offset - left[name].offset
+            left[name].offset = next_offset
+            if next_offset >= ends[name]:
+                del left[name]
+                consumer.pause([TopicPartition(*name)])
+        progress(done, total)
 
 
 def _bounds(consumer: Consumer, topics: Mapping[str, int]) -> tuple[dict[_Name, TopicPartition], dict[_Name, int]]:

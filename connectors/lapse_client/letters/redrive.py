@@ -259,10 +259,6 @@ def send(
         PublishFailed: Kafka refused some letters; the text has their number. All others are sent.
     """
     topics = connection.partitions()
-    pending = list[Line]()
-    earlier = list[DeadLetter]()
-    done = 0
-    began = time.monotonic()
     if TOPIC not in topics and connection.unseen([TOPIC]):
         raise _lacking_right(f"it may not see {TOPIC}, if it is there")
     try:
@@ -270,30 +266,53 @@ def send(
         sender = LetterSender(connection, redriven, queues or LetterQueues(connection), sent)
         # The sender has ended other runs, which may have sent letters since the plan was begun (C58).
         redriven.read(whole=True)
-        size = _BATCH if rate is None else max(1, min(_BATCH, int(rate)))
-        for line in lines:
-            if line.refused:
-                if line.refused == _BEFORE:  # a killed run may not have acknowledged it at the queues
-                    earlier.append(line.letter)
-                    if len(earlier) == _BATCH:
-                        sender.queues.settle(earlier)
-                        earlier.clear()
-                continue
-            if line.topic not in topics:
-                raise connection.unknown("topic", line.topic, filter(is_for_people, topics), line.topic)
-            pending.append(line)
-            if len(pending) >= size:
-                done += sender.send(pending)
-                pending.clear()
-                if rate is not None:
-                    time.sleep(max(0.0, began + done / rate - time.monotonic()))
-        done += sender.send(pending)
-        sender.queues.settle([*earlier, *(copy for copy in copies if copy in redriven)])
+        done = _send_in_batches(_known_targets(lines, topics, connection), sender, rate)
+        sender.queues.settle([copy for copy in copies if copy in redriven])
     except KafkaException as error:
         raise _failure(error, connection) from error
     if sender.untaken:
         line, why = sender.untaken[0]
         raise PublishFailed(line.topic, line.letter.key, why, len(sender.untaken))
+    return done
+
+
+def _known_targets(lines: Iterable[Line], topics: Mapping[str, int], connection: Connection) -> Iterator[Line]:
+    """Yield the lines of a plan, and stop at a letter whose topic does not exist.
+
+    Raises:
+        UnknownEntity: a target topic does not exist.
+    """
+    for line in lines:
+        if not line.refused and line.topic not in topics:
+            raise connection.unknown("topic", line.topic, filter(is_for_people, topics), line.topic)
+        yield line
+
+
+def _send_in_batches(lines: Iterable[Line], sender: LetterSender, rate: float | None) -> int:
+    """Send what is not refused, at most `rate` letters per second. Return the number of letters that were sent.
+
+    Letters that an earlier run has sent are acknowledged at their queues, because that run may have been killed before.
+    """
+    size = _BATCH if rate is None else max(1, min(_BATCH, int(rate)))
+    began = time.monotonic()
+    pending, earlier = list[Line](), list[DeadLetter]()
+    done = 0
+    for line in lines:
+        if line.refused:
+            if line.refused == _BEFORE:
+                earlier.append(line.letter)
+                if len(earlier) == _BATCH:
+                    sender.queues.settle(earlier)
+                    earlier.clear()
+            continue
+        pending.append(line)
+        if len(pending) >= size:
+            done += sender.send(pending)
+            pending.clear()
+            if rate is not None:
+                time.sleep(max(0.0, began + done / rate - time.monotonic()))
+    done += sender.send(pending)
+    sender.queues.settle(earlier)
     return done
 
 

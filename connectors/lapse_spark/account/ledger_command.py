@@ -89,13 +89,7 @@ def ledger(
         followed = _followed(cluster, queue, underlying, dead_letter_topic, marks)
         _follow(cluster, followed, _rule(following, ask=ask, shown=limit, written_with=schemas), following, as_json)
         return
-    if not queue or not underlying:
-        raise ValueError("which queue? give --queue, and its underlying topics with --topics")
-    if output:
-        for part in ledger_job.OUTPUTS:
-            check_replaceable(f"{output}/{part}", cluster.config)
-    cluster.await_topics([*underlying, *dead_letter_topic], queue)
-    cluster.check_allowed([topic.dead_letters(queue)], "Read")
+    _check_inputs(cluster, queue, underlying, dead_letter_topic, output)
     with working(f"Reckoning the ledger of {queue}"):
         found = ledger_job.run(
             cluster.session("ledger"),
@@ -120,6 +114,23 @@ def ledger(
         statement.show(found, Console(emoji=False))
     if not found.balanced:
         raise SystemExit(1)
+
+
+def _check_inputs(
+    cluster: Cluster, queue: str, underlying: Sequence[str], dead_letter_topics: Sequence[str], output: str | None
+) -> None:
+    """Check, before Spark starts, the topics and rights that a ledger needs, and the directory of its output.
+
+    Raises:
+        ValueError: options do not name a queue and its topics.
+    """
+    if not queue or not underlying:
+        raise ValueError("which queue? give --queue, and its underlying topics with --topics")
+    if output:
+        for part in ledger_job.OUTPUTS:
+            check_replaceable(f"{output}/{part}", cluster.config)
+    cluster.await_topics([*underlying, *dead_letter_topics], queue)
+    cluster.check_allowed([topic.dead_letters(queue)], "Read")
 
 
 def _check(follow: bool, once_only: Mapping[str, bool], following: Mapping[str, Any]) -> None:

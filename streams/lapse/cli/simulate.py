@@ -167,10 +167,7 @@ def simulate(
     events are compared with those on its events topic. Exits with 1 if they differ.
     """
     _choose(replay, from_topics, gaps is not None, since is not None, until is not None)
-    if gaps is None:
-        _refuse_others(replay)
-    if page is not None and not page.absolute().parent.is_dir():
-        raise click.UsageError(f"--page {page}: there is no directory {page.parent}; create it first")
+    _check_page(page)
     whole = _loaded(config)
     arrivals, work = None, _NO_WORK
     if gaps is None:
@@ -192,9 +189,7 @@ def simulate(
     runs = _run_and_show(queue, some, arrivals, seed, as_json)
     advice: list[Advice] = []
     if goal is not None:
-        chosen = {one.key: one for one in reversed(list(_settings(settings)))}  # of several values the first
-        meant = changed(definition, chosen.values())
-        adviser = Adviser(meant, config.absolute().parent, some[0], arrivals, seed, goal)
+        adviser = Adviser(_first_values(definition, settings), config.absolute().parent, some[0], arrivals, seed, goal)
         advice = list(adviser.advice())
         _advise(advice, goal, as_json)
     if page is not None:
@@ -253,6 +248,19 @@ def _choose(replay: bool, recorded: bool, drawn: bool, since: bool, until: bool)
     parts = [name for name, given in (("--since", since), ("--until", until)) if given]
     if drawn and parts:
         raise click.UsageError(f"{' and '.join(parts)}: for a part of a recording, with --recorded or --replay")
+    if not drawn:
+        _refuse_others(replay)
+
+
+def _first_values(definition: Definition, settings: Sequence[str]) -> Definition:
+    """Return a queue with the settings that replace its own, of several values of a key the first."""
+    return changed(definition, {one.key: one for one in reversed(list(_settings(settings)))}.values())
+
+
+def _check_page(page: Path | None) -> None:
+    """Refuse a page in a directory that does not exist, before the simulation runs."""
+    if page is not None and not page.absolute().parent.is_dir():
+        raise click.UsageError(f"--page {page}: there is no directory {page.parent}; create it first")
 
 
 def _now_ms() -> int:

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -100,15 +100,7 @@ def transfer(
     from lapse.transfer.link import load
     from lapse.transfer.mover import Choice, Mover
 
-    _check_choice(
-        {
-            "--bookmark or --filter": bool(bookmarks) or expression is not None,
-            "--all": everything,
-            "--resume": resume is not None,
-            "--cancel": cancel is not None,
-            "--follow": follow,
-        }
-    )
+    _check_choice(bool(bookmarks) or expression is not None, everything, resume, cancel, follow)
     _check_follow(follow, bool(ident) or dry_run, bool(max_clock_skew))
     name = resume or cancel or ident or f"t-{uuid.uuid4().hex[:12]}"
     given = {"from": bootstrap_servers, "to": target, "to_queue": to_queue, "to_topic": to_topic}
@@ -128,25 +120,37 @@ def transfer(
         if follow:
             _follow(link, source, queue, there)
             return
-        quiet = as_json or not sys.stderr.isatty()
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-        with Progress(*columns, console=Console(stderr=True), disable=quiet) as bar:
-            total = _expected(source, queue, ranges, expression, resume or cancel)
-            task = bar.add_task(f"transfer {name}", total=total)
-            to = link.to_queue or queue
-            mover = Mover(source, queue, there, to, link.to_topic, name, lambda count: bar.advance(task, count))
+        total = _expected(source, queue, ranges, expression, resume or cancel)
+        with _progress(name, total, as_json or not sys.stderr.isatty()) as moved:
+            mover = Mover(source, queue, there, link.to_queue or queue, link.to_topic, name, moved)
             with _resume_hint(mover, name), mover:
                 _finish_or_run(mover, name, Choice(ranges, expression or ""), resume, cancel, as_json)
     except (ConfigError, ValueError, TransferError, LapseError, KafkaException) as error:
         raise click.ClickException(str(error)) from error
 
 
-def _check_choice(given: dict[str, bool]) -> None:
+@contextlib.contextmanager
+def _progress(name: str, total: int | None, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """Show the progress of a transfer on standard error. Yield what is called with the number of messages moved."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=quiet) as bar:
+        task = bar.add_task(f"transfer {name}", total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+def _check_choice(named: bool, everything: bool, resume: str | None, cancel: str | None, follow: bool) -> None:
     """Check that exactly one option says what to transfer.
 
     Raises:
         click.UsageError: none does, or several do.
     """
+    given = {
+        "--bookmark or --filter": named,
+        "--all": everything,
+        "--resume": resume is not None,
+        "--cancel": cancel is not None,
+        "--follow": follow,
+    }
     chosen = [name for name, is_given in given.items() if is_given]
     if not chosen:
         raise click.UsageError(

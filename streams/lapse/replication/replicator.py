@@ -57,6 +57,9 @@ _SET_WITHIN_S: Final = 5.0
 _MOST_BYTES: Final = 1_000_000_000
 """The largest record that this client sends, bytes. The brokers know what a topic takes."""
 
+_QUIET: Final = {"log_level": 2}
+"""librdkafka logs critical faults only: errors come back from the calls."""
+
 _NOT_SEEN: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED})
 
 _GRANT: Final = (
@@ -112,9 +115,14 @@ class Replicator:
                 self._stopped.wait(_RETRY_S)
 
     def _session(self) -> None:
-        quiet = {"log_level": 2}
-        upstream = AdminClient({**self._from, **quiet})
-        downstream = AdminClient({**self._to, **quiet})
+        """Open the link, and copy until `stop` is called or a topic was created again.
+
+        Raises:
+            KafkaException: one side does not answer.
+            LinkError: the link cannot work as it is.
+        """
+        upstream = AdminClient({**self._from, **_QUIET})
+        downstream = AdminClient({**self._to, **_QUIET})
         breadths = self._breadths(upstream, downstream)
         source, target = _cluster_id(upstream), _cluster_id(downstream)
         if source == target:
@@ -122,32 +130,11 @@ class Replicator:
                 f"{self._link.upstream} and {self._link.downstream} are one Kafka cluster; a replica needs its own"
             )
         self._make_progress_topic(downstream)
-        producer = Producer(
-            {
-                **self._to,
-                **quiet,
-                "transactional.id": self._link.transactional_id(source),
-                "transaction.timeout.ms": int(_PATIENCE_S * 1000),
-                "linger.ms": 1,
-                "message.max.bytes": _MOST_BYTES,
-                "partitioner": "murmur2_random",
-            }
-        )
-        producer.init_transactions(_PATIENCE_S)
+        producer = self._producer(source)
         ids, replicas = self._topic_ids(upstream, downstream), self._replicas(downstream)
         reached = Progress(source, target, ids, replicas)
-        reached.read({**self._to, **quiet})
-        consumer = Consumer(
-            {
-                **self._from,
-                **quiet,
-                "group.id": "lapse-replicate",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",
-                "isolation.level": "read_committed",
-                "fetch.wait.max.ms": 50,
-            }
-        )
+        reached.read({**self._to, **_QUIET})
+        consumer = self._consumer()
         try:
             consumer.assign(self._starts(consumer, upstream, reached))
             work = Work(consumer, producer, Translation(source, target), reached, self._link, breadths)
@@ -173,6 +160,36 @@ class Replicator:
                     looked_s = time.monotonic()
         finally:
             consumer.close()
+
+    def _producer(self, source: str) -> Producer:
+        """Return a producer with the link's transactional id. Another one with that id ends."""
+        producer = Producer(
+            {
+                **self._to,
+                **_QUIET,
+                "transactional.id": self._link.transactional_id(source),
+                "transaction.timeout.ms": int(_PATIENCE_S * 1000),
+                "linger.ms": 1,
+                "message.max.bytes": _MOST_BYTES,
+                "partitioner": "murmur2_random",
+            }
+        )
+        producer.init_transactions(_PATIENCE_S)
+        return producer
+
+    def _consumer(self) -> Consumer:
+        """Return a consumer of committed records upstream. It commits no offsets: the progress has them."""
+        return Consumer(
+            {
+                **self._from,
+                **_QUIET,
+                "group.id": "lapse-replicate",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
+                "fetch.wait.max.ms": 50,
+            }
+        )
 
     def _breadths(self, upstream: AdminClient, downstream: AdminClient) -> dict[str, tuple[int, int]]:
         """Return for each compacted topic its number of partitions, and that of the underlying topic downstream.

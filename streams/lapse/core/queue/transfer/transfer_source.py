@@ -63,11 +63,7 @@ class TransferSource:
             The outcomes of the messages examined, and whether there are more.
         """
         outcomes: list[Outcome] = []
-        room = (
-            most
-            - sum(len(slots) for _, slots in self._held_places(transfer_id))
-            - len(self._held_scheduled(transfer_id))
-        )
+        room = self._room(transfer_id, most)
         more = False
         for claim in claims:
             self._state.segments.make_room()
@@ -185,6 +181,11 @@ class TransferSource:
 
     def _now_ms(self, now_ms: int) -> int:
         return self._decisions.deadlines_count_ms(now_ms)
+
+    def _room(self, transfer_id: str, most: int) -> int:
+        """Return how many more messages a transfer may hold."""
+        with_place = sum(len(slots) for _, slots in self._held_places(transfer_id))
+        return most - with_place - len(self._held_scheduled(transfer_id))
 
     def _number(self, transfer_id: str) -> int:
         """Return the number of a transfer, or an unused number if it is not in progress."""
