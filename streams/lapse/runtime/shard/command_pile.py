@@ -66,10 +66,6 @@ class CommandPile:
         """Count nothing any more, because the shard is given up."""
         self._count(-self._bytes)
 
-    def __del__(self) -> None:
-        """Do the same for a shard whose take-over ended before its start, since nobody closes that one's inbox."""
-        self.close()
-
     def _count(self, size_bytes: int) -> None:
         self._bytes += size_bytes
         self._of_worker.count += size_bytes
