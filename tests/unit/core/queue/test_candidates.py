@@ -1,11 +1,13 @@
 """Candidates: however few are wanted and wherever they stand, they are the first ones that can be delivered."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.delivery.candidates import available
+from lapse.core.queue.delivery.choice import _Ranked
 from lapse.core.queue.segments.segment import SIZE, Segment, State
 from lapse.core.queue.state import QueueState
 
@@ -42,3 +44,15 @@ def test_the_first_ones_are_found_however_they_are_scattered(pieces, limit, now_
         if one is State.AVAILABLE and (now_ms < 0 or at_ms > now_ms)
     ]
     assert available(state, limit, now_ms) == wanted[:limit]
+
+
+@pytest.mark.feature("Q11")
+@settings(deadline=None)
+@given(st.lists(st.sampled_from([None, 0, 1, 2, 1 << 63]), min_size=1, max_size=40), st.integers(1, 12), st.randoms())
+def test_the_first_ones_by_priority_are_those_of_a_whole_sort(ranks, limit, chance) -> None:
+    messages = [(rank is None, 0 if rank is None else rank, place) for place, rank in enumerate(ranks)]
+    chance.shuffle(messages)
+    unranked, complements, places = zip(*messages, strict=True)
+    part = _Ranked(np.array(unranked), np.array(complements, np.uint64), np.array(places, np.int64))
+    found = _Ranked.merged([part], limit)
+    assert list(zip(*(column.tolist() for column in found), strict=True)) == sorted(messages)[:limit]

@@ -1,6 +1,7 @@
 """The rates of a queue and of its groups by name; each also runs beside the oracle (Q25, C70, C71)."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,7 +10,8 @@ from lapse.core.lifetime import NEVER
 from lapse.core.queue.arrival.trait import TraitReader
 from lapse.core.queue.rates.rate import Rate
 from lapse.core.queue.settings import QueueSettings
-from lapse.core.queue.settlement.settlement import Claim
+from lapse.core.queue.settlement.settlement import Claim, SettleAction
+from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 from unit.core.queue.compared.small_shard import small
 from unit.core.queue.world import World
@@ -218,3 +220,62 @@ def test_a_peek_says_for_which_rate_a_message_waits_and_until_when() -> None:
     one.publish("orders", body={"g": "a"})
     one.read("orders")
     assert waits() == {4: "the rate of its group, not before deliveries before it are written"}
+
+
+def test_a_group_whose_delivery_is_being_written_does_not_wait_for_another_group() -> None:
+    """If the other group had nothing left when its rate permitted more, this group waited for ever."""
+    shard = QueueShard(QueueSettings(name="orders", traits=GROUP, group_limit=9, group_rate=Rate(1, 100)))
+    allowance = shard.allowance
+    allowance.counts_as_written = True
+    shard.subscribing.subscribe("inky", "a client", 9, 100_000, "", 1_000, Step())
+
+    def arrive(offset: int, group: str) -> None:
+        value = b'{"g": "%s"}' % group.encode()
+        record = SimpleNamespace(offset=offset, timestamp=1_000, key=None, value=value, headers=())
+        shard.arrive("orders", 0, [record], Step())
+
+    def handed_out(now_ms: int) -> list[int]:
+        step = Step()
+        shard.advance(now_ms, step)
+        shard.deliver(now_ms, step)
+        return [offset for sent in step.deliveries for offset in sent.messages.offsets.tolist()]
+
+    arrive(0, "x")
+    arrive(1, "x")
+    assert handed_out(1_000) == [0]
+    allowance.note_written(allowance.counted_to, 1_000)
+    assert handed_out(1_001) == []
+    arrive(2, "y")
+    arrive(3, "y")
+    assert handed_out(1_010) == [2]
+    assert handed_out(1_020) == []
+    assert handed_out(1_025) == []
+    assert allowance.note_written(allowance.counted_to, 1_030), "a message waits for that"
+    assert handed_out(1_040) == []
+    shard.settle(SettleAction.ACKNOWLEDGE, "inky", [Claim("orders", 0, 1, 1)], 1_050, Step())
+    assert handed_out(1_100) == []
+    assert shard.next_due_ms() == 1_130
+    assert handed_out(1_130) == [3]
+
+
+@pytest.mark.parametrize("rate", [Rate(1, 100), Rate(2, 100)])
+def test_a_group_that_waits_for_its_rate_is_not_looked_at_with_each_delivery(rate: Rate) -> None:
+    """Where it had a message that nobody takes, each delivery looked at it, and kept one more note of it."""
+    bodies = [{"g": "x", "b": "yes"}, *[{"g": "x", "f": 1}] * rate.count, {"g": "x"}, {"g": "x", "f": 1}]
+    one = world(*bodies, traits=GROUP, group_limit=9, group_rate=rate)
+    one.subscribe("inky", 100, text="/f = 1")
+    assert delivered(one, 0) == list(range(1, rate.count + 1))
+    for _ in range(20):
+        assert delivered(one, 1) == []
+    lines = one.shard.state.index.lines
+    assert lines is not None
+    assert len(lines.set_aside._until) <= 2
+    one.subscribe("blinky", 100, text="/b = 'yes'")
+    assert one.deliver() == {}
+    one.settle("cancel", "inky", Claim("orders", 0, 1, 1))
+    assert one.shard.next_due_ms() == 1_100
+    one.advance(98)
+    assert one.deliver() == {}
+    one.advance(1)
+    sent = {name: [each.bookmark[2] for each in share] for name, share in one.deliver().items()}
+    assert sent == {"blinky": [0]} | ({"inky": [1]} if rate.count == 2 else {})

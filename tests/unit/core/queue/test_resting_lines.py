@@ -9,19 +9,22 @@ from unittest import mock
 
 import pytest
 
-from lapse.core.expression import compile_value
+from lapse.core.expression import compile_filter, compile_value
 from lapse.core.lifetime import Expiration
 from lapse.core.queue.arrival.trait import TraitReader
 from lapse.core.queue.groups import group_choice, waiting_groups
 from lapse.core.queue.groups.group_choice import GroupChooser
 from lapse.core.queue.groups.waiting_groups import WaitingGroups
+from lapse.core.queue.rates.rate import Rate
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.settlement.settlement import Claim
 from unit.core.queue.compared.small_shard import small
 from unit.core.queue.world import World
 
 GROUP = TraitReader(group=compile_value("/g"))
+RANKED = TraitReader(group=compile_value("/g"), priority=compile_value("/p"))
 ONE, YES = "/f = 1", "/b = 'yes'"
+BARRED = TraitReader(group=compile_value("/g"), barrier=compile_filter(YES))
 
 
 def world(*bodies: dict, **settings) -> World:
@@ -45,6 +48,20 @@ def got(deliveries, subscription: str) -> list[int]:
 
 
 @contextmanager
+def candidates() -> Iterator[list[int]]:
+    """The groups of which a line is examined meanwhile."""
+    seen: list[int] = []
+    candidate = GroupChooser._candidate
+
+    def noted(self: GroupChooser, entry, open_ones, now_ms: int):
+        seen.append(entry[3])
+        return candidate(self, entry, open_ones, now_ms)
+
+    with mock.patch.object(GroupChooser, "_candidate", noted):
+        yield seen
+
+
+@contextmanager
 def looks() -> Iterator[list[int]]:
     """The places of messages that are tried for a subscription meanwhile."""
     seen: list[int] = []
@@ -59,16 +76,63 @@ def looks() -> Iterator[list[int]]:
 
 
 @pytest.mark.feature("Q14", "Q25", "C60")
+@pytest.mark.parametrize("traits", [GROUP, RANKED])
 @pytest.mark.parametrize("limit", [1, 2])
-def test_groups_that_match_no_filter_are_looked_at_once(limit: int) -> None:
+def test_groups_that_match_no_filter_are_looked_at_once(limit: int, traits: TraitReader) -> None:
     """With 100,000 groups each delivery took 3 to 4 s if the filter matched a few of them."""
-    one = world(*[{"g": n, "f": 0} for n in range(40)], {"g": "x", "f": 1}, traits=GROUP, group_limit=limit)
+    bodies = [{"g": n, "f": 0, "p": n % 3} for n in range(40)]
+    one = world(*bodies, {"g": "x", "f": 1}, traits=traits, group_limit=limit)
     one.subscribe("inky", 20, text=ONE)
     assert got(one.deliver(), "inky") == [40]
     publish(one, {"g": "y", "f": 1})
     with looks() as seen:
         assert got(one.deliver(), "inky") == [41]
     assert len(seen) <= 4
+
+
+@pytest.mark.feature("Q11", "Q14", "Q20", "C60")
+def test_a_group_at_rest_stays_in_the_order_of_priority() -> None:
+    one = world({"g": "x", "f": 0, "p": 5}, {"g": "x", "f": 1, "p": 3}, traits=RANKED)
+    one.subscribe("inky", 20, text=ONE)
+    assert got(one.deliver(), "inky") == []
+    publish(one, {"g": "x", "f": 1, "p": 4}, {"g": "x", "f": 1, "p": 6})
+    assert got(one.deliver(), "inky") == [3]
+    one.settle("acknowledge", "inky", at(3))
+    assert got(one.deliver(), "inky") == []
+    with candidates() as seen:
+        assert got(one.deliver(), "inky") == []
+    assert not seen
+    publish(one, {"g": "x", "f": 0, "b": "yes", "p": 7})
+    assert got(one.deliver(), "inky") == []
+    one.settle("expire", "inky", at(0))
+    assert got(one.deliver(), "inky") == []
+    one.subscribe("blinky", 1, text=YES)
+    assert got(one.deliver(), "blinky") == [4]
+    one.settle("acknowledge", "blinky", at(4))
+    assert got(one.deliver(), "inky") == [2]
+    one.settle("acknowledge", "inky", at(2))
+    assert got(one.deliver(), "inky") == [1]
+
+
+@pytest.mark.feature("Q12", "Q20", "Q25", "C60")
+@pytest.mark.parametrize("limit", [1, 2])
+@pytest.mark.parametrize("filtered", [False, True])
+def test_groups_behind_a_barrier_are_looked_at_once(limit: int, filtered: bool) -> None:
+    bodies = [{"g": "x", "f": 1}, {"g": 1, "f": 0}, {"b": "yes", "f": 1}, *[{"g": n, "f": 1} for n in range(40)]]
+    one = world(*bodies, traits=BARRED, group_limit=limit)
+    one.subscribe("inky", 100, text=ONE if filtered else "")
+    assert got(one.deliver(), "inky") == ([0] if filtered else [0, 1])
+    with candidates() as seen:
+        assert one.deliver() == {}
+    assert len(seen) <= 2
+    if filtered:
+        one.subscribe("blinky", 100)
+        assert got(one.deliver(), "blinky") == [1]
+    one.settle("acknowledge", "inky", at(0))
+    assert one.deliver() == {}
+    one.settle("acknowledge", "blinky" if filtered else "inky", at(1))
+    sent = one.deliver()
+    assert sorted(offset for name in sent for offset in got(sent, name) if offset > 2) == list(range(3, 43))
 
 
 @pytest.mark.feature("Q14", "Q25", "C60")
@@ -157,12 +221,20 @@ def test_the_groups_are_sorted_in_several_turns() -> None:
 
 
 @pytest.mark.feature("Q14", "Q25")
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(12))
 def test_rests_change_no_delivery(seed: int) -> None:
     """Beside the oracle: filters, subscriptions and messages come and go, over small segments and short turns."""
     chance = random.Random(seed)
     with small(5, at_once=chance.choice((2, 1_000))):
-        one = world(traits=GROUP, group_limit=chance.choice((1, 1, 2)), expiration=Expiration(True))
+        traits = TraitReader(
+            group=compile_value("/g"),
+            priority=compile_value("/p") if seed % 2 else None,
+            barrier=compile_filter(YES) if seed % 3 == 0 else None,
+        )
+        yes = 0.05 if seed % 3 == 0 else 0.5
+        rates = {"group_rate": Rate(2, 50)} if seed % 4 < 2 else {}
+        limit = chance.choice((1, 1, 2))
+        one = world(traits=traits, group_limit=limit, expiration=Expiration(True), **rates)
         there: dict[str, int] = {}
         held: list[int] = []
         for _ in range(60):
@@ -173,7 +245,12 @@ def test_rests_change_no_delivery(seed: int) -> None:
                     publish(
                         one,
                         *[
-                            {"g": chance.choice("abcdefg"), "f": chance.randrange(3), "b": chance.choice(("yes", "no"))}
+                            {
+                                "g": chance.choice("abcdefg"),
+                                "f": chance.randrange(3),
+                                "b": "yes" if chance.random() < yes else "no",
+                                "p": chance.choice((None, 1, 2, 3)),
+                            }
                             for _ in range(5)
                         ],
                         **lifetime,
@@ -195,3 +272,6 @@ def test_rests_change_no_delivery(seed: int) -> None:
                 case 5:
                     one.now_ms += chance.choice((1, 10))
             held += [sent.bookmark[2] for share in one.deliver().values() for sent in share]
+            counted = one.shard.held_up(one.now_ms)
+            with mock.patch.object(WaitingGroups, "firsts_by_group", return_value=None):
+                assert one.shard.held_up(one.now_ms) == counted, "the same as from all messages"

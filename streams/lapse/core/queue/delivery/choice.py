@@ -19,7 +19,7 @@ from lapse.core.queue.arrival.trait import OWN_GROUP
 from lapse.core.queue.delivery.candidates import last_holders
 from lapse.core.queue.delivery.fairness import Turns
 from lapse.core.queue.inquiry.matching import NO, UNKNOWN, YES, Matching
-from lapse.core.queue.segments.segment import AVAILABLE, NOBODY, Segment
+from lapse.core.queue.segments.segment import AVAILABLE, NOBODY, SIZE, Segment
 from lapse.core.queue.segments.tops import Key
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.state import QueueState
@@ -42,6 +42,9 @@ class _Ranked(NamedTuple):
         unranked = np.concatenate([part.unranked for part in parts])
         complements = np.concatenate([part.complements for part in parts])
         places = np.concatenate([part.places for part in parts])
+        if len(places) > 2 * limit:  # finding the first ones costs much less than sorting all
+            first = _first_by_key(unranked, complements, places, limit)
+            unranked, complements, places = unranked[first], complements[first], places[first]
         order = np.lexsort((places, complements, unranked))[:limit]
         return _Ranked(unranked[order], complements[order], places[order])
 
@@ -115,11 +118,22 @@ class Chooser:
         held_back = self._in_group_order and self.by_group and subscriptions
         if not held_back or not all(one.filter for one in subscriptions):
             return 0
+        filters = {one.filter for one in subscriptions}
+        lines = self._state.index.lines
+        firsts = None if lines is None else lines.firsts_by_group(self._barrier)
+        if firsts is not None:
+            code, bound_count = self._matching.code, self._state.index.bound_count
+            return sum(
+                group != OWN_GROUP
+                and not bound_count(group)
+                and all(code(text, *divmod(place, SIZE)) == NO for text in filters)
+                for group, place in firsts.items()
+            )
         count = 0
         for segment, slots in self._first_of_each_group(self.in_order()):
             if segment.groups is not None:
                 unmatched = segment.groups[slots] != OWN_GROUP
-                for text in {one.filter for one in subscriptions}:
+                for text in filters:
                     unmatched &= self._matching.codes(text, segment.index, slots) == NO
                 count += int(np.count_nonzero(unmatched))
         return count
@@ -262,6 +276,27 @@ class Chooser:
                     kept.append(slot)
             if kept:
                 yield segment, np.array(kept, np.intp)
+
+
+def _first_by_key(
+    unranked: NDArray[np.bool_], complements: NDArray[np.uint64], places: NDArray[np.int64], limit: int
+) -> NDArray[np.intp]:
+    """Return the indexes of the first `limit` of more messages by priority and place, in no order."""
+    ranked = np.flatnonzero(~unranked)
+    if len(ranked) <= limit:
+        rest = np.flatnonzero(unranked)
+        return np.concatenate((ranked, _lowest(rest, places, limit - len(ranked))))
+    values = complements[ranked]
+    last = np.partition(values, limit - 1)[limit - 1]
+    before = ranked[values < last]
+    return np.concatenate((before, _lowest(ranked[values == last], places, limit - len(before))))
+
+
+def _lowest(indexes: NDArray[np.intp], places: NDArray[np.int64], count: int) -> NDArray[np.intp]:
+    """Return those of some indexes that have the `count` lowest places."""
+    if count >= len(indexes):
+        return indexes
+    return indexes[np.argpartition(places[indexes], count)[:count]]
 
 
 def _end_before(segment: Segment, slots: NDArray[np.intp], at: int, rival: Key) -> int:

@@ -24,7 +24,8 @@ from lapse.core.queue.delivery.candidates import last_holders
 from lapse.core.queue.delivery.fairness import Turns
 from lapse.core.queue.groups.resting_lines import Entry, Line
 from lapse.core.queue.groups.runs_in_turn import RunsInTurn
-from lapse.core.queue.groups.waiting_groups import Found, WaitingGroups
+from lapse.core.queue.groups.waiting_groups import WaitingGroups
+from lapse.core.queue.groups.waiting_line import Found
 from lapse.core.queue.inquiry.matching import NO, UNKNOWN, YES
 from lapse.core.queue.rates.allowance import Allowance
 from lapse.core.queue.rates.counted import Of
@@ -51,9 +52,23 @@ class _Visit:
             first one of a skipped segment; None = no message stays.
         filters: the filters that the messages which stay match, or may match.
         waits: whether a message stays for another reason than that no subscription takes it.
+        is_barred: whether the found message is behind a barrier.
+        blocks: whether the found message, which fits nobody, holds back its group.
+        until_ms: when the group's rate permits more, ms since the epoch; None = it does not wait for that.
     """
 
-    __slots__ = ("_hopeless", "_messages", "_others", "filters", "found", "kept", "waits")
+    __slots__ = (
+        "_hopeless",
+        "_messages",
+        "_others",
+        "blocks",
+        "filters",
+        "found",
+        "is_barred",
+        "kept",
+        "until_ms",
+        "waits",
+    )
 
     def __init__(
         self,
@@ -65,7 +80,8 @@ class _Visit:
     ) -> None:
         self.kept: int | None = None
         self.filters: set[str] = set()
-        self.waits = False
+        self.waits = self.is_barred = self.blocks = False
+        self.until_ms: int | None = None
         self._hopeless = hopeless
         self._others = others
         passed, since = lines.passed(line), 0
@@ -134,7 +150,6 @@ class GroupChooser:
         self._counted: Counter[Of] = Counter()
         self._filters: frozenset[str] = frozenset()
         self._others: frozenset[str] = frozenset()
-        self._can_rest = not self._ranked or self._limit > 1
         self._looked = 0
         self._visits: dict[Line, _Visit] = {}
         self._blocked: set[int] = set()
@@ -148,12 +163,12 @@ class GroupChooser:
     ) -> Sequence[tuple[Subscription, list[int] | NDArray[np.int64]]]:
         """Assign at most `limit` messages; return each subscription's places in the order of assignment."""
         if self._allowance.by_group:
-            waits_until_ms = self._lines.restore_due(self._allowance.reached_ms(now_ms))
-            if waits_until_ms is not None:
-                self._allowance.note_wait_until(waits_until_ms)
+            allowance = self._allowance
+            for until_ms in self._lines.restore_due(allowance.at_ms(now_ms), allowance.was_written()):
+                allowance.note_wait_until(until_ms)
         self._filters = frozenset(one.filter for one in subscriptions if one.space)
         self._others = frozenset(one.filter for one in subscriptions) - self._filters
-        self._lines.compete(self._filters | self._others, self._filters, self._now_ms)
+        self._lines.compete(self._filters | self._others, self._filters, self._barrier, self._now_ms)
         if self._goes_in_runs:
             self._lines.end_useless_rests()
             runs = RunsInTurn(self._state, self._lines, self._allowance, self._room, now_ms, self._now_ms)
@@ -214,33 +229,40 @@ class GroupChooser:
 
     def _next_entry(self) -> Entry | None:
         """Return the next entry; None if there is none, or so many were looked at that others must have a turn."""
-        if self._can_rest and self._looked >= LOOKED_AT_ONCE:
+        if self._looked >= LOOKED_AT_ONCE:
             self.again = True
             return None
         return self._lines.pop_first()
 
     def _put_back(self, line: Line, visit: _Visit, kept: int) -> None:
         """Put a line back of which messages stay from place `kept` on. It rests if none of them fits."""
-        lines, found = self._lines, visit.found
-        if not self._can_rest or visit.waits:
+        lines, place = self._lines, None if visit.found is None else visit.found[0].base + visit.found[1]
+        if visit.waits:
             lines.enter(line, kept)
-        elif found is None:
+        elif place is None:
             lines.rest_whole(line, visit.filters, self._state.next_place)
-        elif line[1] in self._blocked:
-            segment, slot = found
+        elif visit.blocks and visit.found is not None:
+            segment, slot = visit.found
             deadline_ms = segment.deadline_of(slot) if self._now_ms >= 0 else NEVER
-            lines.rest(line, visit.filters, segment.base + slot, deadline_ms)
+            lines.rest(line, visit.filters, place, deadline_ms)
+        elif visit.is_barred and self._barrier is not None and visit.filters and kept < self._barrier:
+            lines.rest_whole(line, visit.filters, place)
         else:
-            place = found[0].base + found[1]
             lines.note_passed(line, visit.filters, place)
-            lines.enter(line, kept if visit.filters else place)
+            first = kept if visit.filters else place
+            if visit.until_ms is not None:
+                lines.set_aside.add_until(lines.renew_entry(line, first), visit.until_ms)
+            elif visit.is_barred:
+                lines.set_aside.add_behind_barrier(lines.renew_entry(line, first))
+            else:
+                lines.enter(line, first)
 
     def _candidate(self, entry: Entry, open_ones: Sequence[Subscription], now_ms: int) -> _Candidate | None:
         """Return the next message of an entry's line if it is the next one of all; else None, and move the entry."""
         band, tag, first, group = entry
         line, lines = (band, group), self._lines
-        if self._is_full(group):
-            lines.set_aside(entry)
+        if self._is_full(group) or group in self._blocked or lines.is_held_back(line):
+            lines.set_aside.add(entry)
             return None
         visit = self._visits.get(line)
         if visit is None:
@@ -279,9 +301,9 @@ class GroupChooser:
             segment, slot = visit.found
             if not self._has_expired(segment, slot):
                 place = segment.base + slot
-                if line[1] in self._blocked or (self._barrier is not None and place >= self._barrier):
+                if self._barrier is not None and place >= self._barrier:
                     visit.keep_current()
-                    visit.waits = True
+                    visit.is_barred = True
                     return None
                 fitting = self._fitting(segment, slot, open_ones)
                 if fitting is None or fitting:
@@ -290,12 +312,13 @@ class GroupChooser:
                 if self._limit == 1 and line[1] != OWN_GROUP:
                     self._looked += 1
                     visit.keep_current()
+                    visit.blocks = True
                     self._blocked.add(line[1])
                     return None
             self._looked += 1
             visit.keep_current()
             visit.move_on()
-            if self._can_rest and self._looked >= LOOKED_AT_ONCE:
+            if self._looked >= LOOKED_AT_ONCE:
                 return None
         return None
 
@@ -324,8 +347,10 @@ class GroupChooser:
             if self._counted[of]:  # this call's deliveries are counted at its end
                 visit.keep_current()
                 visit.waits = self.again = True
+            elif visit.kept is None:
+                self._lines.set_aside.add_until(entry, self._allowance.note_group_wait(of))
             else:
-                self._lines.set_aside_until(entry, self._allowance.note_group_wait(of))
+                visit.until_ms = self._allowance.note_group_wait(of)
             return True
         self._allowance.note_group_wait(of)
         visit.keep_current()

@@ -118,14 +118,16 @@ class RunsInTurn:
 
     def _find_run(self, entry: Entry, before: int, limit: int) -> _Run | None:
         """Return a removed entry's messages with tags below `before`, at most `limit`; None if none may go now."""
-        group, lines = entry[3], self._lines
+        group, lines, given = entry[3], self._lines, self._given
         start, cost = lines.turn.start_tag(group), lines.turn.cost(group)
-        room = self._room(group) - self._given[group]
+        room = self._room(group)
+        if given:
+            room -= given[group]
         if room <= 0:
-            lines.set_aside(entry)
+            lines.set_aside.add(entry)
             return None
         if self._allowance.by_group:
-            permitted = self._allowance.group_room((group, -1), self._now_ms) - self._given[group]
+            permitted = self._allowance.group_room((group, -1), self._now_ms) - given[group]
             if permitted <= 0:
                 self._wait_for_rate(entry)
                 return None
@@ -152,18 +154,19 @@ class RunsInTurn:
             self._waiting.append(entry)
             self.again = True
         else:
-            self._lines.set_aside_until(entry, self._allowance.note_group_wait((entry[3], -1)))
+            self._lines.set_aside.add_until(entry, self._allowance.note_group_wait((entry[3], -1)))
 
     def _find_available(self, places: NDArray[np.int64]) -> NDArray[np.bool_] | None:
         """Return which messages are available; None if the deadline of one has passed."""
         there = np.zeros(len(places), bool)
         indexes = places // SIZE
-        for index in np.unique(indexes).tolist():
+        low, high = int(indexes.min()), int(indexes.max())
+        for index in range(low, high + 1) if high - low < len(places) else np.unique(indexes).tolist():
             segment = self._state.look(index)
-            if segment is None:
+            mine = indexes == index if high > low else slice(None)
+            slots = places[mine] - index * SIZE
+            if segment is None or not len(slots):
                 continue
-            mine = indexes == index
-            slots = places[mine] - segment.base
             there[mine] = segment.state[slots] == AVAILABLE
             if segment.deadline_ms is not None and segment.min_deadline_ms <= self._deadlines_count_ms:
                 late = segment.deadline_ms[slots] <= self._deadlines_count_ms

@@ -22,10 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.lifetime import NEVER
+from lapse.core.queue.groups.entries_set_aside import EntriesSetAside
 from lapse.core.queue.groups.group_turn import GroupTurn
 from lapse.core.queue.groups.resting_lines import Entry, Line, RestingLines
 from lapse.core.queue.groups.slots_by_line import SlotsByLine
-from lapse.core.queue.groups.waiting_line import Passed, WaitingLine
+from lapse.core.queue.groups.waiting_line import Found, Passed, WaitingLine, available_at, segment_of
 from lapse.core.queue.segments.segment import AVAILABLE, NOBODY, SIZE, Segment, Where
 from lapse.core.queue.segments.summary import Outline
 
@@ -34,9 +35,6 @@ _LOADED_AT_ONCE: Final = 4_096
 
 _SLOTS_LIKE_A_LINE: Final = 16
 """Sorting so many slots takes about as long as entering one line."""
-
-Found = tuple[Segment, int]
-"""A message as its segment and slot."""
 
 
 class WaitingGroups:
@@ -48,6 +46,9 @@ class WaitingGroups:
         turn: the turn among the groups.
         ranked: whether the queue has priorities.
         first: index of the first segment from which lines are derived.
+
+    Attributes:
+        set_aside: entries that wait for something else than their turn.
     """
 
     def __init__(
@@ -66,18 +67,31 @@ class WaitingGroups:
         self._any_rests = False
         self._outline = outline
         self._look = look
+        self._ranked = ranked
+        self._blockers: dict[int, Line] = {}
+        """By group, the line whose rest holds back those of lower priority. Without priorities there are none."""
         self._slots = SlotsByLine(ranked)
         self._waiting: dict[Line, WaitingLine] = {}
         self._heap: list[Entry] = []
-        self._set_aside: dict[int, list[Entry]] = {}
-        self._until: list[tuple[int, Entry]] = []
+        self.set_aside = EntriesSetAside()
         self._fresh: list[NDArray[np.intp]] = []
         """Slots that became available and are not sorted yet, all in the segment `_fresh_in`."""
         self._fresh_in = NOBODY
 
-    def __len__(self) -> int:
+    def firsts_by_group(self, barrier: int | None) -> dict[int, int] | None:
+        """Return the place of the message of each group that is first by priority and place.
+
+        Messages from place `barrier` on do not count. The result is None until all lines are loaded.
+        """
+        if self._next_load is not None:
+            return None
         self.sort_fresh()
-        return len(self._waiting)
+        firsts: dict[int, int] = {}
+        for line in sorted(self._waiting) if self._ranked else self._waiting:
+            places = () if line[1] in firsts else self._first_places(line, self._waiting[line])
+            if places and (barrier is None or places[0] < barrier):
+                firsts[line[1]] = places[0]
+        return firsts
 
     def has_line(self, line: Line) -> bool:
         """Return whether a line may have waiting messages."""
@@ -149,8 +163,7 @@ class WaitingGroups:
     def release_groups(self, groups: Iterable[int]) -> None:
         """Let groups compete again that may have fewer leased messages than before."""
         for group in groups:
-            for entry in self._set_aside.pop(group, ()):
-                heapq.heappush(self._heap, entry)
+            self.put_back(self.set_aside.pop_group(group))
 
     # The heap
 
@@ -166,7 +179,7 @@ class WaitingGroups:
                 entry = heapq.heappop(heap)
             waiting = self._waiting.get((entry[0], entry[3]))
             if waiting is not None and waiting.entry is entry:
-                waiting.rests = waiting.rests_whole = False
+                self._end_rest(waiting)
                 return entry
 
     def pop_before(self, tag: int) -> Entry | None:
@@ -211,7 +224,7 @@ class WaitingGroups:
             return
         waiting.entry = after = (line[0], self.turn.start_tag(line[1]), waiting.head[0], line[1])
         if full:
-            self.set_aside(after)
+            self.set_aside.add(after)
         else:
             heapq.heappush(self._heap, after)
 
@@ -227,23 +240,26 @@ class WaitingGroups:
         self._enter(line, self._waiting[line], place)
 
     def _enter(self, line: Line, waiting: WaitingLine, place: int) -> None:
-        waiting.rests = waiting.rests_whole = False
+        self._end_rest(waiting)
         waiting.entry = entry = (line[0], self.turn.start_tag(line[1]), place, line[1])
         heapq.heappush(self._heap, entry)
 
-    def set_aside(self, entry: Entry) -> None:
-        """Keep a removed entry until its group is released."""
-        self._set_aside.setdefault(entry[3], []).append(entry)
+    def renew_entry(self, line: Line, place: int) -> Entry:
+        """Return a new entry of a line that has none, for `set_aside`. Its first message is at or after `place`."""
+        self._waiting[line].entry = entry = (line[0], self.turn.start_tag(line[1]), place, line[1])
+        return entry
 
-    def set_aside_until(self, entry: Entry, instant_ms: int) -> None:
-        """Keep a removed entry until an instant, ms since the epoch."""
-        heapq.heappush(self._until, (instant_ms, entry))
+    def _end_rest(self, waiting: WaitingLine) -> None:
+        waiting.rests = waiting.rests_whole = False
+        entry = waiting.entry
+        if self._blockers and entry is not None and self._blockers.get(entry[3]) == (entry[0], entry[3]):
+            del self._blockers[entry[3]]
+            self.release_groups((entry[3],))
 
-    def restore_due(self, now_ms: int) -> int | None:
-        """Restore the entries whose instant has come. Return the next such instant, None if no line waits for one."""
-        while self._until and self._until[0][0] <= now_ms:
-            heapq.heappush(self._heap, heapq.heappop(self._until)[1])
-        return self._until[0][0] if self._until else None
+    def restore_due(self, now_ms: int, written: bool) -> list[int]:
+        """Restore entries that are due, or waited until something was `written`. Return what others wait for."""
+        self.put_back(self.set_aside.pop_due(now_ms, written))
+        return self.set_aside.instants_ms()
 
     def drop_line(self, line: Line) -> None:
         """Remove an empty line."""
@@ -251,15 +267,20 @@ class WaitingGroups:
 
     # Rest
 
-    def compete(self, filters: Set[str], with_room: Set[str], now_ms: int) -> None:
+    def compete(self, filters: Set[str], with_room: Set[str], barrier: int | None, now_ms: int) -> None:
         """Begin a search: let the lines compete that may fit now.
 
         Args:
             filters: the filters of all subscriptions.
             with_room: those of subscriptions with room.
+            barrier: place of the first barrier; None = there is none.
             now_ms: the instant, ms since the epoch; negative = deadlines do not count.
         """
         self.sort_fresh()
+        behind = self.set_aside.pop_behind_barrier(barrier)
+        if behind is not None:
+            self.put_back(behind)
+            self.end_rests()  # messages of lines at rest may have been behind the barrier
         if not filters <= self._filters:
             self._look_at_all_again()
         self._filters = filters
@@ -284,6 +305,9 @@ class WaitingGroups:
             return
         self._any_rests = False
         self._resting.clear()
+        groups = list(self._blockers)
+        self._blockers.clear()
+        self.release_groups(groups)
         for waiting in self._waiting.values():
             if waiting.rests and waiting.entry is not None:
                 waiting.rests = waiting.rests_whole = False
@@ -309,7 +333,17 @@ class WaitingGroups:
             place: its place.
             deadline_ms: its deadline, ms since the epoch; `NEVER` if deadlines do not count.
         """
+        if self._ranked:
+            known = self._blockers.get(line[1])
+            if known is not None and known in self._waiting:
+                self._enter(known, self._waiting[known], self._waiting[known].first_known())
+            self._blockers[line[1]] = line
         self._rest(line, self._waiting[line], filters, place, place, deadline_ms)
+
+    def is_held_back(self, line: Line) -> bool:
+        """Return whether a line of the same group and a higher priority rests behind its first message."""
+        blocker = self._blockers.get(line[1]) if self._blockers else None
+        return blocker is not None and blocker < line
 
     def rest_whole(self, line: Line, filters: Set[str], to: int) -> None:
         """Let a line rest of which no message before place `to` fits, and there is none behind it.
@@ -359,15 +393,15 @@ class WaitingGroups:
         """
         waiting = self._waiting[line]
         known = self._first_places(line, waiting)
-        for index, places in groupby(known[bisect_left(known, since) :] if since else known, key=_segment_of):
+        for index, places in groupby(known[bisect_left(known, since) :] if since else known, key=segment_of):
             segment = self._look(index)
             if segment is not None:
-                yield from _available(segment, [place - segment.base for place in places])
+                yield from available_at(segment, [place - segment.base for place in places])
         for index in waiting.segments:
             segment = self._look(index) if (index + 1) * SIZE > since else None
             if segment is not None and segment.available and not hopeless(index, segment.used):
                 of_line = self._slots.find(segment, line)
-                yield from _available(segment, [place - segment.base for place in of_line if place >= since])
+                yield from available_at(segment, [place - segment.base for place in of_line if place >= since])
 
     def first_place(self, line: Line) -> int | None:
         """Return the place of the first available message of a line; None if there is none."""
@@ -385,7 +419,7 @@ class WaitingGroups:
         """Forget all known places of a line whose messages have left, at once: there may be thousands."""
         waiting = self._waiting[line]
         known, waiting.head = waiting.head, []
-        for index, some in groupby(known, key=_segment_of):
+        for index, some in groupby(known, key=segment_of):
             segment = self._look(index)
             if segment is not None:
                 places = np.array(list(some), np.int64)
@@ -411,14 +445,3 @@ class WaitingGroups:
         segment = self._look(waiting.loaded_to)
         if segment is not None:
             waiting.head += self._slots.find(segment, line)
-
-
-def _segment_of(place: int) -> int:
-    return place // SIZE
-
-
-def _available(segment: Segment, slots: list[int]) -> Iterator[Found]:
-    state = segment.state
-    for slot in slots:
-        if state[slot] == AVAILABLE:
-            yield segment, slot

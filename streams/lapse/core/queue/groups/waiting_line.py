@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from typing import NamedTuple
 
 from lapse.core.queue.groups.resting_lines import Entry
-from lapse.core.queue.segments.segment import SIZE
+from lapse.core.queue.segments.segment import AVAILABLE, SIZE, Segment
+
+Found = tuple[Segment, int]
+"""A message as its segment and slot."""
 
 
 class Passed(NamedTuple):
@@ -75,3 +78,16 @@ def _merge(into: list[int], places: list[int]) -> None:
         at = bisect_left(into, place)
         if at == len(into) or into[at] != place:
             into.insert(at, place)
+
+
+def segment_of(place: int) -> int:
+    """Return the index of a place's segment."""
+    return place // SIZE
+
+
+def available_at(segment: Segment, slots: list[int]) -> Iterator[Found]:
+    """Yield the messages at some slots that are available."""
+    state = segment.state
+    for slot in slots:
+        if state[slot] == AVAILABLE:
+            yield segment, slot

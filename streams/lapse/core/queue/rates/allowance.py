@@ -37,7 +37,7 @@ class Allowance:
         self.counts_as_written = False
         self.written_within_ms = _WRITTEN_WITHIN_MS
         self.frees_ms = NEVER
-        self._waits_for_writing = self._looks_at_all = False
+        self._waits_for_writing = self._was_written = False
         self._decisions = decisions
         self._state = decisions.state
         self._rate = decisions.settings.rate
@@ -89,12 +89,10 @@ class Allowance:
         if self.frees_ms <= now_ms:
             self.frees_ms = NEVER
 
-    def reached_ms(self, now_ms: int) -> int:
-        """Return the instant up to which waiting messages are examined now, ms since the epoch; `NEVER` = all."""
-        if self._looks_at_all:
-            self._looks_at_all = False
-            return NEVER
-        return self.at_ms(now_ms)
+    def was_written(self) -> bool:
+        """Return whether any counted deliveries were written since the last call."""
+        written, self._was_written = self._was_written, False
+        return written
 
     @property
     def counted_to(self) -> int:
@@ -107,9 +105,12 @@ class Allowance:
         Returns:
             Whether a message waited for that and must be examined, because only now it is known when it may go.
         """
-        if not self._state.counted.note_written(to, at_ms) or not self._waits_for_writing:
+        if not self._state.counted.note_written(to, at_ms):
             return False
-        self.frees_ms, self._waits_for_writing, self._looks_at_all = min(self.frees_ms, at_ms), False, True
+        self._was_written = True
+        if not self._waits_for_writing:
+            return False
+        self.frees_ms, self._waits_for_writing = min(self.frees_ms, at_ms), False
         return True
 
     def count_deliveries(self, places: Places) -> None:
