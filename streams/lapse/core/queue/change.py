@@ -126,25 +126,39 @@ def join_places(places: Sequence[int] | NDArray[np.int64]) -> Places:
     if int(places[-1]) - first == count - 1:
         return [(first, count)]
     at = np.asarray(places, np.int64)
-    begins = np.concatenate([[0], np.flatnonzero(np.diff(at) != 1) + 1])
-    return _Ranges(at[begins], np.diff(begins, append=count))
+    stops = (at[1:] - at[:-1] != 1).nonzero()[0] + 1
+    edges = np.empty(len(stops) + 2, np.int64)
+    edges[0], edges[1:-1], edges[-1] = 0, stops, count
+    return _Ranges(at, at[edges[:-1]], edges[1:] - edges[:-1])
 
 
 class _Ranges(list[tuple[int, int]]):
-    """Ranges of places that are also at hand in columns."""
+    """Ranges of places that are also at hand in columns, with all their places."""
 
-    __slots__ = ("columns",)
+    __slots__ = ("_count", "columns", "every")
 
-    def __init__(self, firsts: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
+    def __init__(self, every: NDArray[np.int64], firsts: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
         super().__init__(zip(firsts.tolist(), counts.tolist(), strict=True))
+        self._count = len(firsts)
         self.columns = np.stack((firsts, counts))
+        self.every = every
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no range was added to the list later."""
+        return len(self) == self._count
 
 
 def columns_of(places: Places) -> NDArray[np.int64]:
     """Return two rows: the first place of each range, and its number of places."""
-    if isinstance(places, _Ranges) and places.columns.shape[1] == len(places):
+    if isinstance(places, _Ranges) and places.is_complete:
         return places.columns
     return np.array(places, np.int64).reshape(-1, 2).T
+
+
+def every_of(places: Places) -> NDArray[np.int64] | None:
+    """Return all places of many ranges, ascending, if they are at hand; else None."""
+    return places.every if isinstance(places, _Ranges) and places.is_complete else None
 
 
 def indexes_in(places: Places, wanted: NDArray[np.int64]) -> NDArray[np.intp]:
@@ -157,4 +171,5 @@ def indexes_in(places: Places, wanted: NDArray[np.int64]) -> NDArray[np.intp]:
 
 def count_places(places: Places) -> int:
     """Return how many places the ranges hold."""
-    return sum(count for _, count in places)
+    every = every_of(places)
+    return sum(count for _, count in places) if every is None else len(every)

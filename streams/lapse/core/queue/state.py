@@ -251,10 +251,12 @@ class QueueState:
         """Return whether, in recovery, a whole segment already contains the step that is applied."""
         return self.as_of.get(index, -1) >= self.sequence
 
-    def _touch(self, segment: Segment) -> None:
+    def _touch(self, segment: Segment, other_available: bool = True) -> None:
+        """Note a change of a segment, and whether other messages than before are available."""
         self.dirty.setdefault(segment.index, self.sequence)
         self.segments.note_changed(segment)
-        self.index.touch(segment)
+        if other_available:
+            self.index.touch(segment)
 
     def _arrive(self, change: Change) -> None:
         ((place, count),) = change.places
@@ -334,7 +336,7 @@ class QueueState:
             if segment.is_droppable:
                 self._drop(segment)
             else:
-                self._touch(segment)
+                self._touch(segment, alike in (None, State.AVAILABLE) or to is State.AVAILABLE)
 
     def _not_yet_applied(
         self, change: Change, move: Move, segment: Segment, where: Where
@@ -370,7 +372,7 @@ class QueueState:
             segment.available -= len(before)
             self.index.note_left(segment, where)
         if meaning.binds:
-            self.index.bind_groups(segment, where, -1)
+            self.index.bind_groups(segment, where, -1, alike)
         if meaning.fills and segment.holder is not None:
             self.subscription_table.count_each(segment.holder[where], -1)
 
@@ -388,7 +390,7 @@ class QueueState:
         if meaning.expires and segment.deadline_ms is not None and count:
             self.index.note_deadlines(segment, segment.deadline_ms[where])
         if meaning.binds:
-            self.index.bind_groups(segment, where, 1)
+            self.index.bind_groups(segment, where, 1, to)
         if meaning.fills:
             self.subscription_table.count(change.holder, count)
 

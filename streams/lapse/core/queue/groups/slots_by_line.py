@@ -24,11 +24,14 @@ class SlotsByLine:
 
     Args:
         ranked: whether the queue has priorities.
+
+    Attributes:
+        by_group: the slots by group alone.
     """
 
     def __init__(self, ranked: bool) -> None:
         self._ranked = ranked
-        self._by_group = SlotsByGroup()
+        self.by_group = SlotsByGroup()
 
     def split(self, segment: Segment, slots: NDArray[np.intp]) -> dict[Line, list[int]]:
         """Return the places of ascending slots, by line."""
@@ -56,11 +59,11 @@ class SlotsByLine:
     def find(self, segment: Segment, line: Line) -> list[int]:
         """Return the places of a line in a segment, ascending. Messages at some may have left."""
         if not self._ranked:
-            slots = self._by_group.find(segment, line[1])
+            places = self.by_group.find(segment, line[1])
             if segment.available * _FEW_OF < segment.used:
-                slots = [slot for slot in slots if segment.state[slot] == AVAILABLE]
-            base = segment.base
-            return [base + slot for slot in slots]
+                base, state = segment.base, segment.state
+                return [place for place in places if state[place - base] == AVAILABLE]
+            return places
         return list(map(int, self._find_ranked(segment, line) + segment.base))
 
     def _find_ranked(self, segment: Segment, line: Line) -> NDArray[np.int64]:

@@ -49,6 +49,7 @@ class WaitingGroups:
 
     Attributes:
         set_aside: entries that wait for something else than their turn.
+        by_group: the slots of groups in the segments that were looked at last.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class WaitingGroups:
         self._blockers: dict[int, Line] = {}
         """By group, the line whose rest holds back those of lower priority. Without priorities there are none."""
         self._slots = SlotsByLine(ranked)
+        self.by_group = self._slots.by_group
         self._waiting: dict[Line, WaitingLine] = {}
         self._heap: list[Entry] = []
         self.set_aside = EntriesSetAside()

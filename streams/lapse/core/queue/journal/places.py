@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from lapse.core.queue.change import Places, columns_of, join_places
+from lapse.core.queue.change import Places, columns_of, every_of, join_places
 
 _BITS: Final = 12
 _BLOCK: Final = 1 << _BITS
@@ -40,11 +40,13 @@ def pack(places: Places) -> tuple[bytes, bool]:
     long = counts > _BLOCK
     if long.any() or len(blocks) * _BLOCK_BYTES >= len(ranges) * _RANGE_BYTES:
         return ranges.tobytes(), False
-    # The sequence of all places as differences: 1 inside a range, the gap at the start of a range.
-    steps = np.ones(int(counts.sum()), np.int64)
-    starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
-    steps[starts] = np.concatenate([firsts[:1], firsts[1:] - (firsts[:-1] + counts[:-1] - 1)])
-    every = np.cumsum(steps)
+    every = every_of(places)
+    if every is None:
+        # The sequence of all places as differences: 1 inside a range, the gap at the start of a range.
+        steps = np.ones(int(counts.sum()), np.int64)
+        starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
+        steps[starts] = np.concatenate([firsts[:1], firsts[1:] - (firsts[:-1] + counts[:-1] - 1)])
+        every = np.cumsum(steps)
     bits = np.zeros(len(blocks) * _BLOCK, bool)
     bits[np.searchsorted(blocks, every >> _BITS) * _BLOCK + (every & (_BLOCK - 1))] = True
     return blocks.astype("<i8").tobytes() + np.packbits(bits).tobytes(), True

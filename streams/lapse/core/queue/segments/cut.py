@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from lapse.core.queue.change import Places, columns_of
+from lapse.core.queue.change import Places, columns_of, every_of
 from lapse.core.queue.segments.segment import Where, where_of
 
 _FEW: Final = 32
@@ -37,6 +37,10 @@ def by_segment(places: Places, size: int) -> Iterator[tuple[int, Where]]:
         if slot + places[0][1] <= size:  # true for most changes
             yield index, slice(slot, slot + places[0][1])
             return
+    every = every_of(places)
+    if every is not None:
+        yield from _cut_sorted(every, size)
+        return
     if len(places) > _FEW:
         firsts, counts = columns_of(places)
         if int(counts.sum()) < _LONG * len(places):
@@ -56,11 +60,20 @@ def by_segment(places: Places, size: int) -> Iterator[tuple[int, Where]]:
 
 def _cut_many(firsts: NDArray[np.int64], counts: NDArray[np.int64], size: int) -> Iterator[tuple[int, Where]]:
     ends = np.cumsum(counts)
-    every = np.arange(int(ends[-1])) + np.repeat(firsts - ends + counts, counts)
-    indexes = every // size
-    edges = [0, *(np.flatnonzero(np.diff(indexes)) + 1).tolist(), len(every)]
+    yield from _cut_sorted(np.arange(int(ends[-1])) + np.repeat(firsts - ends + counts, counts), size)
+
+
+def _cut_sorted(every: NDArray[np.int64], size: int) -> Iterator[tuple[int, Where]]:
+    low, high = int(every[0]) // size, int(every[-1]) // size
+    if high - low < len(every):
+        borders = np.arange(low + 1, high + 1) * size
+        edges = [0, *np.searchsorted(every, borders).tolist(), len(every)] if high > low else [0, len(every)]
+    else:
+        edges = [0, *(np.flatnonzero(np.diff(every // size)) + 1).tolist(), len(every)]
     for first, stop in pairwise(edges):
-        index = int(indexes[first])
+        if first == stop:
+            continue
+        index = int(every[first]) // size
         slots = every[first:stop] - index * size
         if int(slots[-1]) - int(slots[0]) == stop - first - 1:
             yield index, slice(int(slots[0]), int(slots[-1]) + 1)

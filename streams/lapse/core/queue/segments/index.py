@@ -5,17 +5,21 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.queue.arrival.trait import OWN_GROUP, Flag
 from lapse.core.queue.groups.waiting_groups import WaitingGroups
-from lapse.core.queue.life.message_state import BINDS, FILLS, THERE
+from lapse.core.queue.life.message_state import BINDS, FILLS, THERE, State
 from lapse.core.queue.segments.instants import Instants
-from lapse.core.queue.segments.segment import Segment, Where, slots_of
+from lapse.core.queue.segments.segment import Segment, Where, count_of, slots_of
 from lapse.core.queue.segments.summary import Outline
 from lapse.core.queue.segments.tops import Key, Tops
+
+_MANY: Final = 64
+"""From this number of messages on, it pays to look whether the groups of their segment are sorted already."""
 
 
 class Index:
@@ -99,19 +103,30 @@ class Index:
             gone = set((slots_of(where) + segment.base).tolist())
             self.barriers[low:high] = [place for place in self.barriers[low:high] if place not in gone]
 
-    def bind_groups(self, segment: Segment, where: Where, by: int) -> None:
-        """Add or subtract (`by`) the messages that bind their groups."""
+    def bind_groups(self, segment: Segment, where: Where, by: int, alike: State | None = None) -> None:
+        """Add or subtract (`by`) the messages that bind their groups; `alike` is their common state, if it is known."""
         if segment.groups is None:
             return
-        states, groups = segment.state[where], segment.groups[where]
-        bound = BINDS[states]
-        counted = _count_by_group(groups[bound])
+        if alike is not None:
+            counted = self._count_by_group(segment, where) if BINDS[alike] else []
+            waiting = [] if FILLS[alike] else counted
+        else:
+            states, groups = segment.state[where], segment.groups[where]
+            bound = BINDS[states]
+            counted = _count_by_group(groups[bound])
+            waiting = _count_by_group(groups[bound & ~FILLS[states]])
         _add(self._bound_groups, counted, by)
-        waiting = bound & ~FILLS[states]
-        if waiting.any():
-            _add(self._waiting_groups, _count_by_group(groups[waiting]), by)
-        if self.lines is not None and by < 0:
+        _add(self._waiting_groups, waiting, by)
+        if by < 0 and self.lines is not None and self.lines.set_aside.any_waits_for_group:
             self.lines.release_groups(group for group, _ in counted)
+
+    def _count_by_group(self, segment: Segment, where: Where) -> list[tuple[int, int]]:
+        assert segment.groups is not None
+        if self.lines is not None and count_of(where) >= _MANY:
+            found = self.lines.by_group.count(segment, where)
+            if found is not None:
+                return found
+        return _count_by_group(segment.groups[where])
 
     def note_available(self, segment: Segment, where: Where) -> None:
         """Add available messages to the waiting groups."""
@@ -149,8 +164,9 @@ def _count_by_group(groups: NDArray[np.int64]) -> list[tuple[int, int]]:
 
 def _add(counts: Counter[int], counted: list[tuple[int, int]], by: int) -> None:
     """Add or subtract (`by`) messages by group."""
+    known = counts.get
     for group, count in counted:
-        after = counts.get(group, 0) + by * count
+        after = known(group, 0) + by * count
         if after > 0:
             counts[group] = after
         else:
