@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse.core.queue.delivery.fairness import Turns
-from lapse.core.queue.settings import Fairness
+from lapse.core.queue.settings import Fairness, QueueSettings
+from lapse.core.queue.settlement.settlement import Claim
 from lapse.core.queue.subscriptions.subscription import Subscription
+from unit.core.queue.world import World
 
 SUBSCRIBED = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=4).flatmap(
     lambda some: st.permutations([(number, *one) for number, one in enumerate(some)])
@@ -67,6 +69,21 @@ def test_equals_take_turns() -> None:
     turns = Turns(Fairness.PROPORTIONAL)
     served = [one.number for _ in range(6) for one, _ in turns.allot(1, some)]
     assert served == [0, 1, 2, 0, 1, 2]
+
+
+@pytest.mark.feature("Q7", "Q14")
+@pytest.mark.parametrize("text", ["", "/f = 1"])
+def test_subscriptions_that_ended_are_forgotten(text: str) -> None:
+    """With filters or groups, each one took a little memory until the worker ended."""
+    one = World(QueueSettings(name="orders"))
+    for number in range(200):
+        one.publish("orders", body={"f": 1})
+        one.read("orders")
+        one.subscribe(f"s{number}", text=text)
+        assert one.deliver()
+        one.settle("acknowledge", f"s{number}", Claim("orders", 0, number, number))
+        one.unsubscribe(f"s{number}")
+    assert len(one.shard._dispatch._turns._served) <= 66
 
 
 @pytest.mark.feature("C49")

@@ -71,6 +71,7 @@ class Dispatch:
         if self._state.paused:
             return False
         subscriptions = list(self._state.subscriptions.values())
+        self._turns.forget_ended(subscriptions)
         barriers = self._settings.traits.barrier is not None and self._state.index.barriers
         if barriers and not self._release_barriers(subscriptions, now_ms, step):
             return bool(self.unjudged)

@@ -51,8 +51,6 @@ class Turns:
         open_ones = [subscription for subscription in subscriptions if subscription.space]
         if not open_ones or not count:
             return []
-        if len(self._served) > len(subscriptions) + _FORGOTTEN:
-            self._served = {one.number: self._served[one.number] for one in subscriptions if one.number in self._served}
         if len(open_ones) == 1:
             only = open_ones[0]
             self._note_served(only)
@@ -64,6 +62,11 @@ class Turns:
         if self._fairness is Fairness.ROUND_ROBIN:
             return self._round_robin(count, open_ones)
         return self._proportional(count, open_ones)
+
+    def forget_ended(self, subscriptions: Sequence[Subscription]) -> None:
+        """Forget when subscriptions were served that are not among these, if they are many."""
+        if len(self._served) > len(subscriptions) + _FORGOTTEN:
+            self._served = {one.number: self._served[one.number] for one in subscriptions if one.number in self._served}
 
     def pick(self, fitting: Sequence[Subscription], outstanding: Mapping[int, int], last: int = NOBODY) -> Subscription:
         """Choose the subscription that gets one message.
