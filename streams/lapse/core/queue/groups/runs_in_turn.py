@@ -127,7 +127,7 @@ class RunsInTurn:
             lines.set_aside.add(entry)
             return None
         if self._allowance.by_group:
-            permitted = self._allowance.group_room((group, -1), self._now_ms) - given[group]
+            permitted = self._allowance.group_room((group, -1), self._now_ms, limit + given[group]) - given[group]
             if permitted <= 0:
                 self._wait_for_rate(entry)
                 return None

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-import numpy as np
-
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.arrival.trait import OWN_GROUP
 from lapse.core.queue.change import Change, ChangeKind, Places, count_places
@@ -61,11 +59,11 @@ class Allowance:
         if self._rate is not None:
             self.note_wait_until(self._state.counted.frees_ms(EVERYTHING, self._rate))
 
-    def group_room(self, of: Of, now_ms: int) -> int:
-        """Return how many messages of a group the rate of groups permits now."""
+    def group_room(self, of: Of, now_ms: int, enough: int = 1 << 62) -> int:
+        """Return how many messages of a group the rate of groups permits now: see `Counted.room_for`."""
         if self._group_rate is None:
             return 1 << 62
-        return self._state.counted.room_for(of, self._group_rate, self.at_ms(now_ms))
+        return self._state.counted.room_for(of, self._group_rate, self.at_ms(now_ms), enough)
 
     def note_group_wait(self, of: Of) -> int:
         """Note that a message waits for its group's rate. Return when it may go, ms since the epoch."""
@@ -119,12 +117,13 @@ class Allowance:
         if not self.by_group:
             return
         for segment, slots in self._decisions.slots(places):
-            groups = np.zeros(len(slots), np.int64) if segment.groups is None else segment.groups[slots]
-            distinct, counts = np.unique(groups[groups != OWN_GROUP], return_counts=True)
-            for group, count in zip(distinct.tolist(), counts.tolist(), strict=True):
+            counted = self._state.index.count_by_group(segment, slots)
+            for group, count in counted:
                 self._given[group, -1] += count
-            for slot in slots[groups == OWN_GROUP].tolist():
-                self._given[OWN_GROUP, segment.base + slot] += 1
+            if sum(count for _, count in counted) < len(slots):
+                own = slots if segment.groups is None else slots[segment.groups[slots] == OWN_GROUP]
+                for slot in own.tolist():
+                    self._given[OWN_GROUP, segment.base + slot] += 1
 
     def journal_counts(self, now_ms: int, step: Step) -> None:
         """Journal the deliveries counted since the last call, and forget batches outside all windows."""

@@ -112,11 +112,17 @@ class Counted:
             if not line.numbers:
                 del self._lines[of]
 
-    def room_for(self, of: Of, rate: Rate, now_ms: int) -> int:
-        """Return how many more messages may be delivered at `now_ms`, which is not before `newest_ms`."""
+    def room_for(self, of: Of, rate: Rate, now_ms: int, enough: int = 1 << 62) -> int:
+        """Return how many more messages may be delivered at `now_ms`, which is not before `newest_ms`.
+
+        The result may be less than that if it is `enough`: most often all that is remembered leaves room.
+        """
         line = self._lines.get(of)
         if line is None:
             return rate.count
+        least = rate.count - line.sums[-1] + line.before
+        if least >= enough:
+            return least
         past = bisect_right(line.numbers, now_ms - rate.per_ms, key=self.counts_ms)
         return max(0, rate.count - line.sums[-1] + (line.sums[past - 1] if past else line.before))
 

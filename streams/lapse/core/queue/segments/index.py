@@ -108,7 +108,7 @@ class Index:
         if segment.groups is None:
             return
         if alike is not None:
-            counted = self._count_by_group(segment, where) if BINDS[alike] else []
+            counted = self.count_by_group(segment, where) if BINDS[alike] else []
             waiting = [] if FILLS[alike] else counted
         else:
             states, groups = segment.state[where], segment.groups[where]
@@ -120,8 +120,10 @@ class Index:
         if by < 0 and self.lines is not None and self.lines.set_aside.any_waits_for_group:
             self.lines.release_groups(group for group, _ in counted)
 
-    def _count_by_group(self, segment: Segment, where: Where) -> list[tuple[int, int]]:
-        assert segment.groups is not None
+    def count_by_group(self, segment: Segment, where: Where) -> list[tuple[int, int]]:
+        """Return how many of some messages each group has. Those without a group are not counted."""
+        if segment.groups is None:
+            return []
         if self.lines is not None and count_of(where) >= _MANY:
             found = self.lines.by_group.count(segment, where)
             if found is not None:
