@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition, errors
 from aiokafka.protocol.api import ResponseHeader_v0
-from aiokafka.protocol.fetch import FetchRequest_v11, FetchResponse_v11
-from aiokafka.protocol.produce import ProduceRequest_v8, ProduceResponse_v8
+from aiokafka.protocol.fetch import FetchRequest, FetchRequest_v11, FetchResponse_v11
+from aiokafka.protocol.produce import ProduceRequest, ProduceRequest_v7, ProduceResponse_v7
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse.runtime.kafka.connection import SwiftConnection
 from lapse.runtime.kafka.fetch_session import FetchSession
-from lapse.runtime.kafka.swift_codec import fetch_request, fetched, produced
+from lapse.runtime.kafka.swift_codec import ANSWERS, fetch_request, fetched, produced
 
 INT16, INT32, INT64 = (st.integers(-(1 << bits), (1 << bits) - 1) for bits in (15, 31, 63))
 TEXT = st.text(max_size=5)
@@ -37,10 +37,7 @@ FETCHED = st.builds(
     INT32,
     topics(st.tuples(INT32, INT16, INT64, INT64, INT64, ABORTED, INT32, RECORDS)),
 )
-REFUSED = st.none() | st.lists(st.tuples(INT32, st.none() | TEXT), max_size=2)
-PRODUCED = st.builds(
-    ProduceResponse_v8, topics(st.tuples(INT32, INT16, INT64, INT64, INT64, REFUSED, st.none() | TEXT)), INT32
-)
+PRODUCED = st.builds(ProduceResponse_v7, topics(st.tuples(INT32, INT16, INT64, INT64, INT64)), INT32)
 WANTED = st.builds(
     FetchRequest_v11,
     *[INT32] * 4,
@@ -50,6 +47,14 @@ WANTED = st.builds(
     topics(INT32),
     st.none() | TEXT,
 )
+
+
+@pytest.mark.parametrize("request_kind", [FetchRequest, ProduceRequest])
+def test_what_a_new_broker_answers_is_decoded_here(request_kind: Any) -> None:
+    """aiokafka knew a newer version of an answer than it asks for, so that one was never decoded."""
+    newest = {request_kind.API_KEY: (0, 99)}
+    asked = FetchRequest(1, 1, 1, 0, []) if request_kind is FetchRequest else ProduceRequest(None, -1, 1, [])
+    assert asked.prepare(newest).RESPONSE_TYPE in ANSWERS
 
 
 @given(answer=FETCHED, kind=st.sampled_from([bytes, bytearray]))
@@ -98,13 +103,13 @@ def frame_of(answer: Any, number: int = 7) -> bytes:
 def test_answers_reach_those_who_asked() -> None:
     async def work() -> None:
         loop = asyncio.get_running_loop()
-        answer = ProduceResponse_v8([("orders", [(0, 0, 5, -1, 0, [], None)])], 0)
+        answer = ProduceResponse_v7([("orders", [(0, 0, 5, -1, 0)])], 0)
         future: Any = loop.create_future()
-        connection = Connection(ProduceRequest_v8(None, -1, 5, []), future)
+        connection = Connection(ProduceRequest_v7(None, -1, 5, []), future)
         connection._handle_frame(frame_of(answer))
         assert (future.result(), connection._requests) == (answer, deque())
         future = loop.create_future()
-        connection = Connection(ProduceRequest_v8(None, -1, 5, []), future)
+        connection = Connection(ProduceRequest_v7(None, -1, 5, []), future)
         connection._handle_frame(frame_of(answer, number=8))
         assert isinstance(future.exception(), errors.CorrelationIdError)
         assert connection.reasons
