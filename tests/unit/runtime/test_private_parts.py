@@ -61,6 +61,15 @@ PARTS = {
         "f4f95a22defe",
         "kafka/consumer_thread.py, ConsumerThread",
     ),
+    "faust.transport.drivers.aiokafka:AIOKafkaConsumerThread.getmany": (
+        "6d95f339e9fc",
+        "kafka/consumer_thread.py, ConsumerThread",
+    ),
+    "faust.transport.drivers.aiokafka:AIOKafkaConsumerThread._fetch_records": (
+        "17bb4a98ab83",
+        "kafka/consumer_thread.py, ConsumerThread",
+    ),
+    "aiokafka.consumer.fetcher:Fetcher._create_fetch_waiter": ("797a9db9feff", "kafka/fetcher.py, SwiftFetcher"),
     "faust.transport.consumer:Consumer._drain_messages": ("30fba6e560f1", "kafka/transport.py, BatchConsumer"),
     "faust.transport.consumer:Consumer._wait_next_records": ("1f67795402ab", "kafka/transport.py, BatchConsumer"),
     "faust.transport.consumer:Consumer._get_active_partitions": ("dd5477b15d7d", "kafka/transport.py, BatchConsumer"),

@@ -20,6 +20,7 @@ from lapse.runtime.kafka import (
 )
 from lapse.runtime.kafka.offsets_asked import next_read
 from lapse.runtime.kafka.steady_subscription import SteadySubscriptions
+from lapse.runtime.kafka.thread_call import call_in
 
 FETCH_MAX_WAIT_MS: Final = 500
 
@@ -41,6 +42,12 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         self._assignor = self.app.assignor
         created._partition_assignment_strategy = (self._assignor,)
         return created
+
+    async def getmany(self, active_partitions: Any, timeout: float) -> Any:  # noqa: ASYNC109  # as Faust's
+        """Fetch like Faust's. Its queue of calls costs 0.1 ms of CPU more for each fetch."""
+        asked = self._ensure_consumer()
+        limits = {"timeout": timeout, "max_records": asked._max_poll_records}
+        return await call_in(self.thread_loop, lambda: self._fetch_records(asked, active_partitions, **limits))
 
     async def _commit(self, offsets: Mapping[TP, int]) -> bool:
         """Commit offsets of partitions that are still assigned and whose topics exist; return whether that succeeded.

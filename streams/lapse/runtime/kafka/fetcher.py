@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import time
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, Final
@@ -57,15 +59,39 @@ class SwiftFetcher(fetcher.Fetcher):
         timeout: float = 0,  # noqa: ASYNC109  # signature of aiokafka
         max_records: int | None = None,
     ) -> Any:
-        """Do the same as aiokafka's, and note which partitions are taken: Faust never takes changelogs."""
+        """Do the same as aiokafka's, and note which partitions are taken: Faust never takes changelogs.
+
+        aiokafka waits with `asyncio.wait`, which costs a future, three callbacks and two sets more.
+        """
         self._asked_for.update(partitions)
         self._bytes.count = 0
-        records = await super().fetched_records(partitions, timeout, max_records)
+        until = time.monotonic() + timeout
+        records = await super().fetched_records(partitions, 0, max_records)
+        while not records and time.monotonic() < until and await self._comes(until - time.monotonic()):
+            records = await super().fetched_records(partitions, 0, max_records)
         self.taken += 1
         if self._bytes.count:
             for tp in self._records.keys() & records.keys():
                 self._records.move_to_end(tp)  # others that had to wait come first
         return records
+
+    async def _comes(self, timeout_s: float) -> bool:
+        """Wait until records come, or an error; return False at the timeout, or once the fetcher is closed."""
+        waiter = self._create_fetch_waiter()
+        came = True
+
+        def give_up() -> None:
+            nonlocal came
+            came = False
+            self._notify(waiter)
+
+        timer = asyncio.get_running_loop().call_later(timeout_s, give_up)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            waiter.cancel()  # the fetcher forgets it
+        return came and not self._closed
 
     async def _proc_fetch_request(self, *args: Any) -> Any:
         """Do the same as aiokafka's, and wake who waits for records. Otherwise the task that sends fetches does so."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 from io import BytesIO
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.consumer.subscription_state import Assignment
+from aiokafka.errors import TopicAuthorizationFailedError
 from aiokafka.protocol.fetch import FetchRequest_v11, FetchResponse_v11
 
 from lapse.runtime.kafka.fetcher import SwiftFetcher
@@ -125,3 +127,53 @@ def test_few_partitions_are_fetched_without_a_session() -> None:
         assert turn(one, assignment, None) == (500, 3, 0)
 
     asyncio.run(turns())
+
+
+async def waiting(bring: Callable[[SwiftFetcher], None], timeout_s: float) -> list[bool]:
+    """Ask for records while there are none, and call `bring` with each wait. Return which looks found some."""
+    one, found = fetcher(), list[bool]()
+    loop = asyncio.get_running_loop()
+    state: dict[str, Any] = {"_fetch_waiters": set(), "_loop": loop, "_closed": False, "taken": 0}
+    one.__dict__.update(state, _bytes=SimpleNamespace(count=0))
+
+    async def look(*_: Any) -> dict[Any, Any]:
+        found.append(bool(one._records))
+        loop.call_soon(bring, one)
+        return one._records
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SwiftFetcher.__mro__[1], "fetched_records", look)
+        await asyncio.wait_for(one.fetched_records(MANY, timeout_s), 60)
+    await asyncio.sleep(0)
+    assert not one._fetch_waiters
+    return found
+
+
+def wake(one: SwiftFetcher) -> None:
+    for waiter in one._fetch_waiters:
+        one._notify(waiter)
+
+
+def test_a_fetch_waits_for_records_until_some_come() -> None:
+    times = iter(range(9))
+
+    def bring(one: SwiftFetcher) -> None:
+        if next(times):  # at first it is woken for nothing
+            one._records[MANY[0]] = [1]
+        wake(one)
+
+    assert asyncio.run(waiting(bring, 60)) == [False, False, True]
+
+
+def test_a_fetch_ends_without_records_at_its_timeout_or_when_the_consumer_is_closed() -> None:
+    assert asyncio.run(waiting(lambda _: None, 0.01)) == [False]
+    assert asyncio.run(waiting(lambda one: (setattr(one, "_closed", True), wake(one)), 60)) == [False]
+
+
+def test_what_ends_the_wait_for_records_with_an_error_is_raised() -> None:
+    def refuse(one: SwiftFetcher) -> None:
+        for waiter in one._fetch_waiters:
+            waiter.set_exception(TopicAuthorizationFailedError())
+
+    with pytest.raises(TopicAuthorizationFailedError):
+        asyncio.run(waiting(refuse, 60))
