@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
 from lapse.core.expression import compile_filter, compile_value
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.arrival.trait import TraitReader
+from lapse.core.queue.groups.group_choice import GroupChooser
 from lapse.core.queue.rates.rate import Rate
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.settlement.settlement import Claim, SettleAction
@@ -279,3 +281,23 @@ def test_a_group_that_waits_for_its_rate_is_not_looked_at_with_each_delivery(rat
     one.advance(1)
     sent = {name: [each.bookmark[2] for each in share] for name, share in one.deliver().items()}
     assert sent == {"blinky": [0]} | ({"inky": [1]} if rate.count == 2 else {})
+
+
+@pytest.mark.feature("C60", "C70")
+def test_messages_without_a_group_that_wait_for_their_rates_are_looked_at_once() -> None:
+    """With 20,000 of them that had come back, each delivery took 136 ms of CPU until their rates permitted more."""
+    one = world(*[{}] * 30, {"g": "x"}, traits=GROUP, group_rate=Rate(1, 100))
+    assert len(delivered(one, 0)) == 31
+    one.settle("cancel", "inky", Claim("orders", 0, 0, 29))
+    assert delivered(one, 10) == []
+    candidates: list[int] = []
+    with mock.patch.object(GroupChooser, "_candidate", lambda self, entry, *_: candidates.append(entry[3])):
+        assert one.deliver() == {}
+    assert not candidates
+    one.settle("acknowledge", "inky", Claim("orders", 0, 3, 3))
+    one.publish("orders", body={})
+    one.read("orders")
+    assert delivered(one, 20) == [31]
+    assert one.shard.next_due_ms() == 1_100
+    assert delivered(one, 99) == []
+    assert delivered(one, 100) == [*range(3), *range(4, 30)]

@@ -246,7 +246,7 @@ def test_rests_change_no_delivery(seed: int) -> None:
                         one,
                         *[
                             {
-                                "g": chance.choice("abcdefg"),
+                                "g": chance.choice((*"abcdefg", None)),
                                 "f": chance.randrange(3),
                                 "b": "yes" if chance.random() < yes else "no",
                                 "p": chance.choice((None, 1, 2, 3)),
@@ -273,5 +273,5 @@ def test_rests_change_no_delivery(seed: int) -> None:
                     one.now_ms += chance.choice((1, 10))
             held += [sent.bookmark[2] for share in one.deliver().values() for sent in share]
             counted = one.shard.held_up(one.now_ms)
-            with mock.patch.object(WaitingGroups, "firsts_by_group", return_value=None):
+            with mock.patch.object(WaitingGroups, "all_lines", return_value=None):
                 assert one.shard.held_up(one.now_ms) == counted, "the same as from all messages"

@@ -119,14 +119,11 @@ class Chooser:
         if not held_back or not all(one.filter for one in subscriptions):
             return 0
         filters = {one.filter for one in subscriptions}
-        lines = self._state.index.lines
-        firsts = None if lines is None else lines.firsts_by_group(self._barrier)
+        firsts = self._firsts_by_group()
         if firsts is not None:
             code, bound_count = self._matching.code, self._state.index.bound_count
             return sum(
-                group != OWN_GROUP
-                and not bound_count(group)
-                and all(code(text, *divmod(place, SIZE)) == NO for text in filters)
+                not bound_count(group) and all(code(text, *divmod(place, SIZE)) == NO for text in filters)
                 for group, place in firsts.items()
             )
         count = 0
@@ -137,6 +134,19 @@ class Chooser:
                     unmatched &= self._matching.codes(text, segment.index, slots) == NO
                 count += int(np.count_nonzero(unmatched))
         return count
+
+    def _firsts_by_group(self) -> dict[int, int] | None:
+        """Return the place of each group's first message before the barrier; None while that needs all messages."""
+        waiting, barrier = self._state.index.lines, self._barrier
+        lines = None if waiting is None else waiting.all_lines()
+        if waiting is None or lines is None:
+            return None
+        firsts: dict[int, int] = {}
+        for line in lines:
+            place = None if line[1] in firsts or line[1] == OWN_GROUP else waiting.first_place(line)
+            if place is not None and (barrier is None or place < barrier):
+                firsts[line[1]] = place
+        return firsts
 
     def first_places(self, limit: int) -> list[int]:
         """Return the first `limit` places in the order of delivery, for queues where no filters and groups count."""

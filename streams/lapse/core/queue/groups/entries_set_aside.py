@@ -19,6 +19,8 @@ class EntriesSetAside:
         self._by_group: dict[int, list[Entry]] = {}
         self._until: list[tuple[int, Entry]] = []
         self._until_written: list[Entry] = []
+        self._places: list[tuple[int, int]] = []
+        self._places_until_written: list[int] = []
         self._behind: list[Entry] = []
         self._barrier: int | None = None
 
@@ -38,6 +40,13 @@ class EntriesSetAside:
         else:
             heapq.heappush(self._until, (instant_ms, entry))
 
+    def add_place(self, place: int, instant_ms: int) -> None:
+        """Keep a message without a group, given by its place, until an instant: see `add_until` (C70)."""
+        if instant_ms >= NEVER:
+            self._places_until_written.append(place)
+        else:
+            heapq.heappush(self._places, (instant_ms, place))
+
     def add_behind_barrier(self, entry: Entry) -> None:
         """Keep an entry until another barrier than now is the first one, or there is none."""
         self._behind.append(entry)
@@ -54,9 +63,20 @@ class EntriesSetAside:
             entries, self._until_written = self._until_written, []
             yield from entries
 
+    def pop_due_places(self, now_ms: int, written: bool) -> list[int]:
+        """Remove and return, ascending, the places of messages that `pop_due` would yield if they were entries."""
+        found = []
+        while self._places and self._places[0][0] <= now_ms:
+            found.append(heapq.heappop(self._places)[1])
+        if written:
+            found += self._places_until_written
+            self._places_until_written = []
+        return sorted(found)
+
     def instants_ms(self) -> list[int]:
-        """Return the next instant that an entry waits for, ms since the epoch, and `NEVER` if one waits for a write."""
-        return [*(one for one, _ in self._until[:1]), *([NEVER] if self._until_written else [])]
+        """Return the next instants for which any waits, ms since the epoch, and `NEVER` if one waits for a write."""
+        known = [one for one, _ in (*self._until[:1], *self._places[:1])]
+        return [*known, NEVER] if self._until_written or self._places_until_written else known
 
     def pop_behind_barrier(self, barrier: int | None) -> list[Entry] | None:
         """Return the entries that waited for another first barrier than the given place; None = it is the same one."""

@@ -54,6 +54,7 @@ class _Visit:
         waits: whether a message stays for another reason than that no subscription takes it.
         is_barred: whether the found message is behind a barrier.
         blocks: whether the found message, which fits nobody, holds back its group.
+        put_off: messages without a group that wait for their rate, by place: until when, ms since the epoch.
         until_ms: when the group's rate permits more, ms since the epoch; None = it does not wait for that.
     """
 
@@ -66,6 +67,7 @@ class _Visit:
         "found",
         "is_barred",
         "kept",
+        "put_off",
         "until_ms",
         "waits",
     )
@@ -82,6 +84,7 @@ class _Visit:
         self.filters: set[str] = set()
         self.waits = self.is_barred = self.blocks = False
         self.until_ms: int | None = None
+        self.put_off: dict[int, int] = {}
         self._hopeless = hopeless
         self._others = others
         passed, since = lines.passed(line), 0
@@ -223,6 +226,8 @@ class GroupChooser:
         if alone and dealt:
             self._turns.pick(ring, outstanding)
         for line, visit in self._visits.items():
+            if visit.put_off:
+                lines.put_off(line, visit.put_off)
             if visit.kept is not None:
                 self._put_back(line, visit, visit.kept)
         return [(one, shares[one.number]) for one in ring if shares[one.number]]
@@ -352,9 +357,8 @@ class GroupChooser:
             else:
                 visit.until_ms = self._allowance.note_group_wait(of)
             return True
-        self._allowance.note_group_wait(of)
-        visit.keep_current()
-        visit.waits = True
+        visit.put_off[place] = self._allowance.note_group_wait(of)
+        self._looked += 1
         visit.move_on()
         self._lines.enter((entry[0], entry[3]), place + 1)
         return True

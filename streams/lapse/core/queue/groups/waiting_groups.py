@@ -80,20 +80,12 @@ class WaitingGroups:
         """Slots that became available and are not sorted yet, all in the segment `_fresh_in`."""
         self._fresh_in = NOBODY
 
-    def firsts_by_group(self, barrier: int | None) -> dict[int, int] | None:
-        """Return the place of the message of each group that is first by priority and place.
-
-        Messages from place `barrier` on do not count. The result is None until all lines are loaded.
-        """
+    def all_lines(self) -> list[Line] | None:
+        """Return all lines, those of a higher priority first; None until they are loaded."""
         if self._next_load is not None:
             return None
         self.sort_fresh()
-        firsts: dict[int, int] = {}
-        for line in sorted(self._waiting) if self._ranked else self._waiting:
-            places = () if line[1] in firsts else self._first_places(line, self._waiting[line])
-            if places and (barrier is None or places[0] < barrier):
-                firsts[line[1]] = places[0]
-        return firsts
+        return sorted(self._waiting) if self._ranked else list(self._waiting)
 
     def has_line(self, line: Line) -> bool:
         """Return whether a line may have waiting messages."""
@@ -209,12 +201,9 @@ class WaitingGroups:
         return len(self._heap)
 
     def serve_first(self, entry: Entry, count: int, full: bool) -> None:
-        """Note that the first messages of an entry's line are handed out, whose tags are noted already.
+        """Note that the first `count` messages of a removed entry's line are handed out, whose tags are noted already.
 
-        Args:
-            entry: the entry, which was removed.
-            count: the number of messages.
-            full: whether the group has then reached its limit, so that it waits until it is released.
+        If the group is `full`, since it has reached its limit, its line waits until it is released.
         """
         line = (entry[0], entry[3])
         waiting = self._waiting[line]
@@ -261,7 +250,22 @@ class WaitingGroups:
     def restore_due(self, now_ms: int, written: bool) -> list[int]:
         """Restore entries that are due, or waited until something was `written`. Return what others wait for."""
         self.put_back(self.set_aside.pop_due(now_ms, written))
+        for index, places in groupby(self.set_aside.pop_due_places(now_ms, written), key=segment_of):
+            segment = self._look(index)
+            if segment is not None:
+                slots = np.array(list(places), np.intp) - segment.base
+                self._enter_available(segment, slots[segment.state[slots] == AVAILABLE])
         return self.set_aside.instants_ms()
+
+    def put_off(self, line: Line, waits_ms: dict[int, int]) -> None:
+        """Take messages without a group out of their line until an instant each (ms since the epoch), by place."""
+        for place, until_ms in waits_ms.items():
+            self.set_aside.add_place(place, until_ms)
+        waiting = self._waiting.get(line)
+        if waiting is not None:
+            while waiting.segments and waiting.loaded_to < max(waits_ms) // SIZE:
+                self._load_next(line, waiting)
+            waiting.head = [place for place in waiting.head if place not in waits_ms]
 
     def drop_line(self, line: Line) -> None:
         """Remove an empty line."""
@@ -348,12 +352,9 @@ class WaitingGroups:
         return blocker is not None and blocker < line
 
     def rest_whole(self, line: Line, filters: Set[str], to: int) -> None:
-        """Let a line rest of which no message before place `to` fits, and there is none behind it.
+        """Let a line without an entry rest of which no message before place `to` fits, and no other one may go.
 
-        Args:
-            line: the line, without an entry.
-            filters: the filters that its messages match, or may match.
-            to: the place that the shard's next message gets.
+        `filters` are those that its messages match, or may match.
         """
         waiting = self._waiting[line]
         places = self._first_places(line, waiting)
