@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from lapse.cli.child import Child
+from lapse.cli.ending import interrupted_afterwards
 
 _AHEAD_S: Final = 1.0
 """How long a child may take to end before the one that it may need is told to end, in seconds."""
@@ -28,14 +29,17 @@ class Children:
     def start(self, name: str, arguments: Sequence[str], say: Callable[[str, str], None] | None = None) -> Child:
         """Start a `lapse` command.
 
+        A Ctrl-C meanwhile comes when the child is known. Otherwise `stop` and `kill` would leave it running.
+
         Args:
             name: name to show in front of its lines.
             arguments: arguments of the command, without `lapse`.
             say: called with the name and each line, instead of that of all.
         """
         self._all = [one for one in self._all if one.code is None]
-        child = Child(name, arguments, self._environment, say or self._say)
-        self._all.append(child)
+        with interrupted_afterwards():
+            child = Child(name, arguments, self._environment, say or self._say)
+            self._all.append(child)
         return child
 
     def stop(self, timeout_s: float) -> None:

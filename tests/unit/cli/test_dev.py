@@ -1,9 +1,14 @@
-"""What `lapse dev` prints of its children."""
+"""The children of `lapse dev`: what it prints of them, and that none is left behind."""
+
+import signal
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from lapse.cli import dev
+from lapse.cli import children, dev
 from lapse.cli.child import Child
+from lapse.cli.ending import end_at_once_by_a_second_ctrl_c
 
 
 def test_lines_that_show_nothing_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
@@ -21,3 +26,35 @@ def test_only_the_first_line_of_a_process_is_kept() -> None:
     assert len(said) > 10
     assert child._first.qsize() == 2, "the first line, and the end"
     assert child.first_line(0) == said[0]
+
+
+@pytest.fixture
+def _handlers() -> Iterator[None]:
+    """This process has its own handlers of signals again after the test."""
+    own = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in own.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.slow
+@pytest.mark.feature("X7")
+@pytest.mark.usefixtures("_handlers")
+def test_a_child_that_is_being_started_at_ctrl_c_is_ended_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was not known yet: `lapse dev` ended with 0, and a child that hung went on or was killed with it."""
+    started: list[Child] = []
+
+    class Interrupted(Child):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            started.append(self)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(children, "Child", Interrupted)
+    end_at_once_by_a_second_ctrl_c()
+    those = children.Children({}, lambda _name, _line: None)
+    with pytest.raises(KeyboardInterrupt):
+        those.start("help", ["--help"])
+    those.kill()
+    (child,) = started
+    assert child.wait() == -signal.SIGKILL
