@@ -101,25 +101,21 @@ def odd(balance):
 @pytest.mark.spark
 def test_a_second_fate_is_found_as_long_as_the_first_one_is_remembered(spark, tmp_path):
     ledger = Account(spark, tmp_path)
-    ledger.settle(130, 0, messages(0, 129), event(0, 69), event(70, 70, DEAD))
-    closed = ledger.settle(130, GRACE_MS, letter(70))
-    assert (closed["balanced"], closed["in_doubt"], closed["fates"]["acknowledged"]) == (True, 0, 70)
-    assert ledger.memory.latest().closed  # the first block is not open any more
-    later = ledger.settle(130, 2 * GRACE_MS, event(5, 5), event(6, 6, at_ms=2), event(7, 7, epoch=2, at_ms=3))
-    assert (later["in_doubt"], later["balanced"], later["fates"]["acknowledged"]) == (1, True, 70)
-    told = ledger.settle(130, 3 * GRACE_MS)
+    ledger.settle(194, 0, messages(0, 193), event(0, 69), event(128, 191), event(70, 70, DEAD))
+    closed = ledger.settle(194, GRACE_MS, letter(70))
+    assert (closed["balanced"], closed["in_doubt"], closed["fates"]["acknowledged"]) == (True, 0, 134)
+    assert ledger.memory.latest().closed  # the first and the third block are not open any more
+    later = ledger.settle(194, 2 * GRACE_MS, event(5, 5), event(6, 6, at_ms=2), event(7, 7, epoch=2, at_ms=3))
+    assert (later["in_doubt"], later["balanced"], later["fates"]["acknowledged"]) == (1, True, 134)
+    told = ledger.settle(194, 3 * DAY_MS)  # what was closed on the first day is forgotten
     assert odd(told) == {"t:0:6": "told_twice"}
     assert told["balanced_up_to_ms"] == NOON_MS + GRACE_MS
     assert [one["offset"] for one in told["balanced_up_to"]] == [6]
 
-    ledger = Account(spark, tmp_path / "another")
-    ledger.settle(64, 0, messages(0, 63), event(0, 63))
-    ledger.settle(64, GRACE_MS)
-    ledger.settle(64, 3 * DAY_MS)
-    ledger.settle(64, 3 * DAY_MS + 1, event(9, 9))
-    told = ledger.settle(64, 3 * DAY_MS + 1 + GRACE_MS)
-    assert odd(told) == {"t:0:9": "forgotten"}
-    assert (told["published"], told["fates"]["acknowledged"]) == (64, 64)
+    ledger.settle(194, 3 * DAY_MS + 1, event(137, 137))
+    told = ledger.settle(194, 3 * DAY_MS + 1 + GRACE_MS)
+    assert odd(told) == {"t:0:6": "told_twice", "t:0:137": "forgotten"}
+    assert (told["published"], told["fates"]["acknowledged"], told["fates"]["dead_lettered"]) == (194, 134, 1)
 
 
 def journaled(first, last, how, epoch=1):
@@ -136,8 +132,7 @@ def test_an_event_that_tells_another_end_than_the_journal_is_swapped(spark, tmp_
     rows += [journaled(30, 32, IN_TIME, 2), {**expired, "first": 40, "last": 40}, journaled(40, 40, IN_TIME, 2)]
     found = ledger.settle(100, 1, *rows)
     assert (found["in_doubt"], found["still_queued"], found["superseded"]) == (3, 79, 0)
-    ledger.settle(100, 2, event(30, 32, epoch=2), event(40, 40, epoch=2))
-    told = ledger.settle(100, 1 + GRACE_MS)
+    told = ledger.settle(100, 1 + GRACE_MS, event(30, 32, epoch=2), event(40, 40, epoch=2))
     assert odd(told) == {"t:0:9": "swapped", "t:0:19": "swapped"}
     assert (told["fates"]["acknowledged"], told["fates"]["expired"], told["contradictory"]) == (13, 9, 2)
 
