@@ -26,7 +26,7 @@ class Changelog:
             self.end += 1
 
     def latest(self) -> dict[bytes, bytes]:
-        """What counts: not what a lower epoch writes behind a higher one's claim. Steps stand in a ring."""
+        """Return what counts: a lower epoch's writes behind a higher one's claim do not. Steps are in a ring."""
         current, latest = 0, dict[bytes, bytes]()
         for _, epoch, key, value in self.records:
             if epoch < current:

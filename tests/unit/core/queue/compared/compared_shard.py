@@ -73,7 +73,7 @@ class ComparedShard:
         self.durably_released: list[tuple[Bookmark, list[str]]] = []
 
     def _know_sources(self) -> None:
-        """With a target depth, acknowledgments can be about sources of which nothing was read yet."""
+        """Make known all sources, because with a target depth an acknowledgment may name one that was never read."""
         if self.settings.target_depth is not None:
             for topic in ("orders", "direct"):
                 self.shard.state.sources.number(topic, 0)
@@ -86,7 +86,7 @@ class ComparedShard:
 
     @contextmanager
     def selection(self, text: str, most_kept: int = 0) -> Iterator[None]:
-        """A filter under selection, every message judged, as the runtime does it."""
+        """Begin the selection of a filter, and judge every message, as the runtime does."""
         if not text:
             yield
             return
@@ -109,14 +109,14 @@ class ComparedShard:
         self.shard.judge(told)
 
     def _records(self, topic: str, partition: int, positions: Iterable[int]) -> list[Published]:
-        """The records of some messages, each under its position."""
+        """Return the records of some messages, each with its position as its offset."""
         by_offset = {record.offset: record for record in self.topics[topic, partition]}
         there = [(position, by_offset.get(offset_of(position))) for position in positions]
         return [replace(record, offset=position) for position, record in there if record is not None]
 
     @contextmanager
     def _horizon(self, younger: int) -> Iterator[Ends]:
-        """The horizon of a sweep, before the latest messages of each source that the shard has read."""
+        """Set the horizon of a sweep: the last `younger` messages that were read of each source lie behind it."""
         current = {(one.topic, one.partition): one.next_offset - younger for one in self.shard.state.sources.current()}
         ends = current if younger else {}
         self.shard.horizon.ends = {self.shard.state.sources.number(*name): end for name, end in ends.items()}
@@ -169,7 +169,7 @@ class ComparedShard:
         self.oracle.deliveries, self.oracle.removals, self.oracle.events = [], [], []
 
     def _refuse(self) -> None:
-        """The broker refuses every so manieth letter."""
+        """Have the broker refuse every letter whose number `refusing` divides."""
         for removal in [one for one in self.step.removals if one.letter]:
             refused = {}
             for at, row in enumerate(rows(removal.messages)):
@@ -192,7 +192,7 @@ class ComparedShard:
                 assert not there or len(removal.messages) == before - len(refused)
 
     def check(self) -> None:
-        """The whole state, message by message, and every count that is kept beside it."""
+        """Compare the whole state, message by message, and check every count that is kept beside it."""
         if self.room is not None:
             self._check_spilled()
         self._check_placed()

@@ -34,7 +34,7 @@ def _constant(count: int, value: int) -> bytes:
 
 
 def dump(state: QueueState) -> bytes:
-    """Everything that a shard's future depends on, in one form, but for when subscriptions were heard of."""
+    """Return everything on which a shard's future depends, except when its subscriptions were last heard of."""
     parts: list[object] = [
         state.next_place,
         state.subscription_table.next_number,

@@ -24,7 +24,7 @@ class Endings(Restarts):
     """Asks a copy of the shard what its end would do. The shard itself goes on."""
 
     def end(self, force: bool) -> None:
-        """What a deletion would be answered now, and take along; the shard itself goes on.
+        """Check the answer to a deletion, and what it would take along. The shard itself goes on.
 
         A shard that is restored from the log is asked, so the questions and the decision pass through the journal, too.
         """
@@ -76,7 +76,7 @@ class Endings(Restarts):
         assert not shard.deliver(self.now_ms, step)
 
     def idle(self) -> None:
-        """What would become of the queue if it were a temporary one that nobody uses from now on (Q18, C50, C77).
+        """Check what a temporary queue would do that nobody uses from now on (Q18, C50, C77).
 
         A shard that is restored from the log is asked; the shard itself goes on.
         """
@@ -116,7 +116,7 @@ class Endings(Restarts):
 
 
 def converse(shard: QueueShard, now_ms: int, begin: Callable[[Step], object]) -> Step:
-    """Do something that makes a shard talk to itself, and hear it out; what all of that caused."""
+    """Begin something on a shard, and pass it the messages that it sends to itself. Return the step of all of it."""
     step = Step()
     begin(step)
     while step.shard_messages:

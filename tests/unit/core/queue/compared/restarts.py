@@ -80,7 +80,7 @@ class Restarts(ComparedShard):
         return restored.state, QueueJournal(restored.state, self.epoch, restored)
 
     def _repeat_barriers(self) -> None:
-        """What the last durable step released may not have been sent: it is sent once more (C35)."""
+        """Send once more what the last durable step released, because it may not have been sent (C35)."""
         step = Step()
         for change in self.released:
             self.shard.repeat_barrier(change, step)
@@ -144,7 +144,7 @@ class Restarts(ComparedShard):
         self.refusing = refusing
 
     def zombie(self, by_ms: int, leave_all: bool) -> None:
-        """An owner that was stalled wakes up and writes on, for it does not know that its current is over."""
+        """Wake a stalled owner up. It writes on, because it does not know that its epoch is over."""
         if self.stalled is None:
             return
         epoch, shard, journal, step = self.stalled
@@ -163,6 +163,6 @@ class Restarts(ComparedShard):
         self.log.compact(self._old_enough(), tombstones_too)
 
     def _old_enough(self) -> int:
-        """All is old, but for what was written since segments were inherited that still stand under older epochs."""
+        """Return up to which offset all is old. An epoch that has not rewritten inherited segments keeps the rest."""
         oldest = min((int.from_bytes(key[1:9]) for key in self.journal._whole_at.values()), default=self.epoch)
         return min((at for epoch, at in self.log.claims.items() if epoch > oldest), default=self.log.end)

@@ -37,7 +37,7 @@ def rows(messages: Messages) -> Iterator[tuple[Bookmark, int | None, int, int]]:
 
 
 def all_gone(step: Step, heard: int = 0) -> list[Gone]:
-    """What left in a step, and what left before and whose letter is safe now: of that there is an event only."""
+    """Return what left in a step, and what had left before and has a safe letter now, of which only events tell."""
     left = [(one, one.letter) for one in step.removals]
     left += [(one, True) for one in step.events[heard:] if one.reasons]
     return [
