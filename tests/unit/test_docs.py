@@ -282,6 +282,14 @@ def module_exists(name: str) -> bool:
     return False
 
 
+def test_the_map_names_every_package() -> None:
+    packages = section("architecture.md", "## The packages").split("```")[1]
+    named = set(re.findall(r"(?<![\w/])(?:queue/)?([a-z_]+)/", packages))
+    sources = [ROOT / "streams" / "lapse", ROOT / "connectors"]
+    there = {path.parent.name for source in sources for path in source.rglob("__init__.py")}
+    assert there - named == {"lapse"}  # the root itself
+
+
 @pytest.mark.parametrize("page", [name for name in PAGES if MODULE.search(PAGES[name]) and name != "CHANGELOG.md"])
 def test_modules_that_pages_name_exist(page: str) -> None:
     named = set(MODULE.findall(PAGES[page])) - LOGGERS
