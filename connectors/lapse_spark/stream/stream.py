@@ -117,7 +117,7 @@ def follow_all(
     jobs: Sequence[Job],
     stop: Callable[[], bool],
     *,
-    every: str | None = None,
+    every: str | None,
     watch: Callable[[Standing], None] | None = None,
 ) -> Standing:
     """Run several streams in parallel, as `follow` runs one, until all have stopped, or `stop()` is true.

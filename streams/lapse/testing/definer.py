@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Protocol
 
 from lapse.protocol import answer as answers
 from lapse.protocol import command as commands
@@ -13,8 +13,6 @@ from lapse.protocol.command import Command, CommandError
 from lapse.runtime.topics.definition_draft import Refused, Request
 from lapse.runtime.topics.definition_request import read_request
 from lapse.testing.cluster import Cluster
-
-NOT_HERE: Final = "not in lapse.testing; test what needs it with a broker (`lapse kafka start`)"
 
 
 class Defining(Protocol):

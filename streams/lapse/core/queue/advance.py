@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lapse.core.queue.decision import Decisions
-from lapse.core.queue.delivery.dispatch import STEP_MESSAGES
 from lapse.core.queue.life.transitions import Transitions
 from lapse.core.queue.schedule.schedule import WEIGHT, Schedule
 from lapse.core.queue.segments.segment import SIZE
@@ -49,7 +48,7 @@ class Advance:
         self._activity = activity
         self._agreement = agreement
 
-    def process_due(self, now_ms: int, step: Step, most: int = STEP_MESSAGES) -> int:
+    def process_due(self, now_ms: int, step: Step, most: int) -> int:
         """Do what is due at `now_ms`, in the order of C2. If much is due, a part is left for the next call (C60).
 
         Args:

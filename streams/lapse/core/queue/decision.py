@@ -118,7 +118,7 @@ class Decisions:
         reasons: tuple[Reason, ...],
         at_ms: int,
         step: Step,
-        detail: str = "",
+        detail: str,
         followers: int = 0,
     ) -> None:
         """Record the removal of one message without a place, given as `Messages` with its counts."""
@@ -133,7 +133,7 @@ class Decisions:
         reasons: tuple[Reason, ...],
         at_ms: int,
         step: Step,
-        detail: str = "",
+        detail: str,
     ) -> None:
         """Record the removal of messages of one source without places, given as (offset, deadline) by offset."""
         source, columns = self.state.sources[number], np.array(messages, np.int64)
@@ -164,7 +164,7 @@ class Decisions:
         step.removals.append(Removal(messages, reasons, self.decided_ms(at_ms), letter, detail, subscription, places))
 
     def record_event(
-        self, kind: EventKind, slots: Slots, now_ms: int, step: Step, subscription: str = "", detail: str = ""
+        self, kind: EventKind, slots: Slots, now_ms: int, step: Step, subscription: str, detail: str
     ) -> None:
         """Record an event about messages, one per run of one source."""
         for messages in self.messages(slots):

@@ -69,10 +69,8 @@ class Timers:
             state.segments.make_room()
         return returned
 
-    def end_leases_in(
-        self, segment: Segment, first: int, stop: int, now_ms: int, step: Step, most: int = STEP_MESSAGES
-    ) -> int:
-        """Do the same for some slots of a segment, without updating the index."""
+    def end_leases_in(self, segment: Segment, first: int, stop: int, now_ms: int, step: Step, most: int) -> int:
+        """End the leases of some slots of a segment, without updating the index."""
         if segment.until_ms is None:
             return 0
         slots = self._transitions.slots_to_change(Trigger.END, segment, first, stop)

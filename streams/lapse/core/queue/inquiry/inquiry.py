@@ -131,7 +131,7 @@ class Inquiry:
                     return segment.base + int(slots[0])
         return None
 
-    def matching_depth(self, text: str, now_ms: int = -1) -> dict[str, int]:
+    def matching_depth(self, text: str, now_ms: int) -> dict[str, int]:
         """Return the depth of messages that match a filter under selection. Dying messages are not counted (C82)."""
         counts = dict.fromkeys(LIVE, 0)
         for index in self._state.segments:

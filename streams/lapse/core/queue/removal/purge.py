@@ -29,9 +29,7 @@ class Purge:
         self._schedule = schedule
         self._inquiry = inquiry
 
-    def purge_all(
-        self, now_ms: int, step: Step, leased: bool = False, text: str = ""
-    ) -> tuple[dict[str, int], dict[str, int]]:
+    def purge_all(self, now_ms: int, step: Step, leased: bool, text: str) -> tuple[dict[str, int], dict[str, int]]:
         """Remove all messages, scheduled and held ones too, but leased ones only with `leased` (C37, C83).
 
         Messages in a transfer from here or to here stay, and count as left (Q17). With the text of a filter under
