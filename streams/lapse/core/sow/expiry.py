@@ -135,21 +135,21 @@ class DeadlineIndex:
         """
         entries = self._entries
         unpack = DEADLINE.unpack_from
-        found: list[bytes] = []
+        found: dict[bytes, None] = {}  # a key may be filed several times under one millisecond
         moved = False
         while True:
             if self._moving or self._open_due_second(until_ms):
                 if moved:
-                    return found, True
+                    return list(found), True
                 moved = True
                 self._move_keys()
                 if self._moving:
-                    return found, True
+                    return list(found), True
                 continue
             if not self._fine_order or self._fine_order[0] > until_ms:
-                return found, False
+                return list(found), False
             if len(found) >= limit:
-                return found, True
+                return list(found), True
             instant_ms = self._fine_order[0]
             keys = self._fine[instant_ms]
             room = limit - len(found)
@@ -160,13 +160,12 @@ class DeadlineIndex:
                 heapq.heappop(self._fine_order)
                 del self._fine[instant_ms]
             self._filed -= len(keys)
-            # A key may be filed twice under one millisecond, so duplicates are removed.
             for key in dict.fromkeys(keys):
                 entry = entries.get(key)
                 if entry is not None:
                     (deadline_ms,) = unpack(entry)
                     if deadline_ms == instant_ms:
-                        found.append(key)
+                        found[key] = None
                     elif instant_ms < deadline_ms != NEVER:
                         self._file(key, deadline_ms)
 

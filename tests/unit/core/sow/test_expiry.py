@@ -16,7 +16,7 @@ def entry(deadline):
     return pack(Facts(deadline, 0, 0, 0, 0, 0), b"", b"")
 
 
-DEADLINES = st.integers(0, 5000) | st.sampled_from([NEVER, 1 << 40])
+DEADLINES = st.integers(0, 5000) | st.sampled_from([NEVER, 1 << 40, 700, 1500])
 MOVES = st.one_of(
     st.tuples(st.just("put"), st.sampled_from("abcdef"), DEADLINES),
     st.tuples(st.just("drop"), st.sampled_from("abcdef"), st.just(0)),
@@ -111,6 +111,19 @@ def test_records_that_share_a_millisecond_leave_in_parts() -> None:
         more = desk.shard.advance(T + 100, step, limit=10)
         gone.append(sum(value is None for value in step.changes.values()))
     assert gone == [10, 10, 5]
+    assert desk.shard.next_due_ms() == NEVER
+
+
+@pytest.mark.feature("L11", "X7")
+def test_a_record_that_is_filed_repeatedly_under_a_millisecond_leaves_once() -> None:
+    """A deadline that moved away and back is filed again, and a part of the millisecond's keys may be due."""
+    desk = Desk(shard_of())
+    for _ in range(3):
+        desk.put("k", {}, 0, lapse_expires_at_ms=T + 3_000)
+        desk.put("k", {}, 0, lapse_ttl_ms=0)
+    desk.put("k", {}, 0, lapse_expires_at_ms=T + 3_000)
+    desk.shard.advance(T + 3_000, step := Step(), limit=2)
+    assert list(step.changes.values()) == [None]
     assert desk.shard.next_due_ms() == NEVER
 
 
