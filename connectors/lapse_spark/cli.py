@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 import click
 from rich.console import Console
 
+from lapse.cli import LazyGroup
 from lapse.core.reason import Reason
 from lapse.protocol.redrive import MAX_REDRIVES, target_fault
 from lapse_client.letters.redriven import TOPIC as REDRIVEN
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-@click.group()
+@click.group(cls=LazyGroup, lazy={})
 def spark() -> None:
     """Count, archive, redrive and audit dead letters with Apache Spark."""
 

@@ -23,6 +23,24 @@ _UNKNOWN: Final = re.compile(r"No such command '(.+)'\.")
 """Click's message for a missing subcommand."""
 
 
+_OTHER_WORDS: Final[Mapping[str, frozenset[str]]] = {
+    "ack": frozenset({"acknowledge", "complete"}),
+    "cancel": frozenset({"nack", "reject", "release"}),
+    "depth": frozenset({"count", "size", "stats"}),
+    "dlq": frozenset({"dead-letters", "letters"}),
+    "explain": frozenset({"history", "trace"}),
+    "follow": frozenset({"subscribe", "tail", "watch"}),
+    "peek": frozenset({"browse", "list", "ls", "show"}),
+    "publish": frozenset({"produce", "put", "send"}),
+    "query": frozenset({"get", "list", "ls", "read", "show"}),
+    "redrive": frozenset({"replay", "requeue", "retry"}),
+    "subscribe": frozenset({"consume", "get", "receive"}),
+}
+"""The words of other systems for subcommands."""
+
+_WHOLE: Final = 300
+"""The most characters of a summary in a group's help: click's own limit cuts sentences."""
+
 _AS_JSON: Final = "lapse.as_json"
 """Key of the context's `meta`: whether the command line has `--json`."""
 
@@ -160,7 +178,9 @@ class LazyGroup(click.Group):
         except click.UsageError as error:
             unknown = _UNKNOWN.fullmatch(error.message)
             if unknown is not None and error.ctx is not None and isinstance(error.ctx.command, click.Group):
-                near = difflib.get_close_matches(unknown[1], error.ctx.command.list_commands(error.ctx))
+                names = error.ctx.command.list_commands(error.ctx)
+                near = difflib.get_close_matches(unknown[1], names)
+                near += [name for name in names if name not in near and unknown[1] in _OTHER_WORDS.get(name, ())]
                 error.message += f" Did you mean {' or '.join(near)}?" if near else ""
             raise
         except ModuleNotFoundError as error:
@@ -185,7 +205,7 @@ class LazyGroup(click.Group):
         if name in self.lazy:
             return self.lazy[name].summary
         command = super().get_command(ctx, name)
-        return command.get_short_help_str() if command else ""
+        return command.get_short_help_str(_WHOLE) if command else ""
 
 
 @click.group(cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})

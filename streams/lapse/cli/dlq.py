@@ -15,7 +15,7 @@ import orjson
 from rich.table import Column, Table
 from rich.text import Text
 
-from lapse.cli import cluster
+from lapse.cli import LazyGroup, cluster
 from lapse.cli.instant import INSTANT, When, at_ms
 from lapse.cli.tables import print_table
 from lapse.core.duration import duration_ms
@@ -67,7 +67,7 @@ def _choosing(command: Command) -> Command:
     return command
 
 
-@click.group()
+@click.group(cls=LazyGroup, lazy={})
 def dlq() -> None:
     """Show dead letters, send them back, or delete them."""
 

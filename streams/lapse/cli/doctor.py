@@ -16,6 +16,7 @@ from lapse.config import ConfigError, load
 from lapse.doctor import Finding, Verdict, check_machine, check_service, check_topics
 from lapse.doctor.finding import wrong
 from lapse_client.error import LapseError
+from lapse_client.reading.count_text import count_text
 
 _MARKS: Final = {Verdict.FINE: ("✓", "green"), Verdict.WARNING: ("!", "yellow"), Verdict.WRONG: ("✗", "red")}
 
@@ -63,4 +64,4 @@ def _show(found: list[Finding]) -> None:
             click.echo(f"    {one.remedy}")
     wrongs = sum(one.verdict is Verdict.WRONG for one in found)
     warnings = sum(one.verdict is Verdict.WARNING for one in found)
-    click.echo(f"{wrongs} wrong, {warnings} warnings, {len(found) - wrongs - warnings} fine.")
+    click.echo(f"{wrongs} wrong, {count_text(warnings, 'warning')}, {len(found) - wrongs - warnings} fine.")

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from lapse.cli import LazyGroup
 from lapse.cli.ending import treat_sigterm_as_ctrl_c
 from lapse.cli.tables import print_table
 from lapse.embedded import daemon
@@ -25,7 +26,7 @@ _data = click.option(
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 
 
-@click.group()
+@click.group(cls=LazyGroup, lazy={})
 def kafka() -> None:
     """Start, show and stop a local Kafka broker."""
 

@@ -85,7 +85,10 @@ def subscribe(
     bootstrap_servers: str | None,
     as_json: bool,
 ) -> None:
-    """Print messages as they are delivered; Ctrl-C ends the command and returns the rest."""
+    """Print messages as they are delivered, and acknowledge each, or settle it as `--settle` says.
+
+    Ctrl-C ends the command and returns the rest.
+    """
     with (
         _translate_errors(),
         QueueSubscriber(

@@ -71,7 +71,8 @@ def load(path: Path) -> Config:
             f"{path}: no such file; write one (docs/configuration.md shows how) or pass --config"
         ) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else f"it is not UTF-8, from byte {error.start} on"
+        raise ConfigError(f"{path}: cannot be read: {reason}") from error
     config = loads(text, str(path), path.absolute().parent)
     faults = [*_check_files(config, text, path), *_check_functions(config, text, path)]
     if faults:

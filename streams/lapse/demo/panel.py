@@ -11,7 +11,7 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Final
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
@@ -112,9 +112,9 @@ class Show:
         grid.add_column(justify="right", width=10)
         grid.add_column(ratio=1)
         published, acknowledged, dead_letter_count = (self._rates(place) for place in (1, 2, 3))
-        grid.add_row("published", f"{now.published:,}", _rate(published, "cyan"))
-        grid.add_row("served", f"{now.acknowledged:,}", _rate(acknowledged, "green"))
-        grid.add_row("dead letters", f"{sum(now.letters.values()):,}", _rate(dead_letter_count, "red"))
+        grid.add_row("published", f"{now.published:,}", Rate(published, "cyan"))
+        grid.add_row("served", f"{now.acknowledged:,}", Rate(acknowledged, "green"))
+        grid.add_row("dead letters", f"{sum(now.letters.values()):,}", Rate(dead_letter_count, "red"))
         for reasons, count in sorted(now.letters.items()):
             grid.add_row("", f"{count:,}", Text(reasons, style="dim"))
         grid.add_row("in the queue", _count_text(now.depth), Text("flights waiting or being served", style="dim"))
@@ -136,10 +136,25 @@ class Show:
         ]
 
 
-def _rate(rates: Sequence[float], style: str) -> Text:
-    most = max(rates, default=0.0) or 1.0
-    drawn = "".join(_BARS[round(rate / most * (len(_BARS) - 1))] for rate in rates)
-    return Text(f"{rates[-1] if rates else 0:6,.0f}/s ", style="dim") + Text(drawn, style=style)
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A rate and its course, on one line; the latest part of the course, if the line has no room for all of it.
+
+    Attributes:
+        rates: messages per second between samples, the latest last.
+        style: the colour of the course.
+    """
+
+    rates: Sequence[float]
+    style: str
+
+    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw it as wide as its cell allows."""
+        now = Text(f"{self.rates[-1] if self.rates else 0:6,.0f}/s ", style="dim")
+        shown = self.rates[-max(1, options.max_width - len(now)) :]
+        most = max(shown, default=0.0) or 1.0
+        drawn = "".join(_BARS[round(rate / most * (len(_BARS) - 1))] for rate in shown)
+        yield Text.assemble(now, (drawn, self.style), no_wrap=True, overflow="crop")
 
 
 def _count_text(number: int | None) -> str:

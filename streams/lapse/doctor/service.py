@@ -152,7 +152,11 @@ def _stuck_messages(name: str, figures: dict[str, Any]) -> Iterator[Finding]:
             f"Look at the consumers that hang: `lapse queue subscriptions {name}`",
         )
     if figures.get("depth") and not figures.get("subscriptions"):
-        yield warning(f"queue {name}", "messages wait, and nobody subscribes", f"lapse queue subscribe {name}")
+        yield warning(
+            f"queue {name}",
+            "messages wait, and nobody subscribes",
+            f"Start a consumer. What waits: `lapse queue peek {name}`",
+        )
 
 
 def _clock(config: Config, connection: Connection) -> Iterator[Finding]:

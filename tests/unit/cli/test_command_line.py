@@ -28,6 +28,11 @@ from lapse.cli.dlq import _audited
         ("dlq shwo", "show"),
         ("kafka strat", "start or status"),
         ("spark legder", "ledger"),
+        ("queue receive", "subscribe"),
+        ("queue list", "peek"),
+        ("sow get prices", "query"),
+        ("dlq replay orders", "redrive"),
+        ("send orders", "publish"),
     ],
 )
 def test_a_wrong_command_gets_the_nearest_name(words: str, meant: str) -> None:
@@ -35,6 +40,14 @@ def test_a_wrong_command_gets_the_nearest_name(words: str, meant: str) -> None:
     assert done.exit_code == 2
     assert done.stderr.endswith(f" Did you mean {meant}?\n")
     assert done.stderr.count("Did you mean") == 1
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize("group", ["", "queue", "sow", "dlq", "kafka", "spark"])
+def test_the_list_of_commands_has_whole_sentences(group: str) -> None:
+    listed = CliRunner().invoke(main, [*group.split(), "--help"]).stdout.partition("Commands:")[2]
+    assert "." in listed
+    assert "..." not in listed
 
 
 @pytest.mark.feature("X7")
