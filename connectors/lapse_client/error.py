@@ -30,6 +30,7 @@ from lapse.core.error_code import ErrorCode
 from lapse.protocol.answer import Answer
 
 _NAMES_SHOWN = 20
+_FEW_NAMES = 5
 
 _LACKS_RIGHT = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -92,10 +93,20 @@ class UnknownEntity(LapseError):
         known: the names that exist.
         hidden: topics that would show whether it exists, and that the brokers hide from this user.
         other: the kind that does have this name, such as `SOW topic`; empty if none has it.
+        cause: why it is missing, where that is known and other names are no help; empty otherwise.
     """
 
-    def __init__(self, what: str, name: str, known: Iterable[str], hidden: Sequence[str] = (), other: str = "") -> None:
-        self._what, self._hidden, self._other = what, hidden, other
+    def __init__(
+        self,
+        what: str,
+        name: str,
+        known: Iterable[str],
+        hidden: Sequence[str] = (),
+        other: str = "",
+        *,
+        cause: str = "",
+    ) -> None:
+        self._what, self._hidden, self._other, self._cause = what, hidden, other, cause
         self.name = name
         self.known = tuple(sorted(known))
         if hidden:
@@ -104,17 +115,24 @@ class UnknownEntity(LapseError):
                 "Describe on it granted (docs/operations.md, Rights), correct the name, or connect as another user"
             )
             return
+        if cause:
+            super().__init__(f"there is no {what} {name!r} on this cluster: {cause}")
+            return
         close = get_close_matches(name, self.known, 1)
         meant = f"it is a {other}; " if other else f"did you mean {close[0]!r}? " if close else ""
         shown = ", ".join(self.known[:_NAMES_SHOWN]) + (" …" if len(self.known) > _NAMES_SHOWN else "")
+        # Beside the name that was meant, a long list is noise.
+        listed = "" if close and not other and len(self.known) > _FEW_NAMES else f"there is: {shown or 'none'}. "
         super().__init__(
-            f"there is no {what} {name!r} on this cluster; {meant}there is: {shown or 'none'}. "
+            f"there is no {what} {name!r} on this cluster; {meant}{listed}"
             "Correct the name, or configure it in lapse.toml and run `lapse apply`"
         )
 
     def among(self, sees: Callable[[str], bool]) -> UnknownEntity:
         """Return the error with only those known names that a user may see (X4)."""
-        return UnknownEntity(self._what, self.name, filter(sees, self.known), self._hidden, self._other)
+        return UnknownEntity(
+            self._what, self.name, filter(sees, self.known), self._hidden, self._other, cause=self._cause
+        )
 
 
 class InvalidPayload(LapseError, ValueError):

@@ -14,7 +14,7 @@ from lapse.core.lifetime import EXPIRES_AT_MS
 from lapse.protocol import header, topic
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.letter_family import LAPSE, LetterFamily, family_of
-from lapse_client.error import NoRecord
+from lapse_client.error import NoRecord, UnknownEntity
 from lapse_client.kafka.connection import Connection
 from lapse_client.kafka.headers import headers_of
 from lapse_client.kafka.topic_reader import PacedReader, TopicReader
@@ -130,6 +130,13 @@ def parse_letter(record: Replayed) -> DeadLetter:
     )
 
 
+_MISSING: Final = (
+    "`dead_letter` of this entity is false or names another topic, or the topic is missing. "
+    "`lapse check` says if it is missing, and `lapse apply` creates it"
+)
+"""Why an entity has no topic of letters."""
+
+
 class DeadLetterReader(PacedReader[DeadLetter]):
     """Reads dead letters from the beginning, without a consumer group; a crash's duplicates are dropped.
 
@@ -167,6 +174,8 @@ class DeadLetterReader(PacedReader[DeadLetter]):
             self.entity = name
         if not self.topic:
             letters = (found for found in topics if found.startswith(topic.DEAD_LETTER_PREFIX))
+            if topic.commands(name) in topics and not self._connection.unseen([default]):
+                raise UnknownEntity("dead-letter topic", default, (), cause=_MISSING)
             raise self._connection.unknown("dead-letter topic", default, letters, default)
         self._reader = TopicReader(self._connection, self.topic, topics[self.topic], follow=follow, since_ms=since_ms)
 

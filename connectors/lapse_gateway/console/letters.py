@@ -62,8 +62,8 @@ async def _letters(call: Call) -> Response:
 async def _chosen_letters(call: Call) -> Response:
     """Return the part of the page with the chosen letters."""
     name, given = allowed(call, sends=False), call.parameters
-    found = await read(call, await _choice(call, name, given), _SHOWN)
-    return rendered(call, "letters_found.html", entity=name, letters=found)
+    found, kind = await asyncio.gather(read(call, await _choice(call, name, given), _SHOWN), _kind(call, name))
+    return rendered(call, "letters_found.html", entity=name, letters=found, kind=kind)
 
 
 async def _kind(call: Call, name: str) -> str:

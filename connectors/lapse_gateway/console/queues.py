@@ -118,7 +118,7 @@ async def _life(call: Call) -> Response:
     """Return the part with a message's life. It is a request of its own, because it reads whole topics."""
     bookmark = _requested_bookmark(call)
     found = await history(bookmark, entity=call.path["queue"], connection=call.caller.connection)
-    return rendered(call, "life.html", life=found)
+    return rendered(call, "life.html", life=found, queue=call.path["queue"], bookmark=str(bookmark))
 
 
 async def _message(call: Call) -> Response:

@@ -18,7 +18,7 @@ _NO_LIMIT: Final = 10_000
 
 
 def print_table(table: Table) -> None:
-    """Print a table: to a terminal as `fitted` lays it out, else at its full width.
+    """Print a table: to a terminal as `fitted` lays it out, or `none` if it has no rows; else at its full width.
 
     Text is printed literally: brackets in a payload are no markup, and `:100:` in a bookmark is no emoji. For a style,
     pass a `Text` as the cell.
@@ -29,7 +29,8 @@ def print_table(table: Table) -> None:
         if console.encoding.startswith("utf") and (drawn := _drawn(table)) is not None:
             console.file.write(drawn)
             return
-    console.print(fitted(table, console), markup=False)
+    here = console.is_terminal and not table.rows
+    console.print(_blocks(table) if here else fitted(table, console), markup=False)
 
 
 def _drawn(table: Table) -> str | None:

@@ -25,6 +25,7 @@ QUEUES = {
     "dlq.given_back": {},
     "desk": {"topics": ["dlq.given_back{}"]},
     "apart": {"expiration": "300ms", "dead_letter": "letters{}"},
+    "dropped": {"expiration": "300ms", "dead_letter": False},
     "beside": {"topics": ["apart{}"], "expiration": "300ms", "dead_letter": "letters{}"},
 }
 
@@ -187,6 +188,10 @@ def test_mistakes_are_named(served: Deployment) -> None:
     assert "expected a duration" in dlq(served, "redrive", name, "--lifetime", "new:30", code=2)
     assert "column" in dlq(served, "redrive", name, "--filter", "/n = ", code=1)
     assert "there is no dead-letter topic" in dlq(served, "ls", "nobody-at-all", code=1)
+    dropped = served.name("dropped")
+    told = dlq(served, "show", dropped, code=1)
+    assert f"there is no dead-letter topic 'dlq.{dropped}' on this cluster: `dead_letter` of this entity is" in told
+    assert "did you mean" not in told, "letters of another queue are not these"
     assert "there is no topic 'nowhere'" in dlq(served, "redrive", name, "--to", "nowhere", code=1)
     own = f"lapse.{name}.commands"
     assert f"{own} is a topic that lapse or Kafka writes" in dlq(served, "redrive", name, "--to", own, code=1)

@@ -186,7 +186,7 @@ def test_a_purge_is_shown_first_and_takes_what_was_shown(gateway: Door, view: "p
     assert gateway.depth("purged")["depth"] == 6
     assert gateway.receive("purged")
     view.get_by_label("Filter").fill("")
-    view.get_by_label("leased ones, too").check()
+    view.get_by_label("also leased messages").check()
     view.get_by_role("button", name="Purge by key and filter").click()
     playwright.expect(view.get_by_role("dialog").locator("#preview")).to_have_text(
         re.compile("^6 messages, 1 of them leased")
@@ -264,7 +264,7 @@ def test_scheduled_messages_are_shown_first_and_cancelled(gateway: Door, view: "
     playwright.expect(rows.first.locator('[data-name="state"]')).to_have_text(re.compile("^scheduled, due in 59 min"))
     view.get_by_label("Filter").fill("/n < 3")
     cancel, preview = (
-        view.get_by_role("button", name="Cancel scheduled ones"),
+        view.get_by_role("button", name="Cancel scheduled messages"),
         view.get_by_role("dialog").locator("#preview"),
     )
     cancel.click()

@@ -53,7 +53,7 @@ def test_each_user_sees_and_does_what_is_theirs(kafka: str, tmp_path: Path, brow
                     )
                     view.goto(f"{gate.address}/console/queues/{desks}")
                     playwright.expect(view.locator("#messages tbody tr")).to_have_count(messages)
-                    view.get_by_role("button", name="Cancel scheduled ones").click()
+                    view.get_by_role("button", name="Cancel scheduled messages").click()
                     view.get_by_role("button", name=re.compile("^Cancel [12]$")).click()
                     notice(view, "2 scheduled messages are" if user == "alice" else "1 scheduled message is")
                     view.get_by_role("button", name="Purge by key and filter").click()

@@ -33,6 +33,14 @@ def test_a_row_is_one_line_where_no_terminal_is(capsys: Captured, monkeypatch: P
 
 
 @pytest.mark.feature("Q15")
+def test_a_table_without_rows_says_so_on_a_terminal(capsys: Captured, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    print_table(Table("origin", "value", title="orders"))
+    assert re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).split() == ["orders", "none"]
+
+
+@pytest.mark.feature("Q15")
 def test_brackets_of_a_payload_are_printed_as_they_are(capsys: Captured) -> None:
     table = Table("value")
     table.add_row("[/b] [red]stop[/red] [queue.orders]")

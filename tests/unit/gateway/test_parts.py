@@ -143,6 +143,13 @@ def test_who_asks_for_what_is_not_there_learns_no_names_that_are_not_theirs() ->
 
 
 @pytest.mark.feature("X7")
+def test_the_nearest_of_many_names_is_told_without_the_others() -> None:
+    many = [f"orders-{number}" for number in range(30)]
+    assert "did you mean 'orders-17'? Correct the name" in str(UnknownEntity("queue", "order-17", many))
+    assert "there is: orders-0, orders-1, " in str(UnknownEntity("queue", "payroll", many))
+
+
+@pytest.mark.feature("X7")
 def test_a_browser_is_told_on_a_page_that_nothing_is_there() -> None:
     app = application(Gateway(Connection("nowhere:1"), Settings(), Users()))
 
