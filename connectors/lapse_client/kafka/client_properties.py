@@ -91,7 +91,8 @@ def options(path: Path, named: str) -> dict[str, str]:
         given = read(path)
         found = translated({name: value for name, value in given.items() if name not in _JAVA_ONLY})
     except (OSError, UnicodeDecodeError) as error:
-        raise LapseError(f"{named} = {path}: cannot be read: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise LapseError(f"{named} = {path}: cannot be read: {reason}") from error
     except ValueError as error:
         text = str(error)
         raise LapseError(text if text.startswith(str(path)) else f"{path}: {text}") from error

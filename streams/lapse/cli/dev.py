@@ -26,7 +26,7 @@ from lapse.embedded.broker import given_broker
 from lapse.embedded.errors import EmbeddedError
 from lapse.embedded.instance import Instance
 from lapse.embedded.kafka import EmbeddedKafka
-from lapse_client.error import CommandFailed, LapseError
+from lapse_client.error import CommandFailed, ConnectionFailed, LapseError
 from lapse_client.kafka.connection import Connection
 from lapse_client.queue.queue import Queue
 from lapse_client.sow.sow_client import SowClient
@@ -132,13 +132,14 @@ def dev(config: Path, port: int, console_port: int, data: Path | None, log_level
             )
         with _sample(config) as announce:
             settings, text = _loaded(config), _text(config)
+            cluster.connection_with(settings, "")  # before a broker starts: a secret that cannot be read ends it
             with _broker(data, port, config, progress) as (servers, broker):
                 announce()
                 _run(Stand(settings, config, servers, broker, text=text), console_port, log_level, as_json, progress)
     except KeyboardInterrupt:
         click.echo("lapse dev: ended.", err=True)
         os._exit(0)  # all processes have ended; freeing memory would take seconds on a busy machine
-    except EmbeddedError as error:
+    except (EmbeddedError, LapseError) as error:  # such as a secret's file that cannot be read
         raise click.ClickException(str(error)) from error
 
 
@@ -195,7 +196,7 @@ def _broker(
     if (given := given_broker()) is not None:
         try:
             cluster.connection(None, config)
-        except LapseError as error:
+        except ConnectionFailed as error:
             raise click.ClickException(
                 f"{error}. Without KAFKA_BOOTSTRAP_SERVERS `lapse dev` starts a broker of its own"
             ) from error

@@ -415,6 +415,10 @@ def test_dead_letters_are_shown_by_reason_and_sent_back_once(gateway: Door, view
     playwright.expect(view.get_by_role("dialog")).to_contain_text("2 (sent before)")
     playwright.expect(view.get_by_role("button", name=re.compile("^Send \\d"))).to_have_count(0)
     view.get_by_role("button", name="Leave them").click()
+    view.get_by_role("article").first.get_by_role("heading").get_by_role("link").click()
+    playwright.expect(view.locator(".life")).to_contain_text(re.compile("dead letter.*redriven", re.DOTALL))
+    view.locator(".life").get_by_role("link").first.click()  # the message that the redrive made of it
+    playwright.expect(view.locator("main")).to_contain_text("Now it is available")
 
 
 @pytest.mark.feature("D5")
@@ -495,6 +499,7 @@ def test_a_sow_topic_is_a_live_table(gateway: Door, view: "playwright.Page") -> 
     playwright.expect(rows).to_have_count(1)
     subscribed = view.get_by_role("table", name="Subscriptions").locator(".instant")
     playwright.expect(subscribed).to_have_text(re.compile(r"^20\d\d-"))
+    playwright.expect(view.locator('[data-name="client"]')).to_contain_text("this gateway: open pages")
     many = [{"value": {"price": 1}, "key": f"many{number}"} for number in range(1_000)]
     gateway.http.post(f"/publish/{name}/batch", json={"messages": many}).raise_for_status()
     playwright.expect(rows).to_have_count(1_000)

@@ -1,7 +1,11 @@
 """The children of `lapse dev`: what it prints of them, and that none is left behind."""
 
+import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,3 +62,19 @@ def test_a_child_that_is_being_started_at_ctrl_c_is_ended_with_the_others(monkey
     those.kill()
     (child,) = started
     assert child.wait() == -signal.SIGKILL
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize("given", [{}, {"KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}])
+def test_a_secret_that_cannot_be_read_ends_it_before_anything_starts(tmp_path: Path, given: dict[str, str]) -> None:
+    """It ended with a traceback after the broker, the worker and the console had started."""
+    (tmp_path / "lapse.toml").write_text("[queue.orders]\n")
+    environment = {**given, "LAPSE_SECRET_FILE": str(tmp_path / "missing")}
+    words = ("--config", str(tmp_path / "lapse.toml"), "--data", str(tmp_path / "data"), "--console-port", "0")
+    # A process, because the command takes over the signals of its own.
+    ran = [sys.executable, "-m", "lapse", "dev", *words]
+    done = subprocess.run(ran, env={**os.environ, **environment}, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert (
+        done.stderr == f"Error: LAPSE_SECRET_FILE = {tmp_path / 'missing'}: cannot be read: No such file or directory\n"
+    )

@@ -110,6 +110,10 @@ def test_the_commands_of_the_page_install_the_units(tmp_path: Path) -> None:
             assert "lapse:" in (tmp_path / "etc/passwd").read_text()
         elif ran[-1] == "systemctl":
             run(program("systemctl"), f"--root={tmp_path}", *(word for word in line.split()[1:] if word != "--now"))
-    assert ran == ["python3", "/opt/lapse/bin/pip", "cp", "cp", "systemd-sysusers", "/opt/lapse/bin/lapse", "systemctl"]
+    assert ran == [
+        *("python3", "/opt/lapse/bin/pip", "mkdir", "cp", "install", "cp", "cp", "systemd-sysusers"),
+        *("/opt/lapse/bin/lapse", "systemctl"),
+    ]
+    assert (tmp_path / "etc/lapse/lapse.toml").is_file()
     wanted = {path.name for path in (tmp_path / "etc/systemd/system").glob("*.wants/*")}
     assert wanted == {"lapse-worker@1.service", "lapse-gateway.service", "lapse-ledger.timer"}
