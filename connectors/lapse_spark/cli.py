@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 import click
 from rich.console import Console
 
-from lapse.cli import LazyGroup
 from lapse.core.reason import Reason
 from lapse.protocol.redrive import MAX_REDRIVES, target_fault
 from lapse_client.letters.redriven import TOPIC as REDRIVEN
@@ -42,7 +41,22 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-@click.group(cls=LazyGroup, lazy={})
+_WHOLE: Final = 300
+"""The most characters of a summary in the list of commands."""
+
+
+class _Jobs(click.Group):
+    """Lists its commands with whole sentences; click cuts them at the width of the terminal."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, self.commands[name].get_short_help_str(_WHOLE)) for name in self.list_commands(ctx)]
+            )
+
+
+@click.group(cls=_Jobs)
 def spark() -> None:
     """Count, archive, redrive and audit dead letters with Apache Spark."""
 

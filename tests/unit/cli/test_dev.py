@@ -67,7 +67,7 @@ def test_a_child_that_is_being_started_at_ctrl_c_is_ended_with_the_others(monkey
 @pytest.mark.feature("X7")
 @pytest.mark.parametrize("given", [{}, {"KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}])
 def test_a_secret_that_cannot_be_read_ends_it_before_anything_starts(tmp_path: Path, given: dict[str, str]) -> None:
-    """It ended with a traceback after the broker, the worker and the console had started."""
+    """A broker was started first, and the console blamed; or the advice was about KAFKA_BOOTSTRAP_SERVERS."""
     (tmp_path / "lapse.toml").write_text("[queue.orders]\n")
     environment = {**given, "LAPSE_SECRET_FILE": str(tmp_path / "missing")}
     words = ("--config", str(tmp_path / "lapse.toml"), "--data", str(tmp_path / "data"), "--console-port", "0")
