@@ -94,7 +94,7 @@ class Tail:
         return self.wait_for(at_end, "the end")
 
     def _bounds(self, place: TopicPartition, timeout_s: float = 15.0) -> tuple[int, int]:
-        """Return a partition's first offset and its next one. Try again while a new topic has no leader."""
+        """Return a partition's first offset and its next one. Try again while the broker knows no leader of it."""
         deadline = time.monotonic() + timeout_s
         while True:
             try:
@@ -104,6 +104,7 @@ class Tail:
                 unknown = error.args[0].code() in (
                     KafkaError.NOT_LEADER_FOR_PARTITION,
                     KafkaError.UNKNOWN_TOPIC_OR_PART,
+                    KafkaError._UNKNOWN_PARTITION,
                 )
                 if not unknown or time.monotonic() > deadline:
                     raise
