@@ -158,14 +158,16 @@ class QueueShard:
         return self.subscribing.unsubscribe(subscription, now_ms, step, detail, lost_at_ms)
 
     def pause(self, now_ms: int, step: Step) -> None:
-        """Pause deliveries. Everything else goes on (C21)."""
-        self._decisions.apply_change(Change(ChangeKind.PAUSED), step)
-        step.events.append(ShardEvent(EventKind.PAUSED, now_ms))
+        """Pause deliveries, if they are not paused yet. Everything else goes on (C21)."""
+        if not self.state.paused:
+            self._decisions.apply_change(Change(ChangeKind.PAUSED), step)
+            step.events.append(ShardEvent(EventKind.PAUSED, now_ms))
 
     def resume(self, now_ms: int, step: Step) -> None:
-        """Resume deliveries (C21)."""
-        self._decisions.apply_change(Change(ChangeKind.RESUMED), step)
-        step.events.append(ShardEvent(EventKind.RESUMED, now_ms))
+        """Resume deliveries, if they are paused (C21)."""
+        if self.state.paused:
+            self._decisions.apply_change(Change(ChangeKind.RESUMED), step)
+            step.events.append(ShardEvent(EventKind.RESUMED, now_ms))
 
     def settle(
         self,

@@ -7,8 +7,10 @@ from lapse.core.lifetime import Expiration, ExpirationModel
 from lapse.core.queue.arrival.trait import NO_TRAITS, TraitReader
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
 from lapse.core.queue.settlement.settlement import Claim, SettleAction
+from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 from lapse.core.reason import Reason
+from lapse.core.shard.event import EventKind
 from unit.core.queue.compared.small_shard import small
 from unit.core.queue.world import World
 
@@ -665,6 +667,18 @@ def test_pause_is_durable_and_holds_back_deliveries_only() -> None:
     one.publish("orders")
     one.read("orders")
     assert got(one.deliver(), "inky") == [2]
+
+
+@pytest.mark.feature("C21", "D4")
+def test_a_pause_of_a_paused_queue_changes_nothing_and_is_no_second_event() -> None:
+    shard = QueueShard(QueueSettings(name="orders"))
+    kinds = []
+    for now_ms, act in enumerate((shard.resume, shard.pause, shard.pause, shard.resume, shard.resume)):
+        step = Step()
+        act(now_ms, step)
+        assert len(step.changes) == len(step.events)
+        kinds.append([event.kind for event in step.events])
+    assert kinds == [[], [EventKind.PAUSED], [], [EventKind.RESUMED], []]
 
 
 # At most once: Q6 and C18
