@@ -69,6 +69,33 @@ def test_workers_serve_what_the_topic_says_and_follow_it_without_a_restart(deplo
     until(lambda: "version 3 is served" in worker.text + second.text, "an empty queue may change its priority")
 
 
+@pytest.mark.feature("Q23", "C42", "C52")
+def test_a_definitions_topic_that_is_deleted_is_told_and_followed_again_once_it_is_there(deploy: Deploy) -> None:
+    here = deploy({"orders": {"max_deliveries": 3}, "other": {}}, definitions="topic").apply()
+    worker = here.worker().wait_for_shards(2)
+    for limit in (4, 5):
+        here.configure({"orders": {"max_deliveries": limit}, "other": {}}, definitions="topic")
+        here.apply()
+    until(lambda: "version 3 is served" in worker.text, "the changes are taken up")
+    topic, settings = names.definitions(here.app_id), {"orders": {"max_deliveries": 1}, "other": {}}
+    admin = AdminClient({"bootstrap.servers": here.servers})
+    admin.delete_topics([topic])[topic].result(20)
+    until(lambda: f"{topic} is gone" in worker.text, "the worker says so")
+    assert "Run `lapse apply`" in worker.text
+    here.configure(settings, definitions="topic")
+    here.apply()
+    until(lambda: f"{topic} is there again" in worker.text, "the worker finds it")
+    until(lambda: "version 1 is served: max_deliveries changed" in worker.text, "it follows the new topic")
+    here.write("orders", "a")
+    with here.subscriber("orders") as subscriber:
+        delivery = subscriber.receive(20)
+        assert delivery is not None
+        delivery.cancel()
+    assert [letter.value() for letter in here.letters("orders", 1)] == [b"a"]
+    assert worker.text.count(f"{topic} is gone") == 1
+    assert worker.shards == 5, "only the changed queue was taken over anew"
+
+
 @pytest.mark.feature("Q23", "X7")
 def test_workers_with_different_files_serve_the_same_from_the_first_apply_on(deploy: Deploy) -> None:
     settings = {"partitions": 2, "max_deliveries": 3}

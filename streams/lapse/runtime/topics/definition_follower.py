@@ -33,7 +33,7 @@ from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange, understood
 from lapse.runtime.topics.definitions_reader import note
 from lapse.runtime.topics.live_parts import live_parts
-from lapse.runtime.topics.topic_follower import TopicFollower
+from lapse.runtime.topics.topic_follower import TopicFollower, TopicIdentity
 from lapse.runtime.topics.topology import Topology, TopologyError
 from lapse.runtime.watch import end_process
 
@@ -46,6 +46,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _AGAIN_S: Final = 0.2
+_GONE: Final = (
+    "what is served goes on, but workers that start now serve their own lapse.toml, and know no entity that was "
+    "created at run time. Run `lapse apply`: it creates the topic, and defines what lapse.toml has. Then create the "
+    "others again, with the same settings: what is in them stays"
+)
 _MOST_ENDED: Final = 10_000
 """Of how many deleted entities the last record is remembered, in case the topic is read again from its beginning."""
 
@@ -107,7 +112,12 @@ class DefinitionFollower:
         """Definitions that cannot be served yet, by entity."""
         self._served_by: dict[str, int] = {}
         """By entity, the offset of the last definition that was served, or that arrived while it was served."""
-        self._follower = TopicFollower(self._topic.name, connection, self._follow, listed=app.services.topics)
+        identity = TopicIdentity(
+            self._topic.name, lambda names: app.services.topic_ids.of(names, once=True), _GONE, self._begin_anew
+        )
+        self._follower = TopicFollower(
+            self._topic.name, connection, self._follow, listed=app.services.topics, identity=identity
+        )
         self._ended: dict[str, None] = {}
         """Entities whose definitions were removed, the earliest first."""
         self.on_served: Callable[[str], None] = _ignore
@@ -218,6 +228,11 @@ class DefinitionFollower:
             await self._topic.retry_if_outdated(lambda: asyncio.to_thread(self._topic.withdraw, served))
         except (OutdatedChange, TopologyError) as error:
             logger.warning("deleted, but the definition remains: %s: %s", ", ".join(served), error)
+
+    def _begin_anew(self) -> None:
+        """Forget the offsets of a topic that was deleted, and created again."""
+        self._found.clear()
+        self._heard.clear()
 
     async def _follow(self, records: Sequence[Any]) -> None:
         named: set[str] = set()

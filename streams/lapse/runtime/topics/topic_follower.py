@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from typing import Any, Final
@@ -21,6 +22,61 @@ logger = logging.getLogger(__name__)
 
 _WAIT_MS: Final = 500
 _LOOK_S: Final = 1.0
+_IDENTITY_S: Final = 2.0
+"""Time between two looks whether the topic is still the same one, s."""
+
+
+class TopicIdentity:
+    """Notices that a followed topic was deleted, or deleted and created again (C42). Offsets then begin anew.
+
+    Args:
+        topic: name of the topic.
+        ids: returns the ids of topics, without topics that do not exist.
+        missing: the warning when the topic is gone, for people.
+        anew: called when the topic was created again, before it is read from its beginning.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        ids: Callable[[Sequence[str]], Awaitable[Mapping[str, str]]],
+        missing: str,
+        anew: Callable[[], None],
+    ) -> None:
+        self._topic = topic
+        self._ids = ids
+        self._missing = missing
+        self._anew = anew
+        self._id = ""
+        self._gone = False
+        self._next_s = -math.inf
+
+    async def has_changed(self, now_s: float) -> bool:
+        """Return whether the name belongs to another topic than before. The brokers are asked now and then only.
+
+        Args:
+            now_s: a monotonic clock, s.
+        """
+        if now_s < self._next_s:
+            return False
+        self._next_s = now_s + _IDENTITY_S
+        try:
+            found = (await self._ids([self._topic])).get(self._topic, "")
+        except KafkaException as error:
+            logger.debug("cannot look for %s, and tries again: %s", self._topic, error)
+            return False
+        if not found:
+            if not self._gone and self._id:
+                logger.warning("%s is gone: %s", self._topic, self._missing)
+            self._gone = True
+            return False
+        changed = self._id not in ("", found)
+        if self._gone and self._id:
+            logger.warning("%s is there again%s", self._topic, ", and is read from its beginning" if changed else "")
+        self._id, self._gone = found, False
+        if changed:
+            self._anew()
+        return changed
 
 
 class TopicFollower:
@@ -33,6 +89,7 @@ class TopicFollower:
         from_end: whether to begin with records that are written from now on. Otherwise it begins with the topic's first
             record, and does so again after each loss of the connection.
         listed: returns the topics on the cluster, if this topic may not exist yet; None if it exists.
+        identity: notices that the topic was deleted, or created again; None = nobody asks.
     """
 
     def __init__(
@@ -43,8 +100,10 @@ class TopicFollower:
         *,
         from_end: bool = False,
         listed: Callable[[], Awaitable[Container[str]]] | None = None,
+        identity: TopicIdentity | None = None,
     ) -> None:
         self._topic = topic
+        self._identity = identity
         self._connection = connection
         self._take = take
         self._from_end = from_end
@@ -75,7 +134,7 @@ class TopicFollower:
                 consumer.assign([place])
                 await (consumer.seek_to_end if self._from_end else consumer.seek_to_beginning)()
                 open_transaction = OpenTransaction(self._topic)
-                while True:
+                while self._identity is None or not await self._identity.has_changed(time.monotonic()):
                     batches = await consumer.getmany(timeout_ms=_WAIT_MS)
                     await self._take(batches.get(place, ()))
                     open_transaction.look(
