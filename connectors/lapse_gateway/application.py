@@ -239,7 +239,10 @@ async def _call(gateway: Gateway, operation: Operation, request: Request) -> Cal
 
 
 def _let_in(gateway: Gateway, operation: Operation, request: Request) -> Caller:
-    """Return the sender of a request. Failed logins count against an address's rate, to hinder guessing of keys."""
+    """Return the sender of a request. Failed logins count against the rate of their address.
+
+    A right key is accepted even if that is used up. Otherwise one program could lock out all others behind its proxy.
+    """
     address = request.client.host if request.client else ""
     if operation.open:
         gateway.rate.check(address)

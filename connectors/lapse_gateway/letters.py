@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
@@ -28,6 +28,8 @@ from lapse_gateway.payload import Content
 logger = logging.getLogger(__name__)
 
 MOST_SHOWN: Final = 10_000
+MOST_SHOWN_BYTES: Final = 32 * 1024 * 1024
+"""The most bytes of keys, values and headers that one answer has, except if its only letter has more."""
 _LATEST_MS: Final = (1 << 53) - 1
 
 T = TypeVar("T")
@@ -41,11 +43,13 @@ class Letters:
         count: number of letters.
         reasons: number of letters by reason.
         latest: the latest letters, the newest first.
+        left_out: number of letters that are asked for, and missing in `latest` because of their size.
     """
 
     count: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     latest: list[DeadLetter] = field(default_factory=list)
+    left_out: int = 0
 
 
 @dataclass(slots=True)
@@ -202,13 +206,37 @@ async def now_ms(call: Call, name: str) -> int:
 
 
 def _read(connection: Connection, choice: Choice, most: int) -> Letters:
-    found, latest = Letters(), deque[DeadLetter](maxlen=most)
-    for letter in choice.of(DeadLetterReader(choice.entity, connection=connection, since_ms=choice.since_ms)):
+    return summary(
+        choice.of(DeadLetterReader(choice.entity, connection=connection, since_ms=choice.since_ms)),
+        most,
+        MOST_SHOWN_BYTES,
+    )
+
+
+def summary(letters: Iterable[DeadLetter], most: int, most_bytes: int) -> Letters:
+    """Count letters, and keep the latest ones. No more than these are in memory at once.
+
+    Args:
+        letters: the letters, the oldest first.
+        most: greatest number of letters to keep.
+        most_bytes: greatest size of their keys, values and headers together. The latest letter is kept in any case.
+    """
+    found, latest, size_bytes = Letters(), deque[DeadLetter](), 0
+    for letter in letters:
         found.count += 1
         found.reasons.update(letter.reasons)
         latest.append(letter)
+        size_bytes += _size_bytes(letter)
+        while len(latest) > most or (size_bytes > most_bytes and len(latest) > 1):
+            size_bytes -= _size_bytes(latest.popleft())
     found.latest = list(reversed(latest))
+    found.left_out = min(most, found.count) - len(latest)
     return found
+
+
+def _size_bytes(letter: DeadLetter) -> int:
+    headers = sum(len(name) + len(value or b"") for name, value in letter.headers)
+    return len(letter.key or b"") + len(letter.value or b"") + headers
 
 
 def _redrive_letters(
@@ -247,7 +275,9 @@ async def _letters(call: Call) -> Response:
     )
     found = await read(call, choice, given["top_n"])
     letters = [_letter_as_json(letter) for letter in found.latest]
-    return answered({"count": found.count, "reasons": dict(found.reasons), "letters": letters})
+    return answered(
+        {"count": found.count, "reasons": dict(found.reasons), "letters": letters, "left_out": found.left_out}
+    )
 
 
 def _letter_as_json(letter: DeadLetter) -> dict[str, Any]:
@@ -296,6 +326,7 @@ OPERATIONS: Final = (
         answer=obj(
             count=WHOLE,
             reasons={"type": "object"},
+            left_out=WHOLE,
             letters=listed(
                 obj(
                     letter=TEXT,
