@@ -38,6 +38,8 @@ _SHORT_S: Final = 5.0
 deleted or created again."""
 
 _ANSWER_S: Final = 2.0
+_KNOWN_S: Final = 2.0
+"""How long a broker that comes back has to learn of its topics, in seconds."""
 
 _SKIP: Final = 2_000
 """The longest gap in the log that is read through, in offsets. For a longer one, or a step back, a seek is cheaper."""
@@ -228,12 +230,20 @@ class LogPlace:
         self._is_at_end = False
 
     def _ends_before(self, last: int) -> bool:
-        """Return whether the broker says that the log ends before an offset. Without an answer, the log may go on."""
-        try:
-            _, end = self.consumer.get_watermark_offsets(TopicPartition(self._topic, self._partition), _ANSWER_S)
-        except KafkaException as error:
-            return error.args[0].code() in NOT_THERE
-        return end <= last
+        """Return whether the broker says that the log ends before an offset. Without an answer, the log may go on.
+
+        A broker that comes back may not know its topics for a moment, so it is asked twice.
+        """
+        for _ in range(2):
+            try:
+                _, end = self.consumer.get_watermark_offsets(TopicPartition(self._topic, self._partition), _ANSWER_S)
+            except KafkaException as error:
+                if error.args[0].code() not in NOT_THERE:
+                    return False
+                self._stopping.wait(_KNOWN_S)
+            else:
+                return end <= last
+        return True
 
     def _fetch(self, last: int) -> bool:
         """Fetch more records; return whether there were any. At the end of the log, give up the rest of the range."""

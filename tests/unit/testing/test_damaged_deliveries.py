@@ -4,7 +4,7 @@ import threading
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from lapse.core.lifetime import NEVER
 from lapse.protocol import codec, packed_delivery, topic
@@ -71,18 +71,23 @@ def test_a_damaged_record_is_dropped_and_the_next_message_comes(
 
 
 @pytest.mark.feature("D4")
+@pytest.mark.parametrize("knows_its_topics", [True, False])
 def test_records_that_brokers_have_and_do_not_send_are_waited_for(
-    lapse: Lapse, monkeypatch: pytest.MonkeyPatch
+    lapse: Lapse, monkeypatch: pytest.MonkeyPatch, knows_its_topics: bool
 ) -> None:
     """As while a broker restarts. The reader has been at the end of the log before they came."""
     asked, ends = threading.Event(), MemoryConsumer.get_watermark_offsets
 
     def looked_up(consumer: MemoryConsumer, place: TopicPartition, *arguments: Any, **options: Any) -> Any:
         if place.topic == "orders":
+            if not (knows_its_topics or asked.is_set()):
+                asked.set()
+                raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION))
             asked.set()
         return ends(consumer, place, *arguments, **options)
 
     monkeypatch.setattr(referenced, "_SHORT_S", 0.1)
+    monkeypatch.setattr(referenced, "_KNOWN_S", 0.1)
     monkeypatch.setattr(MemoryConsumer, "get_watermark_offsets", looked_up)
     lapse.queue("orders", lease_period="1h")
     with lapse.publisher() as publisher, lapse.subscriber("orders", 5, payload="reference") as subscriber:
