@@ -61,7 +61,8 @@ def test_a_partition_without_a_leader_costs_only_the_age_of_its_oldest_message(
     clock = WorkerClock(1_000)
     clock.measured(0.0, 0.0, ARRIVAL_MS)
     runners = {partition: SimpleNamespace(machine=machine(partition)) for partition in range(3)}
-    entity: Any = SimpleNamespace(name="orders", runners=runners, caller=None, missing=[])
+    rules = SimpleNamespace(current=None)
+    entity: Any = SimpleNamespace(name="orders", runners=runners, rules=rules, missing=[])
     ready = Readiness(True, 3, 3, (), {}, None)
     figures = Figures({"orders": entity}, clock, lambda: ready, loop)
     found = {one.name: one.samples for one in figures.collect()}
