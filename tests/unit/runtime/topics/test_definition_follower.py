@@ -15,8 +15,10 @@ import pytest
 from lapse.config import Config
 from lapse.config.decided_entities import DecidedEntities
 from lapse.config.definition import Definition
+from lapse.protocol import topic as names
 from lapse.runtime.topics import definition_follower
 from lapse.runtime.topics.definition_follower import DefinitionFollower, Serving
+from lapse.runtime.topics.definitions_reader import Contents
 
 pytestmark = pytest.mark.feature("Q23", "C64")
 
@@ -122,3 +124,55 @@ def test_a_shard_that_is_given_up_while_it_is_counted_says_nothing(monkeypatch: 
     worker.entities["orders"].runners = runners
     serving = Serving(worker, follow(worker, (OLD, 0)))
     assert asyncio.run(serving.live("orders")) == {1: {"a": 2}}
+
+
+def withdrawn(follower: DefinitionFollower, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Return up to which offsets the follower removes the definition of `orders`, which was deleted."""
+    found: dict[str, int] = {}
+    monkeypatch.setattr(follower._topic, "withdraw", found.update)
+    asyncio.run(follower.withdraw(["orders"]))
+    return found
+
+
+@pytest.mark.feature("C65")
+def test_only_the_definition_that_was_served_goes_with_its_entity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody may create the entity again before its definition is removed."""
+    assert withdrawn(follow(Worker(), (OLD, 7)), monkeypatch) == {"orders": 7}
+    assert withdrawn(follow(Worker(), (OLD, 7), [record(8, NEW)]), monkeypatch) == {"orders": 8}
+    worker = Worker()
+    worker.entities.clear()  # it is being removed
+    follower = follow(worker, (OLD, 7))
+    monkeypatch.setattr(follower, "_begin", lambda new, together_ms: asyncio.sleep(0))
+    asyncio.run(follower._follow([record(8, NEW)]))
+    assert withdrawn(follower, monkeypatch) == {"orders": 7}
+
+
+@pytest.mark.feature("C65")
+def test_a_definition_in_a_topic_that_was_created_again_stays_until_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    follower = follow(Worker(), (OLD, 7), [record(8, NEW)])
+    follower._begin_anew()
+    assert withdrawn(follower, monkeypatch) == {"orders": -1}
+    asyncio.run(follower._follow([record(2, NEW)]))
+    assert withdrawn(follower, monkeypatch) == {"orders": 2}
+
+
+@pytest.mark.feature("C65")
+def test_an_entity_that_is_created_while_the_topics_are_listed_is_not_taken_for_a_deleted_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its topics are created before its definition."""
+    temporary = replace(NEW, settings={"auto_delete_on_idle": "1m"}, made=("orders",))
+    worker = Worker()
+    follower = follow(worker, (temporary, 7))
+    worker.entities.clear()
+    topics: set[str] = set()
+
+    def read_if_there() -> Contents:
+        topics.update((*names.entity_topics(Config().lapse.app_id, "orders"), "orders"))  # it is created again
+        return Contents({"orders": temporary.encode()}, {"orders": 9}, None)
+
+    async def listed() -> set[str]:
+        return set(topics)
+
+    monkeypatch.setattr(follower._topic, "read_if_there", read_if_there)
+    assert asyncio.run(follower.unfinished(listed)) == []
