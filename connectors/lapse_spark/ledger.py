@@ -7,7 +7,7 @@ an event may be on its way while its letter is read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -16,10 +16,11 @@ import orjson
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lapse.protocol.bookmark import Bookmark, BookmarkRange
+from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.event import EventKind
 from lapse_client.error import LapseError
 from lapse_spark.account import account, generation, inventory, journal, queue_topics, verdict
+from lapse_spark.account.queue_topics import Scope
 from lapse_spark.connection import Connection
 from lapse_spark.running import block
 
@@ -243,15 +244,11 @@ def run(
     queue: str,
     underlying: Sequence[str],
     *,
-    dead_letter_topics: Sequence[str] = (),
-    start: Sequence[Bookmark] = (),
-    since_ms: int | None = None,
-    until_ms: int | None = None,
+    scope: Scope = queue_topics.ALL,
     expected_depth: int | None = None,
     strict: bool = False,
     shown: int = SHOWN,
     output: str | None = None,
-    written_with: Sequence[str] = (),
     ask: bool = True,
     app_id: str | None = None,
 ) -> Ledger:
@@ -262,31 +259,25 @@ def run(
         connection: connection to the cluster.
         queue: name of the queue.
         underlying: all of its underlying topics.
-        dead_letter_topics: further topics with its letters, beside `dlq.<queue>` and those that events name.
-        start: bookmark of the first message of the queue (its recovery point) per partition; default: the log's start.
-        since_ms: count only messages that arrived at this instant or later, ms since the epoch.
-        until_ms: count only fates decided, and messages that arrived, before this instant, ms since the epoch.
+        scope: which of its messages and fates count; default: all.
         expected_depth: messages in all states by the queue's own figures, for comparison; None = no comparison.
         strict: whether unreadable records make the ledger unbalanced.
         shown: greatest number of differences to list.
         output: directory for Parquet files of all differences and quarantined records; None = none.
-        written_with: further schemas of events, as in `event.parse`.
         ask: whether to ask the queue for its own list, which finds lost messages.
         app_id: `app_id` of the queue's deployment, which is in its journal's name; None = search for it.
     """
-    starts: Mapping[tuple[str, int], int] = {(mark.topic, mark.partition): mark.offset for mark in start}
     # Ask the queue first: messages that had left it by then have events.
     holds, not_listed = _read_inventory(connection, queue) if ask else (None, "it was not to be asked")
-    found = queue_topics.read_topics(
-        spark, connection, queue, underlying, dead_letter_topics, starts, since_ms, until_ms, written_with
-    )
-    try:
+    with queue_topics.read_topics(spark, connection, queue, underlying, scope) as found:
         asked = None
         if holds is not None:
             again, fates = partial(inventory.ask, connection.of_lapse(), queue), found.all_fates(queue)
             asked = inventory.Asked(spark=spark, again=again, first=holds, fates=fates)
         left, not_journaled = _journaled(connection, queue, app_id)
-        journaled = account.drop_before_start(journal.statements(spark, left), starts, last="last") if left else None
+        journaled = None
+        if left:
+            journaled = account.drop_before_start(journal.statements(spark, left), scope.starts, last="last")
         ledger, differences = compute_ledger(
             queue, found.blocks, found.fates, found.copies, shown=shown, asked=asked, journaled=journaled
         )
@@ -295,9 +286,6 @@ def run(
             found.quarantined().write.mode("overwrite").parquet(f"{output}/{OUTPUTS[1]}")
         ledger = replace(ledger, not_listed=not_listed, not_journaled=not_journaled, expected_depth=expected_depth)
         return replace(ledger, quarantined=found.unreadable, strict=strict)
-    finally:
-        for cached in found.cached:
-            cached.unpersist()
 
 
 def _journaled(connection: Connection, queue: str, app_id: str | None) -> tuple[list[journal.Row], str]:

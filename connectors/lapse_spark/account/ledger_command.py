@@ -16,6 +16,7 @@ from lapse.protocol.bookmark import Bookmark
 from lapse_spark import lapse_toml
 from lapse_spark import ledger as ledger_job
 from lapse_spark.account import statement
+from lapse_spark.account.queue_topics import Scope
 from lapse_spark.local_directory import check_replaceable
 from lapse_spark.option import DURATION, INSTANT, Cluster, cluster, event_schemas, print_json, working
 from lapse_spark.running import balance, running_ledger
@@ -96,16 +97,18 @@ def ledger(
             cluster.connection,
             queue,
             underlying,
-            dead_letter_topics=dead_letter_topic,
-            start=marks,
-            since_ms=since,
-            until_ms=until,
+            scope=Scope(
+                dead_letter_topics=dead_letter_topic,
+                starts={(mark.topic, mark.partition): mark.offset for mark in marks},
+                since_ms=since,
+                until_ms=until,
+                written_with=schemas,
+            ),
             expected_depth=expected_depth,
             ask=ask,
             strict=strict,
             shown=limit,
             output=output,
-            written_with=schemas,
             app_id=_app_id(cluster),
         )
     if as_json:
