@@ -48,6 +48,7 @@ def run(
     rounds: int = 3,
     order: str = "random",
     profile: str = "",
+    consumers: int = 1,
 ) -> Figures:
     """Let messages arrive, be leased and be acknowledged. Return CPU per message, µs, the least of some rounds.
 
@@ -58,6 +59,7 @@ def run(
         rounds: the number of rounds; the options take turns.
         order: `random` groups, groups in `turn`, or groups in `blocks`.
         profile: the option to print a profile of; empty = none.
+        consumers: the number of subscriptions that share the backlog.
     """
     gc.disable()
     names = options.split(",") if options else list(OPTIONS)
@@ -65,14 +67,14 @@ def run(
     figures: Figures = {}
     for _ in range(rounds):
         for name in names:
-            for part, spent in _drain(name, records).items():
+            for part, spent in _drain(name, records, consumers).items():
                 key = f"{name}_{part}"
                 figures[key] = min(figures.get(key, 1e9), spent)
             gc.collect()
     if profile:
         profiler = cProfile.Profile()
         profiler.enable()
-        _drain(profile, records)
+        _drain(profile, records, consumers)
         profiler.disable()
         pstats.Stats(profiler).sort_stats("tottime").print_stats(28)
     return {key: round(value, 2) for key, value in figures.items()}
@@ -94,18 +96,18 @@ def _records(groups: int, messages: int, order: str) -> list[PlainRecord]:
     return made
 
 
-def _drain(name: str, records: Sequence[PlainRecord]) -> Figures:
+def _drain(name: str, records: Sequence[PlainRecord], consumers: int = 1) -> Figures:
     """Drain a queue, step by step as a worker does; the consumer settles what the step before handed out."""
     text = f'[queue.q]\nexpiration = "enabled"\nlease_period = "60s"\n{OPTIONS[name]}\n'
     shard = QueueShard(loads(text).queue["q"].settings("q", 0), QueueState())
     shard.allowance.counts_as_written = True
-    shard.subscribing.subscribe(
-        "s", "c", _BACKLOG, 3_600_000, "/price >= 0" if name == "filter" else "", _NOW_MS, Step()
-    )
+    for number in range(consumers):
+        text = "/price >= 0" if name == "filter" else ""
+        shard.subscribing.subscribe(f"s{number}", "c", _BACKLOG // consumers, 3_600_000, text, _NOW_MS, Step())
     journal = QueueJournal(shard.state, 1)
     spent = {"arrive": 0.0, "deliver": 0.0, "settle": 0.0, "journal": 0.0}
     now_ms, read, settled, steps, written = _NOW_MS, 0, 0, 0, 0
-    held: deque[Sequence[Claim]] = deque()
+    held: deque[tuple[str, Sequence[Claim]]] = deque()
 
     def time_of(part: str, since: float) -> float:
         now = time.process_time()
@@ -119,8 +121,8 @@ def _drain(name: str, records: Sequence[PlainRecord]) -> Figures:
             read += shard.arrive("q", 0, records[read : read + _STEP_MESSAGES], step, now_ms)
         at = time_of("arrive", at)
         while held:
-            claims = held.popleft()
-            shard.settle(SettleAction.ACKNOWLEDGE, "s", claims, now_ms, step)
+            holder, claims = held.popleft()
+            shard.settle(SettleAction.ACKNOWLEDGE, holder, claims, now_ms, step)
             settled += sum(claim.last - claim.first + 1 for claim in claims)
         at = time_of("settle", at)
         shard.deliver(now_ms, step)
@@ -132,7 +134,7 @@ def _drain(name: str, records: Sequence[PlainRecord]) -> Figures:
         for delivery in step.deliveries:
             offsets = sorted(delivery.messages.offsets.tolist())
             for first in range(0, len(offsets), _SETTLED_AT_ONCE):
-                held.append(_claims(offsets[first : first + _SETTLED_AT_ONCE]))
+                held.append((delivery.subscription, _claims(offsets[first : first + _SETTLED_AT_ONCE])))
         steps += 1
         if steps > 20 * len(records):
             raise RuntimeError("no end")

@@ -43,7 +43,7 @@ def test_the_first_ones_are_found_however_they_are_scattered(pieces, limit, now_
         for place, (one, at_ms) in enumerate(zip(states, deadlines_ms, strict=True))
         if one is State.AVAILABLE and (now_ms < 0 or at_ms > now_ms)
     ]
-    assert available(state, limit, now_ms) == wanted[:limit]
+    assert list(available(state, limit, now_ms)) == wanted[:limit]
 
 
 @pytest.mark.feature("Q11")

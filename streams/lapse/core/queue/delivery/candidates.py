@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lapse.core.queue.segments.segment import AVAILABLE, NOBODY, SIZE, Segment
 from lapse.core.queue.state import QueueState
@@ -13,37 +14,48 @@ _LEAST_PART: Final = 64
 """The least number of places of a segment that are examined together; fewer would take as long."""
 
 
-def available(state: QueueState, limit: int, now_ms: int) -> list[int]:
-    """Return the first `limit` places that can be delivered, in order; `now_ms` < 0 = deadlines do not count."""
-    found: list[int] = []
+def available(state: QueueState, limit: int, now_ms: int) -> list[int] | NDArray[np.int64]:
+    """Return the first `limit` places that can be delivered, in order; many of them as an array.
+
+    `now_ms` < 0 = deadlines do not count.
+    """
+    parts: list[NDArray[np.int64]] = []
+    found = 0
     for segment in state.with_available():
         if now_ms >= 0 and segment.is_late(now_ms):
             continue  # its many expired messages are not examined again at every delivery (C60)
-        found += _available_in_segment(segment, limit - len(found), now_ms)
-        if len(found) >= limit:
+        part = _available_in_segment(segment, limit - found, now_ms)
+        parts.append(part)
+        found += len(part)
+        if found >= limit:
             break
-    return found
+    if found < _LEAST_PART:
+        return [place for part in parts for place in part.tolist()]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _available_in_segment(segment: Segment, limit: int, now_ms: int) -> list[int]:
+def _available_in_segment(segment: Segment, limit: int, now_ms: int) -> NDArray[np.int64]:
     """Return the same for one segment. It is examined in growing parts until `limit` places are found."""
-    found: list[int] = []
     free = segment.state[: segment.used] == AVAILABLE
     deadlines_ms = segment.deadline_ms if now_ms >= 0 and segment.min_deadline_ms <= now_ms else None
     first, width = int(free.argmax()), max(_LEAST_PART, limit)
     if limit == 1 and deadlines_ms is None:  # frequent: one acknowledgment makes room in a full backlog
-        return [segment.base + first]
-    while first < segment.used and len(found) < limit:
+        return np.array((segment.base + first,), np.int64)
+    parts: list[NDArray[np.int64]] = []
+    found = 0
+    while first < segment.used and found < limit:
         stop = min(first + width, segment.used)
         part = free[first:stop]
         if deadlines_ms is not None:
             part = part & (deadlines_ms[first:stop] > now_ms)
-        found += (np.flatnonzero(part)[: limit - len(found)] + (segment.base + first)).tolist()
+        slots = np.flatnonzero(part)[: limit - found]
+        parts.append(slots + (segment.base + first))
+        found += len(slots)
         first, width = stop, 4 * width
-    return found
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def last_holders(state: QueueState, places: list[int]) -> list[int] | None:
+def last_holders(state: QueueState, places: list[int] | NDArray[np.int64]) -> list[int] | None:
     """Return the last holder of each available message, `NOBODY` without one; None if none has any (C49)."""
     came_back = state.index.came_back
     if not came_back:

@@ -89,13 +89,15 @@ class Dispatch:
             handed = self._deliver_by_choice(subscriptions, limit, now_ms, step)
             return bool(self.unjudged) or handed == limit < space
         places = available(self._state, limit, self._decisions.deadlines_count_ms(now_ms))
-        if not places:
+        if not len(places):
             return False
         for subscription, share in self._allot(places, subscriptions):
             if share[-1] - share[0] == len(share) - 1:
                 self._hand_out(subscription, places[share[0] : share[-1] + 1], now_ms, step)
-            else:
+            elif isinstance(places, list):
                 self._hand_out(subscription, [places[position] for position in share], now_ms, step)
+            else:
+                self._hand_out(subscription, places[np.asarray(share)], now_ms, step)
         return len(places) == limit < space
 
     def groups_held_back(self) -> int:
@@ -144,7 +146,7 @@ class Dispatch:
             )
         return self._lines
 
-    def _allot(self, places: list[int], subscriptions: Sequence[Subscription]) -> Shares:
+    def _allot(self, places: list[int] | NDArray[np.int64], subscriptions: Sequence[Subscription]) -> Shares:
         """Share out messages that every subscription may get."""
         last = last_holders(self._state, places) if len(subscriptions) > 1 else None
         return self._turns.allot(len(places), subscriptions, last)

@@ -6,11 +6,16 @@ import heapq
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.core.queue.delivery import proportion
+from lapse.core.queue.delivery.proportion import Share, Vessel
 from lapse.core.queue.segments.segment import NOBODY
 from lapse.core.queue.settings import Fairness
 from lapse.core.queue.subscriptions.subscription import Subscription
 
-Shares = list[tuple[Subscription, list[int]]]
+Shares = list[tuple[Subscription, Sequence[int] | NDArray[np.int64]]]
 """Each subscription with the ascending positions that it gets in a sequence of messages."""
 
 _FORGOTTEN: Final = 64
@@ -54,7 +59,7 @@ class Turns:
         if len(open_ones) == 1:
             only = open_ones[0]
             self._note_served(only)
-            return [(only, list(range(min(count, only.space))))]
+            return [(only, range(min(count, only.space)))]
         if last is not None and not {one.number for one in open_ones}.isdisjoint(last):
             return self._allot_singly(count, open_ones, last)
         if self._fairness is Fairness.FAST:
@@ -134,6 +139,8 @@ class Turns:
 
         A tie goes to the subscription that has waited longest.
         """
+        if count >= _MANY and sum(one.space for one in subscriptions) >= _MANY:
+            return self._in_proportion(count, subscriptions)
         heap = [
             (
                 subscription.outstanding / subscription.max_backlog,
@@ -158,31 +165,40 @@ class Turns:
             else:
                 heapq.heappop(heap)
         self._dealt += count
-        served = [(one, share) for one, share in zip(subscriptions, shares, strict=True) if share]
-        for subscription, share in served:
-            self._served[subscription.number] = dealt + share[-1]
-        return in_blocks(served)
+        served: Shares = [(one, share) for one, share in zip(subscriptions, shares, strict=True) if share]
+        for subscription, got in served:
+            self._served[subscription.number] = dealt + int(got[-1])
+        return served
+
+    def _in_proportion(self, count: int, subscriptions: Sequence[Subscription]) -> Shares:
+        """Do the same as `_proportional` with many messages, but assign them in blocks."""
+        served = self._served
+        vessels = [Vessel(one.outstanding, one.max_backlog, served.get(one.number, -1)) for one in subscriptions]
+        shares = proportion.shares(count, vessels, self._dealt)
+        self._dealt += count
+        sharing = [(one, share) for one, share in zip(subscriptions, shares, strict=True) if share.number]
+        for subscription, share in sharing:
+            served[subscription.number] = share.served
+        blocks = in_blocks([share for _, share in sharing])
+        return [(subscription, block) for (subscription, _), block in zip(sharing, blocks, strict=True)]
 
 
-def in_blocks(shares: Shares) -> Shares:
-    """Keep the size of each share, but assign many messages in blocks of consecutive ones.
+def in_blocks(shares: Sequence[Share]) -> list[NDArray[np.int64]]:
+    """Return the ascending positions of each share, in blocks of consecutive ones.
 
     Otherwise each message would be a run of its own in the journal, in deliveries and in settlements.
     """
-    if len(shares) < 2 or sum(len(share) for _, share in shares) < _MANY:
-        return shares
-    most = max(len(share) for _, share in shares)
-    rounds = max(_LEAST_ROUNDS, -(-most // _BLOCK))
-    blocks: list[list[int]] = [[] for _ in shares]
-    in_turn = sorted(range(len(shares)), key=lambda one: shares[one][1][0])
+    counts = [share.number for share in shares]
+    rounds = max(_LEAST_ROUNDS, -(-max(counts) // _BLOCK))
+    blocks: list[list[NDArray[np.int64]]] = [[] for _ in shares]
+    in_turn = sorted(range(len(shares)), key=lambda one: shares[one].first)
     dealt = 0
     for number in range(rounds):
         for one in in_turn:
-            count = len(shares[one][1])
-            size = count * (number + 1) // rounds - count * number // rounds
-            blocks[one].extend(range(dealt, dealt + size))
+            size = counts[one] * (number + 1) // rounds - counts[one] * number // rounds
+            blocks[one].append(np.arange(dealt, dealt + size))
             dealt += size
-    return [(subscription, block) for (subscription, _), block in zip(shares, blocks, strict=True)]
+    return [np.concatenate(some) for some in blocks]
 
 
 def _fast(count: int, subscriptions: Sequence[Subscription]) -> Shares:
@@ -193,6 +209,6 @@ def _fast(count: int, subscriptions: Sequence[Subscription]) -> Shares:
         share = min(subscription.space, count - dealt)
         if not share:
             break
-        shares.append((subscription, list(range(dealt, dealt + share))))
+        shares.append((subscription, range(dealt, dealt + share)))
         dealt += share
     return shares
