@@ -29,13 +29,20 @@ _TIMESTAMP: Final = packed_name(header.TIMESTAMP_MS)
 _EXPIRES_AT: Final = packed_name(EXPIRES_AT_MS)
 
 
-_MANY: Final = 64
-"""From this number of messages on, the ranges of an event are packed in columns. For fewer that costs more."""
+_MANY: Final = 24
+"""From this number on, the ranges of an event are packed in columns. For fewer that costs more."""
 
 
 def _ranges(some: Sequence[Messages]) -> tuple[BookmarkRange, ...] | RangeColumns:
     if sum(map(len, some)) >= _MANY:
-        return RangeColumns([SourceRanges(one.topic, one.partition, *one.range_columns()) for one in some])
+        columns = [SourceRanges(one.topic, one.partition, *one.range_columns()) for one in some]
+        if sum(len(one.firsts) for one in columns) >= _MANY:
+            return RangeColumns(columns)
+        return tuple(
+            BookmarkRange(topic, partition, first, last)
+            for topic, partition, firsts, lasts in columns
+            for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)
+        )
     return tuple(
         BookmarkRange(messages.topic, messages.partition, first, last)
         for messages in some
