@@ -247,11 +247,16 @@ class LogPlace:
 
     def _fetch(self, last: int) -> bool:
         """Fetch more records; return whether there were any. At the end of the log, give up the rest of the range."""
-        first = self.consumer.poll(_POLL_S)
-        if first is None:
-            return False
+        # Each call releases the interpreter's lock, and may wait for it behind the application. So there is one if
+        # records are here.
+        arrived = self.consumer.consume(_AT_ONCE, 0)
+        if not arrived:
+            first = self.consumer.poll(_POLL_S)
+            if first is None:
+                return False
+            arrived = [first, *self.consumer.consume(_AT_ONCE, 0)]
         fetched: list[Message] = []
-        for message in (first, *self.consumer.consume(_AT_ONCE, 0)):
+        for message in arrived:
             error = message.error()
             if error is None:
                 fetched.append(message)
