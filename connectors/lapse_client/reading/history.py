@@ -38,6 +38,7 @@ _NO_EVENTS: Final = (".commands", ".deliveries", ".decisions")
 _EVERY: Final = {"isolation.level": "read_uncommitted"}
 """Options of a consumer that reads records of open and aborted transactions, too."""
 
+ARRIVED: Final = "arrived"
 ABORTED: Final = "aborted"
 
 HIDDEN: Final = "hidden"
@@ -85,7 +86,7 @@ def history(
     Raises:
         ValueError: the bookmark is not valid.
         UnknownEntity: there is no such topic or entity.
-        NoRecord: the message's partition ends before it.
+        NoRecord: the message's partition ends before it, or nothing shows that a rewind brought it back (C61).
         LapseError: a topic cannot be read.
     """
     name = Bookmark.parse(bookmark) if isinstance(bookmark, str) else bookmark
@@ -116,9 +117,24 @@ def history(
     value = None if record is None else record.value()
     size = None if value is None else len(value)
     hidden = _hidden(known if entity is None else [entity], topics, cluster)
+    if name.generation and not (hidden or silent):
+        _check_generation(name, moments)
     return History(
         bookmark=name, found=not missing, missing=missing, size=size, moments=moments, silent=silent, hidden=hidden
     )
+
+
+def _check_generation(name: Bookmark, moments: Sequence[Moment]) -> None:
+    """Check that something shows that a rewind brought a message back (C61).
+
+    Raises:
+        NoRecord: nothing does.
+    """
+    if all(one.message != name or one.what == ARRIVED or "from" in one.facts for one in moments):
+        raise NoRecord(
+            f"nothing is known of {name}: no rewind {name.generation} brought it back, or its events are gone. "
+            f"Correct the bookmark; without ~{name.generation} all that is known of the record is shown"
+        )
 
 
 def _hidden(of: Sequence[str], topics: Mapping[str, int], connection: Connection) -> list[str]:
@@ -187,7 +203,7 @@ class _Chain:
             kind, at_ms = record.timestamp()
             since_ms = at_ms - _PRODUCERS_CLOCK_MS if kind == TIMESTAMP_CREATE_TIME else at_ms
             facts = _header_facts(record)
-            moments.append(Moment(at_ms=at_ms, entity="", what="arrived", facts=facts, told=bookmark, message=bookmark))
+            moments.append(Moment(at_ms=at_ms, entity="", what=ARRIVED, facts=facts, told=bookmark, message=bookmark))
         search = MomentSearch(self._connection, bookmark, self._entities, self._topics, since_ms, self._watcher)
         return [*moments, *search.events(), *search.deliveries(), *search.letters()]
 
@@ -214,7 +230,7 @@ class _Chain:
             return None
 
 
-_RANK: Final = {"arrived": 0, DEAD_LETTER: 2}
+_RANK: Final = {ARRIVED: 0, DEAD_LETTER: 2}
 """The order of moments in the same millisecond: the record first, the dead letter last."""
 
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import orjson
 from confluent_kafka import Message
 
-from lapse.core.letter import FORWARDED
+from lapse.core.letter import FORWARDED, is_letter
 from lapse.protocol import command as commands
 from lapse.protocol import header, topic
 from lapse.protocol.bookmark import Bookmark
@@ -78,6 +78,8 @@ class Lineage:
         headers = {name: value for name, value in headers_of(record) if value is not None}
         at_ms = record.timestamp()[1]
         yield from _letter_steps(record, headers, bookmark, at_ms)
+        if is_letter(headers_of(record)):
+            return  # its message id is a copy of its message's
         if header.TRANSFER in headers:
             # Its message id is a copy of the predecessor's.
             transfer = headers[header.TRANSFER].decode("utf-8", "replace").partition("/")[2]
@@ -180,7 +182,8 @@ class Lineage:
         names = [name for name in self._topics if not name.startswith(_OWN) and not name.endswith(_CHANGELOG)]
         for message in self._span(names, at_ms - _MARGIN_MS, at_ms + _MARGIN_MS):
             headers = {name: value for name, value in headers_of(message) if value is not None}
-            if header.TRANSFER not in headers and meant(headers.get(header.MESSAGE_ID, b"")):
+            is_copy = header.TRANSFER in headers or is_letter(headers_of(message))
+            if not is_copy and meant(headers.get(header.MESSAGE_ID, b"")):
                 return message
         return None
 

@@ -12,6 +12,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from lapse.core import letter
 from lapse.core.reason import Reason
 from lapse.protocol import header as names
 from lapse.protocol.event import TERMINAL, EventKind
@@ -35,7 +36,8 @@ def published_messages(raw: DataFrame, queue: str) -> DataFrame:
 
     Args:
         raw: `schema.RAW`, from `read.records`.
-        queue: the ledger's queue. A record that was redriven or handed over to another queue is not its message.
+        queue: the ledger's queue. A record that was redriven or handed over to another queue is not its message. But
+            the letter of another program is, whose headers are history (C54).
     """
     newest = header.newest_first(F.col("headers"))
     # First check whether a header exists, because millions of records do not have it.
@@ -43,8 +45,14 @@ def published_messages(raw: DataFrame, queue: str) -> DataFrame:
     redriven = F.array_contains(there, names.REDRIVE_QUEUE) & (header.text(newest, names.REDRIVE_QUEUE) != queue)
     handed_to = F.regexp_extract(header.text(newest, names.TRANSFER), "^([^/]+)/.", 1)
     handed_over = F.array_contains(there, names.TRANSFER) & (handed_to != "") & (handed_to != queue)
-    place = F.when(redriven | handed_over, REDRIVEN).otherwise(OURS)
+    place = F.when(redriven | handed_over, F.when(_is_letter(newest), OURS).otherwise(REDRIVEN)).otherwise(OURS)
     return raw.select("topic", "partition", "offset", F.unix_millis("timestamp").alias("at_ms"), place.alias("place"))
+
+
+def _is_letter(newest: Column) -> Column:
+    """Return whether a record is a letter as its writer left it; see `lapse.core.letter.is_letter`."""
+    telling = F.filter(newest["key"], lambda name: name.isin(*letter.MARKERS, *letter.PUT))
+    return F.get(telling, F.lit(0)).isin(*letter.MARKERS)
 
 
 def fates_in_events(events: DataFrame, queue: str, until_ms: int | None = None) -> DataFrame:

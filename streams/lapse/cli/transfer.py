@@ -58,7 +58,7 @@ _GOES = ("available", "delayed", "scheduled", "held")
 @click.option("-f", "--filter", "expression", help="Only messages for which this expression is true.")
 @click.option("--all", "everything", is_flag=True, help="All messages that were published before now.")
 @click.option("--resume", metavar="ID", help="Continue an interrupted transfer.")
-@click.option("--cancel", metavar="ID", help="Take an interrupted transfer back, unless messages have left already.")
+@click.option("--cancel", metavar="ID", help="Take back what an interrupted transfer holds; what was handed over stays there.")
 @click.option(
     "--follow", is_flag=True, help="Keep running: hand over messages that consumers there have room for, and none here."
 )
@@ -249,6 +249,7 @@ def _finish_or_run(mover: Mover, name: str, choice: Any, resume: str | None, can
         else:
             there = count_text(thrown, "record")
             click.echo(f"{count_text(returned, 'message')} returned to the queue; {there} discarded there.")
+            click.echo("What was handed over before stays there.")
         return
     outcome = mover.resume() if resume else mover.run(choice)
     left = {what: count for what, count in sorted(outcome.left.items()) if count}

@@ -35,21 +35,21 @@ MARKERS: Final = frozenset(
 )
 """Headers that only dead letters have, of lapse, KIP-1191, Kafka Streams, Kafka Connect and Spring."""
 
-_PUT: Final = frozenset({"lapse-redrive-queue", "lapse-transfer", "lapse-origin"})
+PUT: Final = frozenset({"lapse-redrive-queue", "lapse-transfer", "lapse-origin"})
 """Headers of records that lapse itself has written. Their lifetime headers apply, even if they are letters."""
 
 
 def is_letter(headers: Sequence[tuple[str, bytes | None]]) -> bool:
     """Return whether a record is a dead letter as its writer left it.
 
-    A letter that was forwarded, handed over or replicated does not count, since its deadline was stated again.
+    A letter that was forwarded, handed over or replicated does not count, since its deadline was stated again. But the
+    letter of a message that was forwarded does. Each writer adds its headers behind those that it copies, so the last
+    ones count.
     """
-    for name, _ in headers:
-        if name in MARKERS:
-            break
-    else:
-        return False
+    found = False
     for name, value in headers:
-        if name in _PUT or (name == MESSAGE_ID and value is not None and value.startswith(FORWARDED)):
-            return False
-    return True
+        if name in MARKERS:
+            found = True
+        elif found and (name in PUT or (name == MESSAGE_ID and value is not None and value.startswith(FORWARDED))):
+            found = False
+    return found

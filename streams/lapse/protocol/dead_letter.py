@@ -27,8 +27,8 @@ _SENTENCES = {
 _FOR_THE_QUEUE = frozenset({header.REDRIVE_QUEUE, header.TRANSFER, header.TRANSFER_FROM, header.TRANSFER_COUNTS})
 """Headers that assign a record to one queue, which does not apply to its letter."""
 
-NOT_COPIED: Final = header.DEAD_LETTER_NAMES | _FOR_THE_QUEUE
-"""Headers of a record that are never copied to its letter."""
+NOT_COPIED: Final = header.DEAD_LETTER_NAMES | _FOR_THE_QUEUE | header.ORIGIN_NAMES
+"""Headers of a record that are never copied to its letter, which no replication has brought (C54)."""
 
 _KEY = header.RECORD_KEY
 _FIRST: Final = frozenset(header.FIRST_NAMES.values())

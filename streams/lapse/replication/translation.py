@@ -72,20 +72,20 @@ class Translation:
         stamp = facts.get(TIMESTAMP_MS)
         if self.target in visited or stamp is None:
             return None
-        headers: list[tuple[str, bytes | None]] = [
+        origin: list[tuple[str, bytes | None]] = [
             (ORIGIN, ",".join([*visited, self.source]).encode()),
             (ORIGIN_TIMESTAMP_MS, stamp),
             (ORIGIN_TARGET, self.target.encode()),
         ]
         if (bookmark := facts.get(ORIGIN_BOOKMARK if visited else BOOKMARK)) is not None:
-            headers.append((ORIGIN_BOOKMARK, bookmark))
+            origin.append((ORIGIN_BOOKMARK, bookmark))
         if record.payload is None:
             operation = facts.get(OPERATION) or b"deleted"
             is_late = now_ms - record.written_at_ms >= _BEHIND_MS
             if operation == b"expired" and not is_late and UNWRITTEN not in facts:
                 return None
-            return Downstream(record.key, None, [*headers, (OPERATION, operation)])
+            return Downstream(record.key, None, [*origin, (OPERATION, operation)])
         deadline = facts.get(EXPIRES_AT_MS)
+        headers = [(name, value) for name, value in record.headers if not name.startswith(_OWN_PREFIX)]
         headers.append((TTL_MS, b"0") if deadline is None else (EXPIRES_AT_MS, deadline))
-        headers += [(name, value) for name, value in record.headers if not name.startswith(_OWN_PREFIX)]
-        return Downstream(record.key, record.payload, headers)
+        return Downstream(record.key, record.payload, [*headers, *origin])  # a letter here is none there (C54)

@@ -26,6 +26,9 @@ QUEUES = {
     "last": {},
     "mourned": {},
     "dlq.mourned": {},
+    "sent": {"forward_to": "received{}"},
+    "received": {"expiration": "enabled"},
+    "dlq.received": {"expiration": "enabled"},
 }
 
 pytestmark = pytest.mark.feature("D6")
@@ -113,6 +116,9 @@ def test_what_cannot_be_explained_is_said(served: Deployment) -> None:
     assert not {one for one in told.value.known if one.startswith("__") or one.endswith("-changelog")}
     with pytest.raises(UnknownEntity, match="nobody"):
         history(f"{name}:0:0", entity="nobody", connection=served.connection)
+    done = explain(served, f"{name}:0:0~5")
+    assert done.returncode == 1
+    assert f"nothing is known of {name}:0:0~5: no rewind 5 brought it back" in done.stderr
     done = explain(served, "not a bookmark")
     assert done.returncode == 1
     assert "expected topic:partition:offset" in done.stderr
@@ -162,6 +168,22 @@ def test_a_message_is_followed_through_forward_death_redrive_and_transfer_from_e
     for words in ("forwarded", "redriven", "transferred", "max_cancels"):
         assert words in shown.stdout
     assert {one.what for one in history(origin, entity=last, connection=served.connection).moments} == {"arrived"}
+
+
+@pytest.mark.feature("C54", "C59")
+def test_the_letter_of_a_forwarded_message_is_a_letter_and_was_not_forwarded(served: Deployment) -> None:
+    """Its message id is that of the forwarded message, and its deadline that of the dead one."""
+    origin = served.bookmark("sent", served.write("sent", "x", headers=[("lapse-ttl-ms", b"1")])[0])
+    (letter,) = served.letters("received", 1)
+    with served.subscriber("dlq.received") as subscriber:
+        first = next(iter(subscriber.messages(20)))
+        assert (first.value, first.expires_at_ms) == (b"x", None)
+        first.acknowledge()
+    dead = f"{letter.topic()}:{letter.partition()}:{letter.offset()}"
+    received = str(read(letter).origin)
+    steps = {("forwarded", origin, received), ("left_as_letter", received, dead)}
+    for bookmark in (origin, dead):
+        assert chain(served, bookmark) == steps, bookmark
 
 
 @pytest.mark.feature("C54", "C59")

@@ -103,6 +103,12 @@ def test_a_letter_that_dies_and_is_redriven_is_the_first_letter_again(first):
     assert {name: value for name, value in third if name in header.FIRST_NAMES.values()} == kept or not kept
 
 
+@pytest.mark.feature("C54", "S10")
+def test_the_letter_of_a_replicated_record_was_not_replicated_itself():
+    facts = dict(of_letter([(name, b"x") for name in header.ORIGIN_NAMES], "copies", **DIED_AGAIN))
+    assert not facts.keys() & header.ORIGIN_NAMES
+
+
 @pytest.mark.feature("C22", "L14")
 def test_reasons_stand_in_the_order_of_the_contract():
     assert in_order([Reason.MAX_CANCELS, Reason.TIME_LIMIT, Reason.MAX_DELIVERIES, Reason.TIME_LIMIT]) == (

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from lapse.core import lifetime
+from lapse.core.letter import is_letter
 from lapse.core.reason import Reason
 from lapse.core.record import Record
 from lapse.core.sow import key, origin
@@ -81,10 +82,13 @@ class Update(NamedTuple):
 
 
 def is_redriven_elsewhere(record: Record, entity: str) -> bool:
-    """Return whether this entity skips a record, which was redriven to another one or handed to a queue (C29, Q17)."""
+    """Return whether this entity skips a record, which was redriven to another one or handed to a queue (C29, Q17).
+
+    On a letter that another program wrote these headers are history (C54).
+    """
     return any(
         name == TRANSFER or (name == REDRIVE_QUEUE and value != entity.encode()) for name, value in record.headers
-    )
+    ) and not is_letter(record.headers)
 
 
 def check_size(record: Record, most_bytes: int) -> None:

@@ -261,17 +261,19 @@ def _classify_record(record: Record, queue: str, expiration: Expiration, arrival
 def transfer_of(headers: lifetime.Headers, queue: str) -> str | None:
     """Return the id of the transfer that has put a record there for a queue; empty = none has.
 
-    The result is None if the record is for another queue (C29, Q17).
+    The result is None if the record is for another queue (C29, Q17). On a letter that another program wrote these
+    headers are history, too (C54).
     """
-    transfer = ""
+    transfer: str | None = ""
     for name, value in headers:
         if name == REDRIVE_QUEUE and value != queue.encode():
-            return None
+            transfer = None
+            break
         if name == TRANSFER and (found := parse_transfer_header(value)):
-            if found[0] != queue:
-                return None
-            transfer = found[1]
-    return transfer
+            transfer = found[1] if found[0] == queue else None
+            if transfer is None:
+                break
+    return transfer if transfer == "" or not letter.is_letter(headers) else ""
 
 
 def parse_transfer_header(value: bytes | None) -> tuple[str, str] | None:
