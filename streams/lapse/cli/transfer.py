@@ -58,7 +58,9 @@ _GOES = ("available", "delayed", "scheduled", "held")
 @click.option("-f", "--filter", "expression", help="Only messages for which this expression is true.")
 @click.option("--all", "everything", is_flag=True, help="All messages that were published before now.")
 @click.option("--resume", metavar="ID", help="Continue an interrupted transfer.")
-@click.option("--cancel", metavar="ID", help="Take back what an interrupted transfer holds; what was handed over stays there.")
+@click.option(
+    "--cancel", metavar="ID", help="Take back what an interrupted transfer holds; what was handed over stays there."
+)
 @click.option(
     "--follow", is_flag=True, help="Keep running: hand over messages that consumers there have room for, and none here."
 )
