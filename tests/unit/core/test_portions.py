@@ -15,7 +15,7 @@ from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Step
-from unit.core.queue.oracle import Published
+from unit.core.queue.expected.message import Published
 from unit.core.sow.make import T, shard_of
 
 COUNT = 5_000

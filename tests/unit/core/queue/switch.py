@@ -12,7 +12,7 @@ from lapse.core.queue.arrival.trait import TraitReader
 from lapse.core.queue.delivery.retry import RetryRule
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
 from lapse.core.queue.settlement.settlement import Claim
-from unit.core.queue.oracle import FILTERS, Message, Published
+from unit.core.queue.expected.message import FILTERS, Message, Published
 from unit.core.queue.test_shard_machine import BARRIER, GROUP, PRIORITY, ShardMachine
 from unit.core.queue.world import World
 

@@ -13,7 +13,7 @@ from lapse.core.queue.step import Step
 from lapse.core.shard.retirement import Asker
 from lapse.protocol.command import Command
 from unit.core.queue.compared.endings import converse
-from unit.core.queue.oracle import FILTERS
+from unit.core.queue.expected.message import FILTERS
 from unit.core.queue.world import World
 
 pytestmark = pytest.mark.feature("X2")

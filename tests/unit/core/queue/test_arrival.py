@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lapse.core import lifetime
 from lapse.core.lifetime import Expiration, ExpirationModel, InvalidLifetime
 from lapse.core.queue.arrival.arrival import classify_records
-from unit.core.queue.oracle import Published
+from unit.core.queue.expected.message import Published
 
 INT64 = 2**63 - 1
 VALUES = st.one_of(

@@ -22,7 +22,7 @@ from lapse.core.queue.settlement.settlement import Claim
 from lapse.core.queue.transfer.transfers import HandOver
 from support.suite.at_length import QUICK
 from unit.core.queue.compared.small_shard import small
-from unit.core.queue.oracle import FILTERS
+from unit.core.queue.expected.message import FILTERS
 from unit.core.queue.world import World
 
 TRANSFERS = st.sampled_from(["tom", "to"])

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lapse.core.queue.inquiry.view import RecordView
-from unit.core.queue.oracle import Published
+from unit.core.queue.expected.message import Published
 
 
 @pytest.mark.feature("X1", "Q14")

@@ -14,7 +14,7 @@ from unit.core.queue.compared.handing_over import HandingOver
 from unit.core.queue.compared.rewinds import Rewinds
 from unit.core.queue.compared.shown import by_subscription, shown_row
 from unit.core.queue.compared.written import published
-from unit.core.queue.oracle import Bookmark, Gone, Published, Sent
+from unit.core.queue.expected.message import Bookmark, Gone, Published, Sent
 
 
 class World(Endings, Rewinds, HandingOver):

@@ -27,7 +27,8 @@ from lapse.core.queue.transfer.transfers import HandOver
 from unit.core.queue.compared.changelog import Changelog
 from unit.core.queue.compared.dump import LIVE, STATES, dump
 from unit.core.queue.compared.shown import all_gone, by_subscription, rows
-from unit.core.queue.oracle import Bookmark, Ends, Gone, Oracle, Published, Sent, Told
+from unit.core.queue.expected.message import Bookmark, Ends, Gone, Published, Sent, Told
+from unit.core.queue.oracle import Oracle
 
 EVENTS = frozenset(
     (

@@ -9,7 +9,7 @@ from lapse.core.queue.segments import segment as segments
 from lapse.core.queue.settlement.settlement import Claim
 from lapse.core.queue.transfer.transfers import HandOver
 from unit.core.queue.compared.compared_shard import ComparedShard, bookmarks, pairs, singly
-from unit.core.queue.oracle import Bookmark
+from unit.core.queue.expected.message import Bookmark
 
 
 class HandingOver(ComparedShard):

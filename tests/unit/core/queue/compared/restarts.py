@@ -15,7 +15,7 @@ from lapse.core.queue.step import Step
 from unit.core.queue.compared.compared_shard import ComparedShard
 from unit.core.queue.compared.dump import dump
 from unit.core.queue.compared.shown import all_gone, rows
-from unit.core.queue.oracle import Bookmark, Gone
+from unit.core.queue.expected.message import Bookmark, Gone
 
 
 class Restarts(ComparedShard):

@@ -8,7 +8,7 @@ from lapse.core.expression import compile_filter
 from lapse.core.queue.rewind.rewinding import RewindRequest
 from lapse.core.queue.rewind.rewinds import Rewind
 from unit.core.queue.compared.restarts import Restarts
-from unit.core.queue.oracle import Published
+from unit.core.queue.expected.message import Published
 
 
 class Rewinds(Restarts):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.step import Messages, Queued, Step
-from unit.core.queue.oracle import Bookmark, Gone, Sent
+from unit.core.queue.expected.message import Bookmark, Gone, Sent
 
 
 def shown_row(one: Queued) -> tuple:

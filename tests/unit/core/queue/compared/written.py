@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from unit.core.queue.oracle import Published
+from unit.core.queue.expected.message import Published
 
 
 def published(offset: int, letter: bool = False, **said) -> Published:

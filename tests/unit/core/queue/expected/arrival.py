@@ -1,0 +1,102 @@
+"""From records of the underlying topics to messages (L1 to L12)."""
+
+from __future__ import annotations
+
+from unit.core.queue.expected.due import Due
+from unit.core.queue.expected.message import NEVER, Message, Published, Told
+
+
+class Arrival(Due):
+    """Records as they come."""
+
+    def deadline(self, record: Published, duration_ms: int | None) -> int | None:
+        """The deadline, None = never; raises ValueError where there can be none (C6, C9)."""
+        start_ms = max(record.timestamp, -1 if record.enqueue_at_ms is None else record.enqueue_at_ms)
+        ceiling_ms = duration_ms if self.settings.expiration.model == "ceiling" else None
+        durations: list[int] = []
+        absolutes: list[int] = []
+        if record.expires_at_ms is not None:
+            absolutes.append(record.expires_at_ms)
+        elif record.ttl_ms is None:
+            durations += [] if duration_ms is None else [duration_ms]
+        elif record.ttl_ms > 0:
+            durations.append(record.ttl_ms)
+        if ceiling_ms is not None:
+            durations.append(ceiling_ms)
+        if durations:
+            if start_ms == -1 or start_ms + min(durations) >= 2**63 - 1:
+                raise ValueError
+            absolutes.append(start_ms + min(durations))
+        return min(absolutes) if absolutes and min(absolutes) < 2**63 - 1 else None
+
+    def arrive(self, topic: str, partition: int, records: list[Published], now_ms: int = 0) -> None:
+        """What is due comes before a record that is stamped then or later, however late it is read (C76)."""
+        duration_ms = self.settings.expiration_of(topic).default_ms
+        for record in records:
+            if record.offset < self.next_offset.get((topic, partition), 0):
+                continue
+            if self.room():
+                self.come_due(min(record.timestamp, now_ms))
+            if not self.room():
+                break
+            self.next_offset[topic, partition] = record.offset + 1
+            acknowledged = (topic, partition, record.offset) in self.remembered
+            self.remembered = {
+                one for one in self.remembered if one[:2] != (topic, partition) or one[2] > record.offset
+            }
+            if acknowledged:
+                continue
+            if record.redriven_for not in ("", self.settings.name):
+                continue
+            if record.transferred is not None and record.transferred[0] != self.settings.name:
+                continue
+            bookmark = (topic, partition, record.offset)
+            if record.transferred is None and self.repeats(topic, partition, record):
+                self.events.append(Told("repeated", bookmark))
+                continue
+            try:
+                if record.broken:
+                    raise ValueError
+                deadline_ms = self.deadline(record, duration_ms)
+            except ValueError:
+                self._gone(Message(bookmark, "", None), max(record.timestamp, now_ms), "invalid_lifetime")
+                continue
+            message = Message(bookmark, "available", deadline_ms, body=record.body, retry=record.retry)
+            self.read_traits(message)
+            if self.late(message, record.timestamp):
+                self._gone(message, max(record.timestamp, now_ms), "time_limit")
+                continue
+            if record.message_id and self.settings.dedup_window_ms and record.transferred is None:
+                self.seen[topic, partition, record.message_id] = record.timestamp
+            if record.transferred is not None:
+                message.state, message.transfer, message.came = "unconfirmed", record.transferred[1], True
+                message.deliveries, message.cancels = record.counts
+                message.at_ms, message.then_ms = NEVER, record.enqueue_at_ms or 0
+                self.messages[bookmark] = message
+            elif record.enqueue_at_ms is not None and record.enqueue_at_ms > record.timestamp:
+                message.state, message.at_ms = "scheduled", record.enqueue_at_ms
+                self.messages[bookmark] = message
+                self.events.append(Told("scheduled", bookmark))
+            else:
+                self.messages[bookmark] = message
+                self.take_place(bookmark)
+
+    def repeats(self, topic: str, partition: int, record: Published) -> bool:
+        """Whether the record's id entered within the window before it (X6, C43)."""
+        seen_ms = self.seen.get((topic, partition, record.message_id))
+        return (
+            bool(record.message_id)
+            and seen_ms is not None
+            and (record.timestamp - seen_ms < self.settings.dedup_window_ms)
+        )
+
+    def read_traits(self, message: Message) -> None:
+        """Priority, barrier and group, as far as the queue asks for them now (Q11, Q12, Q20, C31, C32)."""
+        traits, body = self.settings.traits, message.body
+        value = body.get("p")
+        number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 2**70
+        message.rank = int(value) if traits.priority and number and 0 <= int(value) < 2**64 else None
+        message.barrier = bool(traits.barrier) and body.get("b") == "yes"
+        group = body.get("g")
+        group = int(group) if isinstance(group, float) and group.is_integer() else group
+        message.group = repr(group) if traits.group and isinstance(group, str | int | float) else None
