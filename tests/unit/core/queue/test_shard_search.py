@@ -79,6 +79,14 @@ class Search:
             max_deliveries=2,
             max_cancels=1,
         )
+        self._given_back: dict[tuple[tuple[bytes, bytes], ...], bytes] = {}
+
+    def given_back(self, log: Log) -> bytes:
+        """The state that a crash leaves; many changes come to the same log."""
+        whole = tuple(log.items())
+        if whole not in self._given_back:
+            self._given_back[whole] = dump(restore(whole).state)
+        return self._given_back[whole]
 
     def first(self) -> tuple[Node, Log]:
         shard = QueueShard(self.settings)
@@ -132,7 +140,7 @@ class Search:
             after = self.carry_out(shard, step, node, command)
             if step.changes:
                 log_after = written(log_before, journal.encode(step))
-                assert dump(restore(log_after.items()).state) == after.known, "I15: a crash changes the state"
+                assert self.given_back(log_after) == after.known, "I15: a crash changes the state"
                 yield after, log_after
                 shard = None
             else:
