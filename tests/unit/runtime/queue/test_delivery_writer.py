@@ -20,7 +20,7 @@ from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.shard.deliveries_under_way import DeliveriesUnderWay
 from support.suite.event_loop import finished
-from unit.runtime.queue.test_queue_machine import Letters, Payloads, Record
+from unit.runtime.queue.machine_alone import Letters, Payloads, Record
 
 
 @pytest.mark.feature("L10", "Q5")

@@ -10,7 +10,7 @@ from lapse.core.reason import Reason
 from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.shard.shard_message import SHARD_MESSAGE_KEY
-from unit.runtime.queue.test_queue_machine import Letters, Payloads, Record, command, finish
+from unit.runtime.queue.machine_alone import Letters, Payloads, Record, command, finish
 
 
 def deleted(letters: Letters, *values: bytes) -> tuple[QueueMachine, int]:

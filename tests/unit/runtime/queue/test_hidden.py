@@ -16,7 +16,7 @@ from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.shard.command_authorizer import CommandAuthorizer
 from lapse.runtime.tp import TP
 from support.suite.event_loop import finished
-from unit.runtime.queue.test_queue_machine import Letters
+from unit.runtime.queue.machine_alone import Letters
 from unit.runtime.shard import test_command_authorizer
 from unit.runtime.shard.test_command_authorizer import Record, T, answer, guard, signed
 

@@ -21,7 +21,7 @@ from lapse.testing import Lapse
 from lapse.testing.shard import Crash
 from lapse_client import CommandFailed, Queue
 from lapse_client.queue.queue import Settling
-from unit.runtime.queue.test_queue_machine import answered, command, finish, machine
+from unit.runtime.queue.machine_alone import answered, command, finish, machine
 
 pytestmark = pytest.mark.feature("Q8", "C60")
 

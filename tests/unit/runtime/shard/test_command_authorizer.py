@@ -25,8 +25,8 @@ from lapse.runtime.sow.output import SowOutput
 from support.kafka.packed import rows_of
 from support.suite.event_loop import finished
 from unit.core.sow.make import shard_of
-from unit.runtime.queue import test_queue_machine
-from unit.runtime.queue.test_queue_machine import Letters
+from unit.runtime.queue import machine_alone
+from unit.runtime.queue.machine_alone import Letters
 
 pytestmark = pytest.mark.feature("X4")
 
@@ -41,7 +41,7 @@ ENTITLEMENTS = {
 }
 
 
-class Payloads(test_queue_machine.Payloads):
+class Payloads(machine_alone.Payloads):
     async def timestamp_ms(self, topic: str, partition: int, offset: int) -> int:
         return self.records[offset].timestamp
 

@@ -13,7 +13,7 @@ from lapse.runtime.sow.machine import SowMachine
 from lapse.runtime.sow.output import SowOutput
 from support.suite.event_loop import finished
 from unit.core.sow.make import shard_of
-from unit.runtime.queue.test_queue_machine import Letters
+from unit.runtime.queue.machine_alone import Letters
 from unit.runtime.shard.test_command_authorizer import Payloads, Record, T, guard, signed, told
 
 pytestmark = pytest.mark.feature("X4")
