@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from typing import cast
@@ -24,6 +25,7 @@ def run(
     store: str = "memory",
     json: bool = False,
     groups: int = 50_000,
+    frozen: bool = False,
 ) -> Figures:
     """Publish, start a worker, and drain through one subscriber.
 
@@ -38,7 +40,11 @@ def run(
         store: `memory` or `rocksdb`.
         json: whether payloads are JSON, for expressions.
         groups: the number of accounts in these payloads.
+        frozen: whether the garbage collector of this process leaves out what is there, and runs rarely.
     """
+    if frozen:
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 100)
     name = f"bench-{time.time_ns()}"
     entity = f'[queue.{name}]\nexpiration = "enabled"\nlease_period = "60s"\n{options}\n'
     with Worker(bootstrap_servers, name, entity, store) as worker:
