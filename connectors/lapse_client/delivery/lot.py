@@ -72,6 +72,9 @@ class Lot(ABC):
         is_barrier: whether the only message is a barrier.
         is_renewed: whether one of their leases was renewed, and so does not end at `lease_ends_ms`.
         overdue: indexes of messages that had expired when their delivery reached Kafka. They are skipped (L10).
+        data: bytes with their keys and values, if these are one behind the other.
+        key_bounds: where the keys begin in `data`, and where the last one ends; None to ask `key`.
+        value_bounds: the same for values and `value`.
     """
 
     __slots__ = (
@@ -88,6 +91,9 @@ class Lot(ABC):
     )
 
     is_barrier = False
+    data: bytes = b""
+    key_bounds: Sequence[int] | None = None
+    value_bounds: Sequence[int] | None = None
 
     def __init__(
         self,
@@ -201,7 +207,7 @@ class PackedLot(Lot):
     Keys and values are read by the functions of the delivery, since each call in between would cost as much again.
     """
 
-    __slots__ = ("_packed", "key", "value")
+    __slots__ = ("_packed", "data", "key", "key_bounds", "value", "value_bounds")
 
     def __init__(
         self, settler: Settler, shard: Shard, packed: PackedDelivery, fields: dict[str, bytes], landed: float = _UNKNOWN
@@ -219,6 +225,8 @@ class PackedLot(Lot):
         self._packed = packed
         self.key: Part = packed.key  # type: ignore[assignment]
         self.value: Part = packed.value  # type: ignore[assignment]
+        self.data = packed.data
+        self.key_bounds, self.value_bounds = packed.key_bounds, packed.value_bounds
         self.overdue = _overdue_indexes(packed.deadlines_ms, landed)
 
     def headers(self, at: int) -> Headers:

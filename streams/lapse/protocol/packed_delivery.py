@@ -124,21 +124,26 @@ class PackedDelivery:
         delivery_counts: delivery count of each message.
         key: returns the key of a message, by index.
         value: returns the value of a message, by index.
+        data: the bytes of the delivery.
+        key_bounds: where the keys begin in `data`, and where the last one ends; None if a message has none.
+        value_bounds: the same for values.
         timestamps_ms: arrival of each message, ms since the epoch.
         deadlines_ms: deadline of each message, ms since the epoch, `NEVER` without one; empty = none has one.
     """
 
     __slots__ = (
-        "_data",
         "_headers",
+        "data",
         "deadlines_ms",
         "delivery_counts",
         "key",
+        "key_bounds",
         "offsets",
         "partition",
         "timestamps_ms",
         "topic",
         "value",
+        "value_bounds",
     )
 
     def __init__(self, data: bytes) -> None:
@@ -166,12 +171,14 @@ class PackedDelivery:
         value_lengths = numbers("i", 4).tolist()
         self.deadlines_ms: Column = numbers("q", 8, bool(flags & _DEADLINES))
         key_lengths = numbers("i", 4, bool(flags & _KEYS)).tolist()
-        self._data = data
+        self.data = data
         headers = numbers("i", 4, bool(flags & _HEADERS)).tolist()
         null_keys, keys = _bounds(key_lengths, at, "key")
         null_values, values = _bounds(value_lengths, keys[-1], "value")
         self.key: Part = _part_of(data, keys, null_keys if key_lengths else range(count))
         self.value: Part = _part_of(data, values, null_values)
+        self.key_bounds = keys if key_lengths and not null_keys else None
+        self.value_bounds = None if null_values else values
         self._headers = _bounds(headers, values[-1], "headers")[1] if headers else values[-1:]
         if self._headers[-1] != len(data):
             raise CodecError(f"packed delivery: {len(data)} bytes, and its columns speak of {self._headers[-1]}")
@@ -199,7 +206,7 @@ class PackedDelivery:
         """
         if len(self._headers) == 1:
             return []
-        data, at, stop = self._data, self._headers[at], self._headers[at + 1]
+        data, at, stop = self.data, self._headers[at], self._headers[at + 1]
         found: list[tuple[str, bytes | None]] = []
         while at < stop:
             name, at = _part(data, at, stop)

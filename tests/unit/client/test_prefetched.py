@@ -8,6 +8,8 @@ from queue import Queue
 from typing import cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lapse.core.lifetime import NEVER
 from lapse.protocol import packed_delivery
@@ -20,6 +22,7 @@ from lapse_client.error import AlreadySettled, LapseError
 from lapse_client.kafka.connection import Connection
 from lapse_client.session.shard import Shard
 from lapse_client.subscriber.acknowledgments import Acknowledgments
+from lapse_client.subscriber.settler import Settler
 from lapse_client.subscriber.subscription_settler import SubscriptionSettler
 from lapse_client.transaction.in_doubt import InDoubt
 
@@ -57,6 +60,23 @@ def values(some: list[Delivery]) -> list[int]:
 def prefetched(now_ms: float = 0.0) -> tuple[Prefetched, list[int]]:
     forgotten: list[int] = []
     return Prefetched(lambda: now_ms, lambda _, count: forgotten.append(count)), forgotten
+
+
+PARTS = st.lists(st.none() | st.binary(max_size=5), min_size=4, max_size=4)
+
+
+@pytest.mark.feature("D4")
+@given(PARTS | st.just([]), PARTS)
+def test_a_packed_delivery_has_its_key_and_value_and_null_stays_null(
+    keys: list[bytes | None], parts: list[bytes | None]
+) -> None:
+    count = len(parts)
+    columns = (column("q", range(count)), column("q", [17] * count), column("I", [1] * count))
+    packed = decode(packed_delivery.encode("t", 0, *columns, parts, keys=keys))
+    made = PackedLot(cast("Settler", None), SHARD, packed, {"lapse-epoch": b"5"})
+    some = [Delivery(made, at) for at in range(count)]
+    assert [one.key for one in some] == [made.key(at) for at in range(count)] == (keys or [None] * count)
+    assert [one.value for one in some] == [made.value(at) for at in range(count)] == parts
 
 
 @pytest.mark.feature("X3", "D4")
