@@ -149,6 +149,17 @@ class QueueCommands:
         except ValueError:
             return []
 
+    def note_use(self, command: Command, at_ms: int, step: Step) -> None:
+        """Note a command as use of the queue (Q18).
+
+        A look at messages of topics that the queue has not read is none: `lapse explain` asks several queues whether
+        they have a message.
+        """
+        looked_at = self.named_messages(command) if peeks_by_bookmarks(command) else []
+        find = self._shard.state.sources.find
+        if not looked_at or any(find(claim.topic, claim.partition) is not None for claim in looked_at):
+            self._shard.use(at_ms, step)
+
     def handle(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> None:
         """Carry out a command as of an instant. A refused command changes nothing.
 

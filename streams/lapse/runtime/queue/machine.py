@@ -222,7 +222,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
     def _take(self, admitted: Admitted) -> None:
         """Carry out a command, or let it wait for payloads, or for earlier commands that do."""
         self._flight.stands_alone |= admitted.command.command != "heartbeat"
-        self.shard.use(admitted.at_ms, self._step)
+        self._commands.note_use(admitted.command, admitted.at_ms, self._step)
         admitted, refusal = self._preparation.admit(admitted)
         if refusal is not None:
             self._refuse(admitted, refusal)

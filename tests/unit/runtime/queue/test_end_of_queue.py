@@ -93,6 +93,24 @@ def test_a_publish_beyond_the_target_depth_is_use_of_the_queue(late: bool) -> No
     assert one.shard.activity.last_ms == 9_000
 
 
+@pytest.mark.feature("Q18", "C48", "C59")
+def test_a_question_about_a_message_of_another_topic_is_no_use_of_the_queue() -> None:
+    """`lapse explain` asks up to ten queues whether they have a message; most of them do not know its topic."""
+    one = temporary()
+    one.arrive("orders", 0, [Record(0)])
+    finish(one)
+    used_ms = one.shard.activity.last_ms
+    command(one, 9_000, "sow", bookmarks=["elsewhere:0:0"])
+    finish(one)
+    assert one.shard.activity.last_ms == used_ms
+    command(one, 9_001, "sow", bookmarks=["elsewhere:0:0", "orders:0:7"])
+    finish(one)
+    assert one.shard.activity.last_ms == 9_001
+    command(one, 9_002, "sow")
+    finish(one)
+    assert one.shard.activity.last_ms == 9_002
+
+
 @pytest.mark.feature("Q18", "C39")
 def test_a_publish_vetoes_the_end_that_an_idle_shard_has_agreed_to() -> None:
     """The shard takes in nothing then. Without the veto the message would be lost with the queue's topics."""
