@@ -365,12 +365,14 @@ def offsets_at(consumer: Consumer, instants: Sequence[TopicPartition]) -> list[T
 
     Args:
         consumer: a consumer of the cluster.
-        instants: the partitions, each with an instant, ms since the epoch, in place of the offset.
+        instants: the partitions, each with an instant, ms since the epoch, in place of the offset. Negative ones count
+            as 0: to a broker they are other questions, such as where a partition ends.
 
     Raises:
         KafkaException: no answer in time, or a refusal, be it for one partition only.
     """
-    found = consumer.offsets_for_times(list(instants), timeout=METADATA_TIMEOUT_S)
+    asked = [TopicPartition(one.topic, one.partition, max(0, one.offset)) for one in instants]
+    found = consumer.offsets_for_times(asked, timeout=METADATA_TIMEOUT_S)
     if fault := next((place.error for place in found if place.error is not None), None):
         raise KafkaException(fault)
     return found

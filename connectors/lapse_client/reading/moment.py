@@ -23,7 +23,7 @@ class Moment:
     """One thing that happened to a message.
 
     Attributes:
-        at_ms: when it happened, ms since the epoch.
+        at_ms: when it happened, ms since the epoch; -1 = the record has no timestamp.
         entity: the queue or SOW topic; empty for the record itself.
         what: `arrived`, `aborted`, `delivered`, `dead letter`, an event's kind, a kind of `Step`, or `waits` with
             what the message waits for now.

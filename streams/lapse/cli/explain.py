@@ -14,6 +14,7 @@ from rich.text import Text
 
 from lapse.cli import cluster
 from lapse.cli.tables import print_table
+from lapse.core.lifetime import NO_TIMESTAMP
 from lapse.protocol.bookmark import Bookmark
 from lapse_client.error import LapseError
 from lapse_client.kafka.connection import Connection
@@ -100,11 +101,12 @@ def _show(found: History) -> None:
     chain = len({moment.message for moment in found.moments}) > 1
     titles = ["when (UTC)", "after", "entity", "what", *(["message"] if chain else [])]
     table = Table(*titles, Column("facts", overflow="fold"), title=title)
-    began_ms = found.moments[0].at_ms
+    began_ms = next((moment.at_ms for moment in found.moments if moment.at_ms != NO_TIMESTAMP), 0)
     for moment in found.moments:
+        is_known = moment.at_ms != NO_TIMESTAMP
         table.add_row(
-            shown(moment.at_ms),
-            f"{(moment.at_ms - began_ms) / 1000:,.3f} s",
+            shown(moment.at_ms) if is_known else "no timestamp",
+            f"{(moment.at_ms - began_ms) / 1000:,.3f} s" if is_known else "",
             moment.entity,
             moment.what.replace("_", " "),
             *([str(moment.message)] if chain else []),

@@ -12,6 +12,7 @@ from lapse_client import Queue, SowClient
 from lapse_client.error import LapseError, UnknownEntity
 from lapse_client.letters.dead_letter import read
 from lapse_client.reading.history import history
+from support.kafka.created_topic import stamp_by_producers
 from support.kafka.log import until
 from support.processes.deployment import Deploy, Deployment
 from support.suite import command
@@ -29,6 +30,7 @@ QUEUES = {
     "sent": {"forward_to": "received{}"},
     "received": {"expiration": "enabled"},
     "dlq.received": {"expiration": "enabled"},
+    "unstamped": {},
 }
 
 pytestmark = pytest.mark.feature("D6")
@@ -102,6 +104,22 @@ def test_a_life_in_a_deleted_queue_is_told_from_its_events_and_letters(served: D
         moments = history(bookmark, entity=entity, connection=served.connection).moments
         assert [moment.what for moment in moments] == ["arrived", "dead_lettered", "dead letter"]
         assert str(moments[-1].told) == f"{letter.topic()}:{letter.partition()}:{letter.offset()}"
+
+
+@pytest.mark.feature("C6", "Q15")
+def test_a_life_that_began_without_a_timestamp_or_in_1970_is_told(served: Deployment) -> None:
+    stamp_by_producers(served.servers, served.name("unstamped"))
+    written = [served.write("unstamped", "x", timestamp_ms=stamp_ms)[0] for stamp_ms in (-1, 1)]
+    unstamped, early = (served.bookmark("unstamped", one) for one in written)
+    until(lambda: served.depth("unstamped")["depth"] == 2, "both messages")
+    assert served.depth("unstamped")["oldest_age_ms"] is None
+    with served.queue("unstamped") as queue:
+        queue.acknowledge([unstamped, early])
+    for bookmark, at_ms in ((unstamped, -1), (early, 1)):
+        moments = history(bookmark, connection=served.connection).moments
+        assert [(one.what, one.at_ms) for one in moments[:1]] == [("arrived", at_ms)]
+        assert [one.what for one in moments] == ["arrived", "acknowledged"]
+    assert "no timestamp" in explain(served, unstamped).stdout
 
 
 def test_what_cannot_be_explained_is_said(served: Deployment) -> None:

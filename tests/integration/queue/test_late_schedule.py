@@ -4,8 +4,8 @@ import signal
 import time
 
 import pytest
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from support.kafka.created_topic import stamp_by_producers
 from support.kafka.log import until
 from support.processes.deployment import Deploy, Deployment, broker_now_ms
 
@@ -46,15 +46,6 @@ def in_order(one: Deployment, stem: str, skip: int, top_n: int) -> list[int]:
         return [int(message.bookmark.rpartition(":")[2]) for message in queue.peek(skip=skip, top_n=top_n)]
 
 
-def stamped_by_producers(one: Deployment, stem: str) -> None:
-    """Have a topic's records bear the instants that their producers give them."""
-    resource = ConfigResource(ResourceType.TOPIC, one.name(stem))
-    entry = ConfigEntry("message.timestamp.type", "CreateTime", incremental_operation=AlterConfigOpType.SET)
-    resource.add_incremental_config(entry)
-    admin = AdminClient({"bootstrap.servers": one.servers})
-    admin.incremental_alter_configs([resource])[resource].result(15)
-
-
 OLDER = 25_000
 """More than a shard takes in before its timers have their turn."""
 
@@ -87,7 +78,7 @@ def test_a_scheduled_marker_stands_behind_a_backlog_that_arrived_before_its_inst
 @pytest.mark.feature("C76", "C6", "L1")
 def test_producers_stamps_decide_the_place_after_a_freeze(deploy: Deploy) -> None:
     one = deploy({"late": {}}).apply()
-    stamped_by_producers(one, "late")
+    stamp_by_producers(one.servers, one.name("late"))
     worker = one.worker().wait_for_shards(1)
     at_ms = broker_now_ms() + 2_500
     one.write("late", "first", headers=[("lapse-enqueue-at-ms", b"%d" % at_ms)], timestamp_ms=broker_now_ms())

@@ -5,12 +5,11 @@ import time
 from datetime import UTC, datetime
 
 import pytest
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from support.kafka.created_topic import stamp_by_producers
 from support.kafka.log import Headers, texts, until
 from support.processes.deployment import Deploy, Deployment, broker_now_ms
 
-_SET = AlterConfigOpType.SET
 ENABLED = {"expiration": "enabled"}
 QUEUES = {
     "own": ENABLED,
@@ -125,10 +124,7 @@ def test_the_shorter_of_topic_and_queue_holds(served: Deployment) -> None:
 @pytest.mark.feature("L1", "C6")
 def test_on_a_topic_with_the_producers_timestamps_those_count(served: Deployment) -> None:
     """With `CreateTime` a record stamped a minute ago is expired on arrival, one stamped ahead lives longer."""
-    resource = ConfigResource(ResourceType.TOPIC, served.name("stamped"))
-    resource.add_incremental_config(ConfigEntry("message.timestamp.type", "CreateTime", incremental_operation=_SET))
-    admin = AdminClient({"bootstrap.servers": served.servers})
-    admin.incremental_alter_configs([resource])[resource].result(15)
+    stamp_by_producers(served.servers, served.name("stamped"))
     now_ms = broker_now_ms()
     served.write("stamped", "ahead", timestamp_ms=now_ms + 60_000)
     served.write("stamped", "behind", timestamp_ms=now_ms - 60_000)

@@ -4,9 +4,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 import support.workers.skewed
+from support.kafka.created_topic import stamp_by_producers
 from support.kafka.log import Headers, texts, until
 from support.processes.deployment import Deploy, Deployment, WorkerProcess, broker_now_ms
 from support.suite.at_length import cases
@@ -123,11 +123,7 @@ def test_a_worker_with_a_wrong_clock_takes_leases_over_as_they_are(deploy: Deplo
 def test_what_a_worker_with_a_wrong_clock_forwards_arrives_now(deploy: Deploy) -> None:
     """The target has the timestamps of its producers: the worker is one, and its lifetimes begin there."""
     here = deploy({"orders": {"forward_to": "next{}"}, "next": {}}).apply()
-    resource = ConfigResource(ResourceType.TOPIC, here.name("next"))
-    set_type = AlterConfigOpType.SET
-    resource.add_incremental_config(ConfigEntry("message.timestamp.type", "CreateTime", incremental_operation=set_type))
-    admin = AdminClient({"bootstrap.servers": here.servers})
-    admin.incremental_alter_configs([resource])[resource].result(15)
+    stamp_by_producers(here.servers, here.name("next"))
     Skewed(here, 300).worker.wait_for_shards(2)
     here.write("orders", "on")
     (forwarded,) = here.tail(here.name("next")).wait(1)

@@ -35,7 +35,16 @@ def _is_listed(admin: AdminClient, name: str) -> bool:
 
 def take_at_most(servers: str, topic: str, most_bytes: int) -> None:
     """Make a topic refuse records larger than `most_bytes`."""
-    limited, how = ConfigResource(ResourceType.TOPIC, topic), AlterConfigOpType.SET
-    limited.add_incremental_config(ConfigEntry("max.message.bytes", str(most_bytes), incremental_operation=how))
+    _set(servers, topic, "max.message.bytes", str(most_bytes))
+
+
+def stamp_by_producers(servers: str, topic: str) -> None:
+    """Have a topic's records bear the instants that their producers give them."""
+    _set(servers, topic, "message.timestamp.type", "CreateTime")
+
+
+def _set(servers: str, topic: str, option: str, value: str) -> None:
+    changed = ConfigResource(ResourceType.TOPIC, topic)
+    changed.add_incremental_config(ConfigEntry(option, value, incremental_operation=AlterConfigOpType.SET))
     admin = AdminClient({"bootstrap.servers": servers})
-    admin.incremental_alter_configs([limited])[limited].result(15)
+    admin.incremental_alter_configs([changed])[changed].result(15)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import orjson
 
+from lapse.core.lifetime import NO_TIMESTAMP
 from lapse.core.queue.shard import QueueShard
 from lapse.protocol.bookmark import Bookmark
 from lapse.runtime.shard.payload import PayloadWindow
@@ -45,13 +46,17 @@ class QueueView:
         }
 
     async def oldest_ms(self, now_ms: int) -> int | None:
-        """Return the arrival of the first message that has not expired, ms since the epoch; None without one (Q15)."""
+        """Return the arrival of the first message that has not expired, ms since the epoch (Q15).
+
+        None without a message, or if its record has no timestamp, so that its age is not known (C6).
+        """
         place = self._shard.oldest(now_ms)
         bookmark = None if place is None else self._shard.bookmark_of(place)
         if bookmark is None:
             return None
         if self._oldest is None or self._oldest[0] != bookmark:
-            self._oldest = bookmark, await self._payloads.timestamp_ms(*bookmark)
+            stamp_ms = await self._payloads.timestamp_ms(*bookmark)
+            self._oldest = bookmark, None if stamp_ms == NO_TIMESTAMP else stamp_ms
         return self._oldest[1]
 
     def messages(self, now_ms: int) -> Iterator[tuple[bytes, bytes]]:
