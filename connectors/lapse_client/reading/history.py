@@ -220,7 +220,8 @@ class _Chain:
             elif moment.what == DEAD_LETTER and facts["lapse_id"]:
                 yield from lineage.redriven(bookmark, moment.entity, facts["lapse_id"])
                 yield from lineage.letter_step(bookmark, moment.entity, moment.told, moment.at_ms)
-        yield from lineage.versions(bookmark, record, self._entities)
+        ended = {moment.entity for moment in life if moment.what in END or moment.what == EventKind.IGNORED}
+        yield from lineage.versions(bookmark, record, self._entities, ended)
 
     def _find_record(self, name: Bookmark) -> Message | None:
         """Return the record of a message of the chain; None if Kafka no longer has it."""
@@ -333,6 +334,8 @@ def _header_facts(record: Message) -> dict[str, Any]:
         header.REDRIVEN_COUNT,
         header.RETRY_DELAY_MS,
         header.TRANSFER,
+        header.TRANSFER_FROM,  # at the destination, all that tells of a source in another cluster
+        header.TRANSFER_COUNTS,
     }
     facts: dict[str, Any] = {}
     for name, value in headers_of(record):

@@ -7,7 +7,7 @@ itself be a message of a queue over the dead-letter topic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 import orjson
@@ -123,13 +123,21 @@ class Lineage:
         """Yield the step from a message that a queue handed over at `at_ms`."""
         return self._transferred([queue], transfer, bookmark, at_ms, back=False)
 
-    def versions(self, bookmark: Bookmark, record: Message | None, of: Iterable[str]) -> Iterator[Step]:
-        """Yield the steps to the older and the newer version of a SOW record, if they are known."""
+    def versions(
+        self, bookmark: Bookmark, record: Message | None, of: Iterable[str], ended: Container[str] = ()
+    ) -> Iterator[Step]:
+        """Yield the steps to the older and the newer version of a SOW record, if they are known.
+
+        The state topic has only the last of the versions that came in one step, and compaction removes more of them.
+        Such a version is found between its neighbours there by its Kafka key, but its entity must not be among those
+        where the message `ended`.
+        """
+        at_ms = 0 if record is None else record.timestamp()[1]
         for entity in of:
             name = topic.sow(entity)
             if name not in self._topics:
                 continue
-            key = None if record is None else record.key()
+            key = None if record is None or record.value() is None or entity in ended else record.key()
             before: dict[bytes, Bookmark | None] = {}
             mine: Bookmark | None = None
             for message in self._span([name]):
@@ -146,7 +154,9 @@ class Lineage:
                         yield Step("replaced", message.timestamp()[1], entity, bookmark, version)
                     break
                 elif mine is None and own == key and version is not None and _is_behind(version, bookmark):
-                    # Compaction has removed the record of this version.
+                    older = before.get(own)
+                    if older is not None and _is_behind(bookmark, older):
+                        yield Step("replaced", at_ms, entity, older, bookmark)
                     yield Step("replaced", message.timestamp()[1], entity, bookmark, version)
                     break
                 before[own] = version

@@ -6,14 +6,15 @@ import subprocess
 import pytest
 from confluent_kafka import TopicPartition
 
-from lapse.protocol import topic
+from lapse.protocol import event, header, topic
+from lapse.protocol.bookmark import BookmarkRange
 from lapse.transfer.mover import Choice, Mover
 from lapse_client import Queue, SowClient
 from lapse_client.error import LapseError, UnknownEntity
 from lapse_client.letters.dead_letter import read
 from lapse_client.reading.history import history
 from support.kafka.created_topic import stamp_by_producers
-from support.kafka.log import until
+from support.kafka.log import until, write
 from support.processes.deployment import Deploy, Deployment
 from support.suite import command
 
@@ -183,6 +184,8 @@ def test_a_message_is_followed_through_forward_death_redrive_and_transfer_from_e
     assert shown.returncode == 0, shown.stderr
     told = [json.loads(line) for line in explain(served, moved, "--json").stdout.splitlines()]
     assert {one["message"] for one in told} == {origin, forwarded, redriven, moved}
+    (arrived,) = (one for one in told if one["what"] == "arrived" and one["message"] == moved)
+    assert arrived[header.TRANSFER_FROM].startswith(f"{queue} at ")
     for words in ("forwarded", "redriven", "transferred", "max_cancels"):
         assert words in shown.stdout
     assert {one.what for one in history(origin, entity=last, connection=served.connection).moments} == {"arrived"}
@@ -303,6 +306,27 @@ def test_a_record_of_a_sow_topic_names_the_version_before_and_the_one_behind(dep
     assert chain(deployment, bookmarks[0]) == {first}
     assert chain(deployment, bookmarks[1]) == {first, second}
     assert chain(deployment, bookmarks[2]) == {second}
+
+
+@pytest.mark.feature("C59")
+def test_a_version_that_was_replaced_in_the_step_of_its_arrival_stands_between_its_neighbours(deploy: Deploy) -> None:
+    """Only the last of several versions that come in one step is on the state topic; nothing is said of a repeat."""
+    here = deploy({})
+    here.configure({}, {"many": {}})
+    here.apply()
+    name = here.name("many")
+    written = here.write("many", *(f'{{"n": {number}}}' for number in range(5)), None, key=b"k")
+    bookmarks = [here.bookmark("many", one) for one in written]
+    for at in (0, 4):
+        write(here.servers, topic.sow(name), [b"{}"], key=b"k", headers=[(header.BOOKMARK, bookmarks[at].encode())])
+    third = (BookmarkRange(name, 0, 3, 3),)
+    repeated = event.Event(entity=name, event=event.EventKind.REPEATED, at_ms=1, partition=0, messages=third)
+    write(here.servers, topic.events(name), [event.encode(repeated)])
+    first, second = ("replaced", bookmarks[0], bookmarks[2]), ("replaced", bookmarks[2], bookmarks[4])
+    assert chain(here, bookmarks[2]) == {first, second}
+    assert chain(here, bookmarks[4]) == {("replaced", bookmarks[0], bookmarks[4])}
+    assert not chain(here, bookmarks[3]), "it was a repeat"
+    assert not chain(here, bookmarks[5]), "it was a delete"
 
 
 @pytest.mark.feature("C48")
