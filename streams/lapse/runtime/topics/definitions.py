@@ -23,7 +23,6 @@ from lapse.runtime.kafka import security
 from lapse.runtime.topics.definitions_reader import Contents, DefinitionsAway, DefinitionsReader
 from lapse.runtime.topics.patience import Patience
 from lapse.runtime.topics.topology import TopologyError
-from lapse_client.kafka.fault import flushed
 
 T = TypeVar("T")
 
@@ -263,6 +262,8 @@ class DefinitionsTopic:
 
         The next transaction of the same producer includes it.
         """
+        from lapse_client.kafka.fault import flushed  # the whole client, which workers need for nothing else
+
         written = _Written()
         producer.begin_transaction()
         producer.produce(self.name, None, b"", partition=0, on_delivery=written.note)
