@@ -119,6 +119,8 @@ class ChangelogReader:
     ) -> AsyncGenerator[tuple[list[Sequence[Any]], int], None]:
         """Yield the records of a partition up to its end, and where the next ones begin; -1 if that is not known."""
         async with self._borrowed() as consumer:
+            if self._needed is not None:
+                self._needed.copy_for(client_of(consumer), tp.topic)  # else each shard would ask once more
             consumer.assign([tp])
             consumer.seek(tp, position)
             heard = time.monotonic()
@@ -188,7 +190,7 @@ class ChangelogReader:
                 await consumer.start()
             try:
                 yield consumer
-                # Do not `unsubscribe`: aiokafka would ask for the metadata of every topic on the cluster.
+                # Do not `unsubscribe`: aiokafka would ask the brokers something at each call.
                 consumer.pause(*consumer.assignment())
             except BaseException:
                 await bounded_close(consumer)

@@ -3,6 +3,8 @@
 It also asks for all topics that a client knows in one request, and processes the answer in one turn of the loop. For a
 thousand topics that takes 50 to 200 ms, in each of a worker's clients: when an entity is created, after some errors,
 and every five minutes. Here such a question has several parts (C90).
+
+And a client that needs no topic at all asks for every topic of the cluster. Here it asks for none.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from collections.abc import AsyncIterator, Iterable
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
-from aiokafka import AIOKafkaConsumer
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.client import AIOKafkaClient
 from aiokafka.cluster import ClusterMetadata
 
@@ -84,6 +86,11 @@ class NeededTopics:
                 topics = topics - known
         return topics
 
+    def copy_for(self, client: Any, topic: str) -> None:
+        """Copy recent metadata of a topic into a client that will read it, so that it need not ask."""
+        if not self.copy_to(client.cluster, {topic}):
+            client._topics = client._topics | {topic}
+
 
 async def ensure_metadata(client: Any, topics: Iterable[str], needed: NeededTopics | None = None) -> None:
     """Make sure that a client has the metadata of topics. Topics that do not exist are left out.
@@ -134,24 +141,39 @@ def _add(cluster: ClusterMetadata, found: ClusterMetadata, topics: AbstractSet[s
     """Copy metadata of topics from one cluster object to another."""
     with cluster._lock:
         cluster._brokers.update(found._brokers)
-        cluster._partitions.update({topic: found._partitions[topic] for topic in topics})
-        for broker, partitions in found._broker_partitions.items():
-            cluster._broker_partitions[broker] |= {one for one in partitions if one.topic in topics}
+        for topic in topics:
+            cluster._partitions[topic] = partitions = found._partitions[topic]
+            for number, partition in partitions.items():
+                if partition.leader != -1:
+                    cluster._broker_partitions[partition.leader].add(TopicPartition(topic, number))
         cluster.unauthorized_topics |= found.unauthorized_topics
 
+
+class _NoTopics(tuple[str, ...]):
+    """No topics, for aiokafka's `_metadata_update`, which asks for all topics if its argument is false."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> bool:
+        return True
+
+
+_NO_TOPICS: Final = _NoTopics()
 
 _whole_update: Final = AIOKafkaClient._metadata_update
 
 
 @functools.wraps(_whole_update)
-async def _update_in_parts(client: Any, cluster: ClusterMetadata, topics: Iterable[str]) -> bool:
+async def _update_in_parts(client: Any, cluster: ClusterMetadata, topics: Iterable[str] | None) -> bool:
     """Do the same as aiokafka's `_metadata_update`, with several requests if there are many topics.
 
-    Others have turns in between. What the client knows is replaced after the last answer.
+    Others have turns in between. What the client knows is replaced after the last answer. A client that needs no topic,
+    such as that of a consumer without partitions, does not ask for all topics of the cluster; None means all of them.
     """
     names = list(topics or ())
     if len(names) <= _AT_ONCE:
-        return bool(await _whole_update(client, cluster, topics))
+        asked = _NO_TOPICS if topics is not None and not names else topics
+        return bool(await _whole_update(client, cluster, asked))
     whole, before = ClusterMetadata(), set(cluster._partitions)
     for first in range(0, len(names), _AT_ONCE):
         found = ClusterMetadata()
