@@ -10,11 +10,15 @@ from lapse.core.expression import compile_filter, compile_value
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.arrival.trait import TraitReader
 from lapse.core.queue.groups.group_choice import GroupChooser
+from lapse.core.queue.journal.queue_journal import QueueJournal
+from lapse.core.queue.journal.restored import restore
 from lapse.core.queue.rates.rate import Rate
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.settlement.settlement import Claim, SettleAction
 from lapse.core.queue.shard import QueueShard
+from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Step
+from lapse.runtime.queue.delivery_writer import patience_s, sendable_s
 from unit.core.queue.compared.small_shard import small
 from unit.core.queue.world import World
 
@@ -172,15 +176,42 @@ def test_deliveries_count_as_of_when_they_are_written_where_somebody_says_so() -
     assert count(1_220) == 2
 
 
-def test_deliveries_of_an_owner_before_count_as_of_when_they_were_written_at_the_latest() -> None:
-    for unwritten, free_ms in ((False, 1_250 + 1_000), (True, 5_000 + 1_000)):
+@pytest.mark.parametrize("by_ms", [5_000, 1 << 40])
+def test_deliveries_of_an_owner_before_count_as_of_when_they_were_written_at_the_latest(by_ms: int) -> None:
+    for unwritten in (False, True):
         one = world(*[{}] * 9, rate=Rate(2, 1_000))
         assert delivered(one, 0) == [0, 1]
         shard, step = one.shard, Step()
         shard.allowance.counts_as_written = True
-        shard.take_over(5_000, step, unwritten)
+        shard.take_over(by_ms, step, unwritten)
         counts_ms = shard.state.counted.counts_ms(shard.allowance.counted_to)
-        assert counts_ms + 1_000 == free_ms
+        assert counts_ms == (by_ms if unwritten else min(by_ms, 1_000 + shard.allowance.written_within_ms))
+
+
+def test_slow_writes_of_an_owner_before_count_from_their_ends() -> None:
+    """Batches counted from 250 ms after their decision at most, although a write may take longer."""
+    one = world(*[{}] * 9, rate=Rate(4, 10_000))
+    shard, journal = one.shard, QueueJournal(one.shard.state, 2)
+    written: dict[bytes, bytes | None] = dict(one.log.latest())
+    shard.allowance.counts_as_written = True
+    for backlog, now_ms in ((2, 1_000), (4, 3_000)):
+        step = Step()
+        shard.subscribing.subscribe("inky", "c", backlog, 100_000, "", now_ms, step)
+        shard.deliver(now_ms, step)
+        assert sum(len(delivery.messages) for delivery in step.deliveries) == 2
+        written.update(journal.encode(step))
+        shard.allowance.note_written(shard.allowance.counted_to, now_ms + 900)
+    heir = QueueShard(shard.settings, restore((key, value) for key, value in written.items() if value).state)
+    heir.allowance.counts_as_written = True
+    heir.take_over(5_000, Step(), unwritten=False)
+    assert [heir.state.counted.counts_ms(number) for number in (0, 1)] == [1_900, 5_000]
+
+
+@pytest.mark.parametrize("lease_ms", [1, 5_000, 60_000, 3_600_000])
+def test_a_worker_ends_before_a_write_takes_longer_than_that(lease_ms: int) -> None:
+    settings = QueueSettings(name="orders", lease_ms=lease_ms, max_lease_ms=lease_ms, rate=Rate(2, 1_000))
+    allowance = QueueShard(settings, QueueState()).allowance
+    assert (sendable_s(lease_ms) + patience_s(lease_ms)) * 1_000 <= allowance.written_within_ms
 
 
 @pytest.mark.parametrize("at_once", [1, 3, 100])

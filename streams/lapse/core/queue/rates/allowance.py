@@ -12,7 +12,8 @@ from lapse.core.queue.decision import Decisions
 from lapse.core.queue.rates.counted import EVERYTHING, Batch, Of
 from lapse.core.queue.step import Step
 
-_WRITTEN_WITHIN_MS: Final = 250
+_PATIENCE_MS: Final = 30_000
+"""A worker ends if a delivery takes longer than its lease and this time (see `runtime.queue.delivery_writer`), ms."""
 
 
 class Allowance:
@@ -26,14 +27,14 @@ class Allowance:
         by_group: whether the queue has a rate of groups.
         counts_as_written: whether `note_written` is called, so that deliveries count from when they were written; else
             they count from their decision.
-        written_within_ms: how long after its decision a former owner's delivery is usually written, ms.
+        written_within_ms: how long after its decision a former owner's delivery is written at the latest, ms.
         frees_ms: the earliest instant at which a message that waits for a rate may go, ms since the epoch; `NEVER` if
             none waits.
     """
 
     def __init__(self, decisions: Decisions) -> None:
         self.counts_as_written = False
-        self.written_within_ms = _WRITTEN_WITHIN_MS
+        self.written_within_ms = decisions.settings.lease_ms + _PATIENCE_MS
         self.frees_ms = NEVER
         self._waits_for_writing = self._was_written = False
         self._decisions = decisions
@@ -134,7 +135,8 @@ class Allowance:
         rates = [one for one in (settings.rate, settings.group_rate) if one is not None]
         for number in counted.outdated(rates, at_ms):
             self._decisions.apply_change(Change(ChangeKind.UNCOUNTED, offset=number), step)
-        batch, number = Batch(at_ms, tuple(self._given.items())), counted.next_number
+        number = counted.next_number
+        batch = Batch(at_ms, tuple(self._given.items()), counted.written_ms(number - 1))
         self._given = Counter()
         self._decisions.apply_change(Change(ChangeKind.COUNTED, offset=number, facts=batch.facts()), step)
         if self.counts_as_written:

@@ -27,19 +27,23 @@ class Batch(NamedTuple):
     Attributes:
         at_ms: the instant of the decision, ms since the epoch.
         counts: number of deliveries under `EVERYTHING`, and under each group if there is a rate of groups.
+        before_ms: when the batch before it was written, ms since the epoch; None = not known.
     """
 
     at_ms: int
     counts: tuple[tuple[Of, int], ...]
+    before_ms: int | None = None
 
     def facts(self) -> dict[str, Any]:
         """Return the batch as the facts of a change, which the journal holds."""
-        return {"at_ms": self.at_ms, "counts": [[*of, count] for of, count in self.counts]}
+        facts: dict[str, Any] = {"at_ms": self.at_ms, "counts": [[*of, count] for of, count in self.counts]}
+        return facts if self.before_ms is None else {**facts, "before_ms": self.before_ms}
 
 
 def parse_batch(facts: dict[str, Any]) -> Batch:
     """Return the batch of a change's or a journal record's facts."""
-    return Batch(facts["at_ms"], tuple(((group, place), count) for group, place, count in facts["counts"]))
+    counts = tuple(((group, place), count) for group, place, count in facts["counts"])
+    return Batch(facts["at_ms"], counts, facts.get("before_ms"))
 
 
 class _Line:
@@ -147,7 +151,7 @@ class Counted:
             found.append(number)
         return found
 
-    # Instants of writing, which are not part of the state
+    # Instants of writing, which are part of the state once a later batch is counted
 
     def note_writing(self, number: int) -> None:
         """Note that a batch is being written. It counts in every window until `note_written` says when it was."""
@@ -165,18 +169,34 @@ class Counted:
         self.newest_ms = max(self.newest_ms, at_ms) if found else self.newest_ms
         return found
 
+    def written_ms(self, number: int) -> int | None:
+        """Return when a batch was written, ms since the epoch; None = not known."""
+        written_ms = self._written_ms.get(number, NEVER)
+        return None if written_ms >= NEVER else written_ms
+
     def take_over(self, by_ms: int, within_ms: int, unwritten: bool) -> None:
-        """Estimate the latest instants from which a former owner's batches count. These are not journaled.
+        """Note the latest instants from which a former owner's batches count.
+
+        Each batch says when the one before it was written. Only when the last one was written is not known.
 
         Args:
             by_ms: the instant by which all batches were written, ms since the epoch.
-            within_ms: the usual duration of a write, ms.
+            within_ms: the longest duration of a write, ms.
             unwritten: whether this owner wrote the last batch, at `by_ms`.
         """
         self._written_ms = {
-            number: max(batch.at_ms, min(by_ms, batch.at_ms + within_ms)) for number, batch in self.batches.items()
+            number: max(batch.at_ms, self._written_by_ms(number, min(by_ms, batch.at_ms + within_ms)))
+            for number, batch in self.batches.items()
         }
         self.newest_ms = max(self.newest_ms, by_ms) if self.batches else self.newest_ms
         if unwritten and self.batches:
             last = next(reversed(self.batches))
             self._written_ms[last] = max(by_ms, self.batches[last].at_ms)
+
+    def _written_by_ms(self, number: int, latest_ms: int) -> int:
+        """Return when a batch was written at the latest, given another such instant, ms since the epoch."""
+        following = self.batches.get(number + 1)
+        if following is None:
+            return latest_ms
+        # Journals of older versions lack the instant. A batch is decided after the one before it was written.
+        return min(latest_ms, following.at_ms) if following.before_ms is None else following.before_ms
