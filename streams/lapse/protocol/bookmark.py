@@ -32,6 +32,22 @@ RangeFields: TypeAlias = tuple[str, int, int, int, int | None, int | None]
 """The fields of a `BookmarkRange`."""
 
 
+class AlikeRanges(NamedTuple):
+    """Ranges that differ in their offsets only, in columns; see `BookmarkRange`."""
+
+    topic: str
+    partition: int
+    firsts: list[int]
+    lasts: list[int]
+    delivery_count: int | None
+    epoch: int | None
+
+    def fields(self) -> list[RangeFields]:
+        """Return the fields of each."""
+        topics, partitions, counts, epochs = map(repeat, (self.topic, self.partition, self.delivery_count, self.epoch))
+        return list(zip(topics, partitions, self.firsts, self.lasts, counts, epochs, strict=False))
+
+
 class Bookmark(NamedTuple):
     """The name of a message. Bookmarks sort by topic, partition and offset.
 
@@ -175,8 +191,8 @@ def parse_fields(texts: Sequence[str]) -> list[RangeFields]:
     Raises:
         ValueError: a text has another form; see `BookmarkRange.parse`.
     """
-    if len(texts) >= _MANY and (alike := _parse_alike(texts)) is not None:
-        return alike
+    if (alike := parse_alike(texts)) is not None:
+        return alike.fields()
     lines = "\n".join(texts)
     found = _LINES.findall(lines)
     if len(found) == len(texts) == lines.count("\n") + 1:
@@ -202,8 +218,10 @@ _MANY: Final = 16
 """From this number of texts on, it pays to look whether they differ in their offsets only."""
 
 
-def _parse_alike(texts: Sequence[str]) -> list[RangeFields] | None:
-    """Parse ranges that differ in their offsets only, as those of most commands do; None for others."""
+def parse_alike(texts: Sequence[str]) -> AlikeRanges | None:
+    """Parse many ranges that differ in their offsets only, as those of most commands do; None for few, and others."""
+    if len(texts) < _MANY:
+        return None
     found = _RANGE.match(texts[0])
     if found is None or found["generation"] is not None:
         return None
@@ -227,10 +245,8 @@ def _parse_alike(texts: Sequence[str]) -> list[RangeFields] | None:
         return None
     if lasts is not firsts and any(map(int.__lt__, ends, begins)):
         return None
-    alike = found["topic"], int(found["partition"]), int(count) if count else None, int(epoch) if epoch else None
-    topics, partitions, counts, epochs = map(repeat, alike)
-    fields = zip(topics, partitions, begins, ends, counts, epochs, strict=False)
-    return list(fields)
+    tokens = int(count) if count else None, int(epoch) if epoch else None
+    return AlikeRanges(found["topic"], int(found["partition"]), begins, ends, *tokens)
 
 
 _MOST_DIGITS: Final = 19

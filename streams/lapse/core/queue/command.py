@@ -140,7 +140,7 @@ class QueueCommands:
         """Yield topic, partition and offsets of messages that a settlement names and that have no place (X4)."""
         yield from self._shard.offsets_without_place(command.subscription, self.named_messages(command))
 
-    def named_messages(self, command: Command) -> list[Claim]:
+    def named_messages(self, command: Command) -> Sequence[Claim]:
         """Return the messages that a settlement or peek names by bookmarks; none if it has a filter or is malformed."""
         if command.filter or not (command.command in _SETTLING or peeks_by_bookmarks(command)):
             return []

@@ -179,10 +179,11 @@ class QueueShard:
         delay_ms: int | None = None,
         row_filter: str = "",
         fault: str = "",
+        quiet: bool = False,
     ) -> list[Outcome]:
         """See `Settling.settle`."""
         self.state.segments.make_room()
-        return self._settling.settle(action, subscription, claims, now_ms, step, delay_ms, row_filter, fault)
+        return self._settling.settle(action, subscription, claims, now_ms, step, delay_ms, row_filter, fault, quiet)
 
     def places_not_held(self, subscription: str, claims: Iterable[Claim]) -> Iterator[list[int]]:
         """Yield places of named messages that a subscription does not hold, some at a time (X4)."""

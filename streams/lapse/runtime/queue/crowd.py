@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from lapse.core.queue.schedule.schedule import WEIGHT
@@ -89,7 +89,7 @@ class Crowd:
         if self.is_full:
             self._shard.end_lost(at_ms, step)
 
-    def catch_up(self, named_by: Callable[[], list[Claim]], at_ms: int, step: Step) -> None:
+    def catch_up(self, named_by: Callable[[], Sequence[Claim]], at_ms: int, step: Step) -> None:
         """End the leases of messages that a settlement names, if this step cannot do all that is due first (C60).
 
         Args:

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from lapse.core.queue.settlement.alike_claims import AlikeClaims
 from lapse.core.queue.settlement.settlement import NO_TOKEN, Claim
 
 _MOST_TOKEN: Final = 1 << 32
@@ -27,20 +28,29 @@ class ClaimColumns:
     __slots__ = ("_edges", "firsts", "lasts", "tokens")
 
     def __init__(self, claims: Sequence[Claim]) -> None:
-        topics, partitions, firsts, lasts, tokens, epochs, _ = zip(*claims, strict=True)
-        self.firsts: NDArray[np.int64] = np.array(firsts, np.int64)
-        self.lasts: NDArray[np.int64] = np.array(lasts, np.int64)
-        if tokens.count(tokens[0]) == len(tokens):
-            self.tokens: NDArray[np.int64] = np.full(len(claims), _number(tokens[0]), np.int64)
+        others: NDArray[np.bool_] | None = None
+        self.firsts: NDArray[np.int64]
+        self.lasts: NDArray[np.int64]
+        self.tokens: NDArray[np.int64]
+        if isinstance(claims, AlikeClaims):
+            self.firsts, self.lasts = claims.firsts, claims.lasts
+            self.tokens = np.full(len(claims), _number(claims.delivery_count), np.int64)
         else:
-            self.tokens = np.array(list(map(_number, tokens)), np.int64)
+            topics, partitions, firsts, lasts, tokens, epochs, _ = zip(*claims, strict=True)
+            self.firsts, self.lasts = np.array(firsts, np.int64), np.array(lasts, np.int64)
+            if tokens.count(tokens[0]) == len(tokens):
+                self.tokens = np.full(len(claims), _number(tokens[0]), np.int64)
+            else:
+                self.tokens = np.array(list(map(_number, tokens)), np.int64)
+            if any(column.count(column[0]) < len(column) for column in (topics, partitions, epochs)):
+                sources = zip(topics, partitions, epochs, strict=True)
+                others = np.array([one != other for one, other in pairwise(sources)], bool)
         apart = (self.firsts[1:] <= self.lasts[:-1]) | (self.lasts[1:] < self.firsts[1:])
         great = self.tokens >= _MOST_TOKEN
         if great.any():
             apart |= great[1:] | great[:-1]
-        if any(column.count(column[0]) < len(column) for column in (topics, partitions, epochs)):
-            sources = zip(topics, partitions, epochs, strict=True)
-            apart |= np.array([one != other for one, other in pairwise(sources)], bool)
+        if others is not None:
+            apart |= others
         self._edges = [*(np.flatnonzero(apart) + 1).tolist(), len(claims)]
         """The indexes of claims that are not on later messages of the source and epoch of the claim before."""
         self._edges.reverse()

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from lapse.core.error_code import ErrorCode
 from lapse.core.queue.segments.segment import SIZE
+from lapse.core.queue.settlement.alike_claims import AlikeClaims, joined
 from lapse.core.queue.settlement.settlement import Claim, Outcome, claims_of
 from lapse.core.queue.state import QueueState
 from lapse.core.shard.refused import CommandRefused
-from lapse.protocol.bookmark import parse_fields
+from lapse.protocol.bookmark import parse_alike, parse_fields
 from lapse.protocol.command import Command
 
 READ_AT_ONCE: Final = 2_000
@@ -56,15 +57,15 @@ class NamedSettlement:
         self._command = command
         self._state = state
         self._there = len(state.segments) * SIZE + len(state.scheduled)
-        self._named: list[Claim] = []
+        self._named: Sequence[Claim] = []
         self._looks = 0
         self._fault: CommandRefused | None = None
         self._order: NDArray[np.intp] | None = None
         """The claims' indexes in the command, in the order of settling; None if that is the command's."""
-        self._claims: list[Claim] | None = None
+        self._claims: Sequence[Claim] | None = None
         self._work: tuple[NDArray[np.int64], NDArray[np.bool_]] | None = None
         self._at = 0
-        self._part: list[Claim] = []
+        self._part: Sequence[Claim] = []
         self._numbers: list[NDArray[np.intp]] = []
         """For each part, the index in the command of each outcome's bookmark."""
 
@@ -89,13 +90,18 @@ class NamedSettlement:
 
     def _read(self, most: int) -> None:
         command, begin = self._command, len(self._named)
+        texts = command.bookmarks[begin : begin + most]
         try:
-            claims = claims_of(parse_fields(command.bookmarks[begin : begin + most]))
+            alike = parse_alike(texts)
+            claims = AlikeClaims.of(alike) if alike is not None else claims_of(parse_fields(texts))
         except ValueError as error:
             self._fault = CommandRefused(f"{command.command}: {error}")
             return
-        self._named += claims
-        spans = sum(map(_LAST, claims)) - sum(map(_FIRST, claims))
+        self._named = joined(self._named, claims)
+        if alike is not None:
+            spans = sum(alike.lasts) - sum(alike.firsts)
+        else:
+            spans = sum(map(_LAST, claims)) - sum(map(_FIRST, claims))
         if spans >= self._there:
             self._looks += sum(min(claim.last - claim.first + 1, self._there) for claim in claims)
         else:
@@ -107,7 +113,7 @@ class NamedSettlement:
                 ErrorCode.TOO_COSTLY,
             )
 
-    def claims(self) -> list[Claim]:
+    def claims(self) -> Sequence[Claim]:
         """Return the claims in the order of the command, parsing the rest of the bookmarks.
 
         Raises:
@@ -119,13 +125,13 @@ class NamedSettlement:
             raise self._fault
         return self._named
 
-    def take_part(self) -> list[Claim]:
+    def take_part(self) -> Sequence[Claim]:
         """Return the claims of the next part."""
         at, self._at, self.began = self._at, self._part_end(), True
         self._part = self._ordered()[at : self._at]
         return self._part
 
-    def take_rest(self) -> list[Claim]:
+    def take_rest(self) -> Sequence[Claim]:
         """Return all remaining claims."""
         claims = self._ordered()
         at, self._at = self._at, len(claims)
@@ -140,18 +146,23 @@ class NamedSettlement:
 
     def outcomes_as_named(self) -> list[Outcome]:
         """Return all outcomes in the order of the command."""
-        if self._order is None:
+        if self._order is None or not self.outcomes:
             return self.outcomes
         # The outcomes of one claim are ascending already, and the sort is stable.
         in_order = np.argsort(np.concatenate(self._numbers), kind="stable")
         return [self.outcomes[index] for index in in_order.tolist()]
 
-    def _ordered(self) -> list[Claim]:
+    def _ordered(self) -> Sequence[Claim]:
         if self._claims is None:
             claims = self.claims()
             if len(claims) > 1:
                 self._order, self.overlaps = _ascending(claims)
-            self._claims = claims if self._order is None else [claims[at] for at in self._order.tolist()]
+            if self._order is not None:
+                order = self._order
+                claims = (
+                    claims.take(order) if isinstance(claims, AlikeClaims) else [claims[at] for at in order.tolist()]
+                )
+            self._claims = claims
         return self._claims
 
     def _part_end(self) -> int:
@@ -182,6 +193,8 @@ def _work_of(claims: Sequence[Claim], segments: int) -> tuple[NDArray[np.int64],
 
 def _places(claims: Sequence[Claim | Outcome]) -> tuple[NDArray[np.intp], NDArray[np.int64], NDArray[np.int64]]:
     """Return columns of source, first and last offset. Sources are numbered by topic and partition."""
+    if isinstance(claims, AlikeClaims):
+        return np.zeros(len(claims), np.intp), claims.firsts, claims.lasts
     topics, partitions, firsts, lasts = (list(map(itemgetter(field), claims)) for field in range(4))
     if topics.count(topics[0]) == len(topics) and partitions.count(partitions[0]) == len(partitions):
         numbers = np.zeros(len(claims), np.intp)
@@ -192,7 +205,7 @@ def _places(claims: Sequence[Claim | Outcome]) -> tuple[NDArray[np.intp], NDArra
     return numbers, np.array(firsts, np.int64), np.array(lasts, np.int64)
 
 
-def _ascending(claims: list[Claim]) -> tuple[NDArray[np.intp] | None, bool]:
+def _ascending(claims: Sequence[Claim]) -> tuple[NDArray[np.intp] | None, bool]:
     """Return the order of claims by source and offset, and whether two overlap.
 
     The order is None if the claims are sorted already, or two overlap.
@@ -207,7 +220,7 @@ def _ascending(claims: list[Claim]) -> tuple[NDArray[np.intp] | None, bool]:
     return (None if (np.diff(order) > 0).all() else order), False
 
 
-def _numbers_of(outcomes: list[Outcome], claims: list[Claim], order: NDArray[np.intp]) -> NDArray[np.intp]:
+def _numbers_of(outcomes: list[Outcome], claims: Sequence[Claim], order: NDArray[np.intp]) -> NDArray[np.intp]:
     """Return, for each outcome, its claim's index in the command; `order` has these of the ascending claims."""
     sources, firsts, _ = _places([*claims, *outcomes])  # numbered together
     of, at = sources[len(claims) :], firsts[len(claims) :]

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from itertools import pairwise, repeat
-from operator import itemgetter
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -118,6 +117,8 @@ def join_outcomes(outcomes: list[Outcome], since: int) -> None:
 
 
 RESULTS: Final = tuple(Result)
+"""The results by their codes. SETTLED has the code 0."""
+
 _CODE: Final = {result: code for code, result in enumerate(RESULTS)}
 SETTLED: Final = _CODE[Result.SETTLED]
 _NOT_HOLDER: Final = _CODE[Result.NOT_HOLDER]
@@ -269,7 +270,6 @@ def late_mask(some: NDArray[np.bool_], segment: Segment, where: Where, now_ms: i
     return late
 
 
-_FIRST, _LAST = itemgetter(2), itemgetter(3)
 _OUTCOME: Final[Callable[[tuple[str, int, int, int, Result]], Outcome]] = partial(tuple.__new__, Outcome)
 _CLAIM: Final[Callable[[Sequence[object]], Claim]] = partial(tuple.__new__, Claim)
 """These make objects of all fields. The classes themselves take twice as long."""
@@ -294,7 +294,11 @@ def outcomes_of(
     topic, partition = claims[0][:2]
     if bool((codes == codes[0]).all()):
         fields = zip(
-            repeat(topic), repeat(partition), map(_FIRST, claims), map(_LAST, claims), repeat(RESULTS[codes[0]])
+            repeat(topic),
+            repeat(partition),
+            firsts.tolist(),
+            (firsts + counts - 1).tolist(),
+            repeat(RESULTS[codes[0]]),
         )
         return list(map(_OUTCOME, fields))
     begins = np.cumsum(counts) - counts

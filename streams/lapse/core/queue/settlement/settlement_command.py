@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from lapse.core.letter import FORWARDER
@@ -44,7 +44,7 @@ class SettlementCommands:
         """The latest settlement by bookmarks, with its command."""
         self._renewed_to_ms = 0
 
-    def claims(self, command: Command) -> list[Claim]:
+    def claims(self, command: Command) -> Sequence[Claim]:
         """Return the messages that a command names.
 
         Raises:
@@ -100,11 +100,11 @@ class SettlementCommands:
     def _settle_rest(self, command: Command, at_ms: int, step: Step) -> list[Outcome]:
         """Do the last part of a settlement by filter; return the outcomes of all parts."""
         parts = self._parts
-        if parts.settled_to >= 0:
+        if parts.settled_to < 0:
+            claims = self.claims(command)
+        else:
             sent_to = self._sent_to(command)
             claims, _ = self._shard.selected_part(command.filter or "", parts.settled_to, UNLIMITED, sent_to)
-        else:
-            claims = self.claims(command)
         self._add(command, self._carry_out(command, claims, at_ms, step))
         return parts.settled
 
@@ -170,11 +170,11 @@ class SettlementCommands:
         named.add_outcomes(self._carry_out(command, self._without_repeats(named, named.take_rest()), at_ms, step))
         return named.outcomes_as_named()
 
-    def _without_repeats(self, named: NamedSettlement, claims: list[Claim]) -> list[Claim]:
+    def _without_repeats(self, named: NamedSettlement, claims: Sequence[Claim]) -> Sequence[Claim]:
         """Return claims without messages that an earlier part named with a stale token."""
         return list(settlement.without_repeats(claims, named.outcomes)) if named.outcomes and named.overlaps else claims
 
-    def _carry_out(self, command: Command, claims: list[Claim], at_ms: int, step: Step) -> list[Outcome]:
+    def _carry_out(self, command: Command, claims: Sequence[Claim], at_ms: int, step: Step) -> list[Outcome]:
         if command.filter:
             self._shard.end_named_leases(claims, at_ms, step)  # their due leases may wait behind very many others (C60)
         row_filter = "" if command.filter else self._row_filter()
@@ -192,6 +192,7 @@ class SettlementCommands:
             command.delay_ms,
             row_filter,
             command.fault if command.command == "expire" else "",
+            not command.filter and command.answer != "all",
         )
 
 

@@ -24,6 +24,7 @@ from lapse.core.queue.life.transitions import Transitions
 from lapse.core.queue.schedule.schedule import Schedule
 from lapse.core.queue.segments.segment import AVAILABLE, DELAYED, SIZE, Segment, Where, slots_of, where_between
 from lapse.core.queue.settlement import settlement
+from lapse.core.queue.settlement.alike_claims import AlikeClaims
 from lapse.core.queue.settlement.claim_columns import ClaimColumns
 from lapse.core.queue.settlement.locator import Locator
 from lapse.core.queue.settlement.settlement import Claim, Outcome, Result, SettleAction
@@ -49,6 +50,8 @@ class Settlement:
         retries: CANCEL: whether the delay of the message or of the queue applies, since the command states none (Q24).
         row_filter: the messages that the user may see besides those that they hold; empty = all (X4).
         fault: EXPIRE: what is wrong with the messages, for their letters and events; empty = not stated.
+        quiet: whether nobody asks for the outcomes of messages that were settled, so that these need not be listed.
+        has_settled: whether a message was settled whose outcome is not listed.
         outcomes: the outcomes so far, in the order of the claims.
     """
 
@@ -60,6 +63,8 @@ class Settlement:
     row_filter: str = ""
     retries: bool = False
     fault: str = ""
+    quiet: bool = False
+    has_settled: bool = False
     outcomes: list[Outcome] = field(default_factory=list)
 
     @property
@@ -106,6 +111,7 @@ class Settling:
         delay_ms: int | None = None,
         row_filter: str = "",
         fault: str = "",
+        quiet: bool = False,
     ) -> list[Outcome]:
         """Acknowledge, cancel or expire messages, bookmark by bookmark (Q8, C13 to C18).
 
@@ -119,13 +125,14 @@ class Settling:
             row_filter: messages that do not match it are unknown to the user, unless they hold them. It was judged on
                 `places_not_held` and `offsets_without_place` before (X4).
             fault: EXPIRE: what is wrong with the messages, for their letters and events (L14).
+            quiet: whether the outcomes of messages that are settled may be left out.
 
         Returns:
             The outcomes in the order of the claims.
         """
         until_ms = min(now_ms + delay_ms, NEVER) if delay_ms else 0
         retries = action is SettleAction.CANCEL and delay_ms is None
-        settling = Settlement(action, subscription, now_ms, step, until_ms, row_filter, retries, fault)
+        settling = Settlement(action, subscription, now_ms, step, until_ms, row_filter, retries, fault, quiet)
         if self._settings.traits.barrier is not None:  # the remainder of a range must not count as a bookmark
             claims = [claim if claim.names_one else claim._replace(found=True) for claim in claims]
         # With a row filter each claim is judged separately, since a part of it may be held or visible.
@@ -146,8 +153,9 @@ class Settling:
             if row_filter:
                 settlement.join_outcomes(settling.outcomes, since)
         known = self._state.subscriptions.get(subscription)
-        if known is not None and known.idle_until_ms and any(one.result is Result.SETTLED for one in settling.outcomes):
-            known.idle_until_ms = now_ms
+        if known is not None and known.idle_until_ms:
+            settled = settling.has_settled or any(one.result is Result.SETTLED for one in settling.outcomes)
+            known.idle_until_ms = now_ms if settled else known.idle_until_ms
         return self._state.rewinds.with_stale_results(settling.outcomes)
 
     def renew(
@@ -259,7 +267,8 @@ class Settling:
         Consecutive claims on ascending messages of one run are settled together, because none depends on the result of
         another, and one call for all is faster.
         """
-        waiting, at, looked, is_stale = list(claims), 0, 0, False
+        waiting = claims if isinstance(claims, AlikeClaims) else list(claims)
+        at, looked, is_stale = 0, 0, False
         columns = ClaimColumns(waiting) if len(waiting) > 1 else None
         while at < len(waiting):
             claim, stop = waiting[at], at + 1
@@ -303,7 +312,10 @@ class Settling:
         codes = self._judge(asked, segment, where, token)
         if asked.action is not SettleAction.RENEW and self._settings.traits.barrier is not None:
             self._spare_barriers(codes, segment, where, np.repeat([not claim.names_one for claim in claims], counts))
-        asked.outcomes.extend(settlement.outcomes_of(claims, firsts, counts, codes))
+        if asked.quiet and not codes.any():
+            asked.has_settled = True
+        else:
+            asked.outcomes.extend(settlement.outcomes_of(claims, firsts, counts, codes))
         self._carry_out(asked, segment, slots_of(where)[codes == settlement.SETTLED])
         self._state.segments.make_room()
         return bool((codes == settlement.STALE).any())
