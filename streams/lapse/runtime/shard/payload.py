@@ -30,7 +30,10 @@ _LOOKS: Final = 16
 """How often to look for unused payloads while as many records are handed out as are in memory."""
 
 _SPREAD: Final = 16
-"""The greatest average distance of offsets for a lookup in columns. Otherwise a fetch holds too few of them."""
+"""Up to this average distance, offsets are looked up in columns."""
+
+_LEAST_OF_FETCH: Final = 8
+"""So they are if a fetch holds this many of them on average. To pick fewer from columns takes longer than objects."""
 
 _LONG_RUN: Final = 8
 """The least number of consecutive offsets that are looked up together. Shorter runs are looked up offset by offset."""
@@ -135,6 +138,15 @@ class SourceWindow:
                 del self._chunks[at]
                 self._count(-chunk.size)
         return record
+
+    def is_dense(self, offsets: Sequence[int] | NDArray[np.int64]) -> bool:
+        """Return whether to look up ascending offsets in columns, whether their records are here or not."""
+        first, last = int(offsets[0]), int(offsets[-1])
+        if last - first < _SPREAD * len(offsets):
+            return True
+        begin, end = (bisect_right(self._chunks, offset, key=_first_of) for offset in (first, last))
+        fetches = max(end - begin, (last - first) // READ_AHEAD_RECORDS) + 1
+        return fetches * _LEAST_OF_FETCH <= len(offsets)
 
     def rows(self, offsets: NDArray[np.int64]) -> list[FetchedRows]:
         """Return records at ascending offsets, up to the first not here in columns; they count as handed out."""
@@ -326,7 +338,7 @@ class PayloadWindow:
         consecutive = _are_consecutive(offsets)
         found: list[Record | None] = []
         read: Sequence[Record] = ()
-        if used and (consecutive or offsets[-1] - offsets[0] < _SPREAD * len(offsets)):
+        if used and (consecutive or window.is_dense(offsets)):
             parts, read = await self._rows(window, topic, partition, np.asarray(offsets, np.int64))
             if sum(map(len, parts)) == len(offsets):
                 return RowParts(parts)

@@ -358,6 +358,18 @@ def test_a_window_hands_out_scattered_rows_as_scattered_records(
     assert found[0] == found[1]
 
 
+@pytest.mark.feature("D4", "Q11")
+@pytest.mark.parametrize("every", [15, 16, 100, 200])
+def test_messages_all_over_a_fetch_are_handed_out_in_columns(every: int) -> None:
+    """With priorities a step takes messages from all over the log. An object was made of each."""
+    _, rows = both(encoded([(0, 1, None, b"%d" % at, [], True) for at in range(2_000)]))
+    window = PayloadWindow(_Log(), 1 << 20)  # type: ignore[arg-type]
+    window.keep("t", 0, rows)
+    found = asyncio.run(window.get("t", 0, range(BASE, BASE + 2_000, every)))
+    assert isinstance(found, RowParts)
+    assert [one.value for one in found] == [b"%d" % at for at in range(0, 2_000, every)]
+
+
 @pytest.mark.feature("D4")
 @given(st.integers(1, 60), st.lists(st.integers(1, 20), max_size=4), st.lists(st.integers(1, 20), max_size=4))
 def test_a_window_hands_rows_out_as_it_hands_records_out(count: int, kept: list[int], asked: list[int]) -> None:
