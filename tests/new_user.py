@@ -7,6 +7,7 @@ minutes, the exit code is 1. The ports that the README names have to be free.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -111,6 +112,8 @@ def follow(python: str, place: Path) -> Times:
 
 def main(named: Sequence[str]) -> int:
     """Run for the Pythons that are named, or for those that are found; returns the exit code."""
+    for ending in (signal.SIGTERM, signal.SIGHUP):  # so that `lapse dev` ends, and its directory goes
+        signal.signal(ending, lambda number, _: sys.exit(128 + number))
     failed = False
     print(f"{'Python':8} {'install':>8} {'lapse dev':>10} {'delivery':>9} {'total':>7}   load", flush=True)
     for python in named or pythons():

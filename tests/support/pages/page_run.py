@@ -6,6 +6,7 @@ output. In it, `…` stands for any text, and alone on a line for any lines. Wid
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import signal
@@ -20,6 +21,13 @@ from support.suite import class_archives
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _STARTED = "lapse dev"
 _ENDED_S = 120
+_PR_SET_PDEATHSIG = 1
+
+
+def _end_with_parent() -> None:
+    """Have the kernel interrupt this process, as Ctrl-C does, when its parent ends in any way (Linux only)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGINT)
 
 
 class PageRun:
@@ -108,6 +116,7 @@ class PageRun:
             self._dev = subprocess.Popen(
                 self._start, cwd=self._place, env=self._environment, stdout=out,
                 stderr=(self._place / "dev-errors.txt").open("w"), text=True, start_new_session=True,
+                preexec_fn=_end_with_parent,  # noqa: PLW1509  # one system call
             )  # fmt: skip
         give_up = time.monotonic() + _ENDED_S
         while "SOW topics" not in log.read_text():
