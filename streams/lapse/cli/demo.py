@@ -29,6 +29,13 @@ class _Flights(click.ParamType):
         return int(text)
 
 
+def _console(*, as_json: bool) -> Console:
+    """Return the console for progress, on a copy of the output: Spark's start redirects both outputs meanwhile."""
+    shown = sys.stderr if as_json else sys.stdout
+    copy = os.fdopen(os.dup(2 if as_json else 1), "w", encoding=shown.encoding, errors=shown.errors)
+    return Console(file=copy)
+
+
 @click.command()
 @click.option(
     "--minutes",
@@ -65,8 +72,7 @@ def demo(
     Uses the broker that KAFKA_BOOTSTRAP_SERVERS names, else one of its own. Exits with 1 unless every flight is
     accounted for.
     """
-    # A copy, because standard error is redirected while Spark starts.
-    console = Console(file=os.fdopen(os.dup(2), "w", encoding="utf-8")) if as_json else Console()
+    console = _console(as_json=as_json)
     options = DemoOptions(
         seconds=minutes * 60,
         flights=flights,

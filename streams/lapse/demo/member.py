@@ -25,7 +25,7 @@ class Member:
     Args:
         name: the name, also of its log.
         command: arguments for this Python; `{life}` stands for the number of earlier starts.
-        log: file for its standard error.
+        log: file for its log: its standard error, and lines of its standard output that are not JSON.
         environment: environment of the process.
     """
 
@@ -69,7 +69,8 @@ class Member:
                 preexec_fn=_die_with_parent,  # noqa: PLW1509  # a single system call
             )
         assert self._process.stdout is not None
-        threading.Thread(target=_listen, args=(self._process.stdout, self.said), daemon=True).start()
+        listening = (self._process.stdout, self.said, self._log)
+        threading.Thread(target=_listen, args=listening, daemon=True).start()
 
     def send_line(self, **what: Any) -> None:
         """Write a line of JSON to its standard input."""
@@ -105,12 +106,14 @@ class Member:
         return DemoFailed(f"The {self.name} {what}. Its log, {self._log}, ends with:\n{tail or '  (nothing)'}")
 
 
-def _listen(pipe: IO[bytes], said: dict[str, Any]) -> None:
+def _listen(pipe: IO[bytes], said: dict[str, Any], path: Path) -> None:
+    """Take what a process says. Other lines belong to its log: a worker logs to its standard output."""
     for line in pipe:
         try:
             said.update(orjson.loads(line))
         except (orjson.JSONDecodeError, TypeError, ValueError):
-            continue
+            with path.open("ab") as log:
+                log.write(line)
 
 
 def _die_with_parent() -> None:
