@@ -16,6 +16,8 @@ from pyspark.sql import SparkSession
 from lapse_spark import java_names
 
 _SECRETS: Final = "(?i)secret|password|passwd|token|access[.]?key|jaas"
+_LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
+_LOG_VARIABLE: Final = "LOG4J_CONFIGURATION_FILE"
 _ASKS_FOR_JARS: Final = re.compile(r"--(packages|jars)\b|\bspark\.(jars|driver\.extraClassPath)\b")
 
 _LOCAL: Final = {
@@ -98,7 +100,7 @@ def session(
         settings["spark.master"] = master
     for key, value in (settings | given).items():
         builder = builder.config(key, value)
-    with nullcontext() if submitted or SparkContext._gateway is not None else _java_prints_to_stderr():
+    with nullcontext() if submitted or SparkContext._gateway is not None else _java_starts_quietly(given):
         started = builder.getOrCreate()
     if not submitted:
         started.sparkContext.setLogLevel("ERROR")
@@ -107,16 +109,34 @@ def session(
 
 
 @contextmanager
-def _java_prints_to_stderr() -> Iterator[None]:
-    """Redirect the output of a JVM started in the block to standard error, because Delta prints, and we print JSON."""
+def _java_starts_quietly(given: Mapping[str, str]) -> Iterator[None]:
+    """Let a JVM that starts in the block print to standard error, because Delta prints, and we print JSON.
+
+    It logs as `log4j2.properties` here says, unless the user has settings of their own: Spark's take four lines to say
+    that it logs nothing.
+    """
     sys.stdout.flush()
     kept = os.dup(1)
+    ours = _LOG_VARIABLE not in os.environ and not _has_log_settings(given)
+    if ours:
+        os.environ[_LOG_VARIABLE] = str(_LOG_SETTINGS)
     try:
         os.dup2(2, 1)
         yield
     finally:
         os.dup2(kept, 1)
         os.close(kept)
+        if ours:
+            del os.environ[_LOG_VARIABLE]
+
+
+def _has_log_settings(given: Mapping[str, str]) -> bool:
+    """Return whether the user's own configuration says how Spark logs."""
+    key = "spark.driver.extraJavaOptions"
+    options = (given.get(key, ""), _default(key), os.environ.get("SPARK_SUBMIT_OPTS", ""))
+    return any("log4j" in one for one in options) or any(
+        one.suffix != ".template" for one in _conf_directory().glob("log4j2*.*")
+    )
 
 
 def knows_delta(spark: SparkSession) -> bool:
@@ -167,10 +187,14 @@ def _asks_for_jars(given: Mapping[str, str]) -> bool:
     return bool(_default("spark.jars") or _default("spark.jars.packages"))
 
 
+def _conf_directory() -> Path:
+    """Return the directory of the user's own configuration of Spark, which need not exist."""
+    return Path(os.environ.get("SPARK_CONF_DIR") or f"{os.environ.get('SPARK_HOME', '')}/conf")
+
+
 def _default(key: str) -> str:
     """Return a setting from the user's `spark-defaults.conf`; empty if it is missing."""
-    directory = os.environ.get("SPARK_CONF_DIR") or f"{os.environ.get('SPARK_HOME', '')}/conf"
-    file = Path(directory) / "spark-defaults.conf"
+    file = _conf_directory() / "spark-defaults.conf"
     if not file.is_file():
         return ""
     for line in file.read_text("utf-8").splitlines():
