@@ -294,6 +294,7 @@ def _run_until_stopped(app: LapseApp, log_level: str, logging_config: dict[str, 
     gc.enable()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     running = Worker(app, loglevel=log_level, logging_config=logging_config, quiet=True, redirect_stdouts=False)
+    running.spinner = None  # above the level `info` it writes control characters into the log, and logs everything
     code = 0
     try:
         running.execute_from_commandline()

@@ -23,6 +23,15 @@ def test_a_start_of_forty_queues_is_a_line_per_queue_and_few_more(deploy: Deploy
     assert all(line["level"] == "error" for line in libraries)
 
 
+@pytest.mark.feature("X7")
+def test_a_log_of_warnings_has_nothing_else(deploy: Deploy) -> None:
+    deployment = deploy({"orders": {}}).apply()
+    worker = deployment.worker("--log-format", "json", "--log-level", "warning")
+    assert deployment.depth("orders")["depth"] == 0
+    assert worker.stop() == 0
+    assert all(line.startswith("{") for line in worker.text.splitlines()), worker.text
+
+
 @pytest.mark.slow
 @pytest.mark.feature("X7")
 def test_a_broker_that_is_away_is_a_few_lines_and_not_thousands(deploy: Deploy, own_kafka: EmbeddedKafka) -> None:
