@@ -228,7 +228,7 @@ def purge(name: str, until: When, yes: bool, bootstrap_servers: str | None, as_j
 
 def _not_done(done: str, count: int) -> str:
     """Return the last line of a dry run."""
-    return f"Nothing was {done}. With --yes, {count_text(count, 'letter')} {'is' if count == 1 else 'are'}."
+    return f"Nothing was {done}. With --yes, {count_text(count, 'letter')} {'is' if count == 1 else 'are'} {done}."
 
 
 def _letters(name: str, connection: Connection) -> DeadLetterReader:

@@ -45,7 +45,7 @@ def _look(path: Path) -> list[Finding]:
     try:
         config = load(path)
     except ConfigError as error:
-        return [wrong("configuration", str(error), "Mend it; `lapse dev` writes a sample where there is no file")]
+        return [wrong("configuration", str(error), "Correct the file. `lapse dev` writes a sample if there is none")]
     found = [*check_machine(config), *check_topics(config)]
     if found[-1].about == "Kafka" and found[-1].verdict is Verdict.WRONG:
         return found

@@ -17,6 +17,7 @@ from lapse.doctor.transactions import ends_of
 from lapse.runtime.topics.permission import may_join
 from lapse_client.error import LapseError
 from lapse_client.kafka.connection import Connection
+from lapse_client.reading.count_text import count_text
 
 _PATIENCE_S: Final = 3.0
 """How long records may stay unprocessed before the workers count as lagging, s."""
@@ -62,12 +63,12 @@ def check_lag(config: Config, connection: Connection) -> Iterator[Finding]:
         return
     lagging = {topic: count for topic, count in behind.items() if not _is_left(topic, config)}
     for topic, count in sorted(lagging.items()):
-        text = f"{count:,} records of topic {topic} that were there {_PATIENCE_S:.0f} s ago are not taken in"
+        text = f"the workers have not read {count_text(count, 'record')} of topic {topic} within {_PATIENCE_S:.0f} s"
         yield warning(
             "lag", text, "Is a worker busy, or ended? See its log and `lapse top`; more workers share the shards"
         )
     if not lagging:
-        yield fine("lag", f"the workers have taken in what was there, of {len({tp.topic for tp in ends})} topics")
+        yield fine("lag", f"the workers have read all records of {count_text(len({tp.topic for tp in ends}), 'topic')}")
 
 
 def _first_committed_offsets(reader: Consumer, tps: list[TopicPartition]) -> dict[TopicPartition, int]:

@@ -13,6 +13,7 @@ from lapse.runtime.topics.cleanup_policy import OWN
 from lapse.runtime.topics.cluster import Cluster, GroupRefused
 from lapse.runtime.topics.topology import Topology, TopologyError
 from lapse.runtime.topics.wanted import Wanted
+from lapse_client.reading.count_text import count_text
 
 _EXACTLY: Final = "message.timestamp.type"
 """A setting that must have exactly the wanted value, because the broker's clock counts."""
@@ -42,8 +43,8 @@ def check_topics(config: Config) -> list[Finding]:
     found.append(
         fine(
             "Kafka",
-            f"{topology.brokers} broker{'s' * (topology.brokers != 1)} at {config.lapse.brokers}, "
-            f"{len(topology.existing)} topics",
+            f"{count_text(topology.brokers, 'broker')} at {config.lapse.brokers}, "
+            f"{count_text(len(topology.existing), 'topic')}",
         )
     )
     found += _differences(topology)
@@ -62,8 +63,8 @@ def _differences(topology: Topology) -> Iterator[Finding]:
         yield fine("topics", f"{len(topology.wanted())} that lapse.toml needs are there, and fit")
     # `lapse apply` creates nothing for an entity that cannot be served in any case.
     first = {name: one.topic for one in differences if not one.mended for name in one.bars}
-    for one in differences:
-        remedy = "`lapse apply` mends it" if one.mended else "Do as it says: `lapse apply` leaves it as it is"
+    for one in sorted(differences, key=lambda one: one.mended):  # first what has to be mended by hand
+        remedy = "`lapse apply` mends it" if one.mended else "Do this yourself: `lapse apply` does not change it"
         if one.create is not None and one.create.entity in first:
             remedy = f"Mend topic {first[one.create.entity]} first, then `lapse apply` creates it"
         barred = f"; not served because of it: {', '.join(one.bars)}" if one.bars else ""

@@ -207,7 +207,7 @@ def test_old_letters_are_deleted_dry_first_and_nothing_but_letters(served: Deplo
     served.write("old", "third")
     served.letters("old", 3)
     dry = dlq(served, "purge", name, "--until", str(between_ms))
-    assert "Nothing was deleted. With --yes, 2 letters are." in dry
+    assert "Nothing was deleted. With --yes, 2 letters are deleted." in dry
     assert [row["letters"] for row in rows(dlq(served, "ls", name, "--json"))] == [3]
     (row,) = rows(dlq(served, "purge", name, "--until", str(between_ms), "--yes", "--json"))
     assert (row["topic"], row["partition"], row["from"], row["to"]) == (f"dlq.{name}", 0, 0, 1)
@@ -248,7 +248,7 @@ def test_how_long_ago_and_deadlines_go_by_the_brokers_clock(
     (late,) = rows(wrong("redrive", name, "--json", "--since", "20m"))
     assert late["letters"] == count
     assert "no letters" in wrong("purge", name, "--until", "20m")
-    assert f"With --yes, {count_text(count, 'letter')} {'is' if count == 1 else 'are'}." in wrong(
+    assert f"With --yes, {count_text(count, 'letter')} {'is' if count == 1 else 'are'} deleted." in wrong(
         "purge", name, "--until", "0s"
     )
 

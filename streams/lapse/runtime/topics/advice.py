@@ -198,7 +198,7 @@ def _compacted_letters(topology: Topology) -> list[str]:
         if retention is not None and retention.compacts:
             found[one.name] = (
                 f"{one.entity}: topic {one.name} for its dead letters is compacted: a letter is lost once another one "
-                "with its key follows, and Kafka refuses letters without a key, whose messages wait. Letters want "
+                "with its key follows. Kafka refuses letters without a key, so their messages wait. Set "
                 "cleanup.policy = delete (C81)"
             )
     return list(found.values())

@@ -28,6 +28,6 @@ def wrong_policies(wanted: Iterable[Wanted], retentions: Mapping[str, Retention]
         needed = one.config.get(POLICY, "delete")
         if retention is not None and one.role in OWN and retention.policy != needed:
             what = f"{POLICY} is {retention.policy} instead of {needed}: {_LOSES[needed]}"
-            what += f"; {one.role.value} of {one.entity}"
+            what += f"; {one.purpose}"
             found.append(Difference(one.name, what, alter={POLICY: needed}))
     return found

@@ -42,8 +42,8 @@ class Retention:
         where = f"queue {name}: topic {topic}"
         if self.compacts:
             return (
-                f"{where} is compacted: a message leaves with log_truncated once another one with its key follows. "
-                "A queue wants cleanup.policy = delete (C40)"
+                f"{where} is compacted: Kafka removes a message once another one with its key follows. It then leaves "
+                "the queue with the reason log_truncated. Set cleanup.policy = delete (C40)"
             )
         expiration = queue.expiration_settings().shortened_by(queue.topic_expirations.get(topic))
         lifetime_ms = expiration.default_ms if expiration.enabled else None
@@ -54,6 +54,6 @@ class Retention:
         lives = "until they are settled" if lifetime_ms is None else f"for {in_words(lifetime_ms)}"
         return (
             f"{where} keeps records for {in_words(self.period_ms)}, and messages may live {lives}: "
-            "what Kafka removes sooner leaves with log_truncated. Raise the topic's retention.ms, or set a shorter "
-            "expiration (C40)"
+            "what Kafka removes earlier leaves the queue with the reason log_truncated. Raise the topic's "
+            "retention.ms, or set a shorter expiration (C40)"
         )

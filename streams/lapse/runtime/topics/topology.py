@@ -262,10 +262,10 @@ class Topology:
             count = self.existing.get(topic.name)
             bars = () if topic.role in OF_THE_USER or topic.role is Role.DEFINER else (topic.entity,)
             if topic.name in self.lacks:
-                what = f"{self._forbidden(topic.name)}; {topic.role.value} of {topic.entity}"
+                what = f"{self._forbidden(topic.name)}; {topic.purpose}"
                 found.append(Difference(topic.name, what, bars=(topic.entity,)))
             elif count is None:
-                what = f"missing; {topic.role.value} of {topic.entity}, {_partitions(topic.partitions)}"
+                what = f"missing; {topic.purpose}, {_partitions(topic.partitions)}"
                 if topic.role is not Role.UNDERLYING and topic.entity in deleted:
                     what += f"; {topic.entity} was deleted, this begins a new one"
                 found.append(Difference(topic.name, what, topic, bars=bars))

@@ -57,6 +57,11 @@ class Wanted:
     config: dict[str, str] = field(default_factory=dict)
 
     @property
+    def purpose(self) -> str:
+        """Its purpose, with the entity; the topics about definitions belong to a whole deployment."""
+        return self.role.value if self.role is Role.DEFINER else f"{self.role.value} of {self.entity}"
+
+    @property
     def rank(self) -> tuple[int, int]:
         """The precedence of the entities' wishes for a shared topic: letters need most, forwarded messages least."""
         order = {Role.FORWARDED: 0, Role.UNDERLYING: 1}
