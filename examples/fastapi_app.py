@@ -9,6 +9,7 @@
 import asyncio
 import contextlib
 import os
+import signal
 from collections.abc import AsyncIterator
 
 from fastapi import FastAPI
@@ -41,10 +42,17 @@ async def pack(order: Order) -> None:
     packed.append(order.id)
 
 
+def stop_if_failed(consumers: asyncio.Task[None]) -> None:
+    """Stop the application if its consumers cannot go on, say without the queue: it would take work and not do it."""
+    if not consumers.cancelled() and consumers.exception() is not None:
+        signal.raise_signal(signal.SIGTERM)
+
+
 @contextlib.asynccontextmanager
 async def lifespan(_: FastAPI) -> AsyncIterator[None]:
     """Consume while the application serves; at its end what is at work is finished, and the rest goes back."""
     working = asyncio.create_task(orders.run(CONSUMERS))
+    working.add_done_callback(stop_if_failed)
     yield
     await orders.close()
     await working
