@@ -149,7 +149,7 @@ class Operation:
     @property
     def for_people(self) -> bool:
         """Whether it belongs to the console."""
-        return self.content == "text/html"
+        return self.part or self.content == "text/html"
 
     @property
     def takes_body(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import AsyncGenerator
 from typing import Any, Final
 
@@ -77,8 +78,14 @@ async def _query(call: Call) -> Response:
         return answered({"records": [record_as_json(record) async for record in found]})
 
 
-async def _follow(call: Call) -> Response:
-    gateway, given = call.gateway, call.parameters
+async def follow(call: Call, pages: Counter[str] | None = None) -> Response:
+    """Follow a SOW topic.
+
+    Args:
+        call: the request.
+        pages: counts the open pages of the console that follow each topic; None = a program follows it.
+    """
+    gateway, given, name = call.gateway, call.parameters, call.path["topic"]
     if gateway.streams >= gateway.settings.most_subscriptions:
         raise Fault(
             "too_many_subscriptions",
@@ -87,16 +94,20 @@ async def _follow(call: Call) -> Response:
         )
     gateway.streams += 1  # count now, because many requests may come before the first stream is open
     try:
-        async with gateway.clients.sow(call.caller, call.path["topic"]) as topic:
+        async with gateway.clients.sow(call.caller, name) as topic:
             following = getattr(topic, given["mode"])
             subscription: SowSubscription = following(given["filter"] or None, select=given["select"])
             await subscription.__aenter__()  # open it here, so that a refusal is an answer, not an event
     except BaseException:
         gateway.streams -= 1
         raise
+    if pages is not None:
+        pages[name] += 1
 
     async def end() -> None:
         gateway.streams -= 1
+        if pages is not None:
+            pages[name] -= 1
         await subscription.close()
 
     return stream(gateway, _updates(subscription), end)
@@ -161,6 +172,18 @@ _SELECT: Final = Parameter(
     name="select", says="Only this field, such as /id; -/id leaves it out. May be repeated.", kind="texts"
 )
 
+FOLLOWING: Final = (
+    _FILTER,
+    _SELECT,
+    Parameter(
+        name="mode",
+        says="With the current records first, without them, or changed fields only.",
+        choices=_MODES,
+        default=_MODES[0],
+    ),
+)
+"""The parameters of `follow`."""
+
 OPERATIONS: Final = (
     Operation(
         method="GET",
@@ -201,17 +224,8 @@ OPERATIONS: Final = (
             "Events `sow` (a current record), `group-end` (that were all), `publish`, `delta`, `oof` (it was deleted, "
             "has expired or no longer matches) and `resubscribed`."
         ),
-        handler=_follow,
-        parameters=(
-            _FILTER,
-            _SELECT,
-            Parameter(
-                name="mode",
-                says="With the current records first, without them, or changed fields only.",
-                choices=_MODES,
-                default=_MODES[0],
-            ),
-        ),
+        handler=follow,
+        parameters=FOLLOWING,
         content="text/event-stream",
     ),
     Operation(

@@ -99,6 +99,11 @@ class Caller:
         entitlement = self.entitlement(entity)
         return entitlement is None or Right.READ in entitlement.rights
 
+    def may_administer(self, entity: str) -> bool:
+        """Return whether the caller may pause, purge and rewind an entity."""
+        entitlement = self.entitlement(entity)
+        return entitlement is None or Right.ADMIN in entitlement.rights
+
     def may_list(self, entity: str) -> bool:
         """Return whether the caller may list the subscriptions of an entity."""
         entitlement = self.entitlement(entity)
@@ -126,7 +131,7 @@ class Caller:
         if entitlement.filter:
             raise Fault(
                 ErrorCode.FORBIDDEN,
-                f"user {self.name} may see a part of {entity} only, and {what} cannot be bounded by a filter",
+                f"user {self.name} may read only a part of {entity}; {what} can be read only with a right to all of it",
             )
 
     def check_reads(self, entity: str, topic: str, readers: frozenset[str]) -> None:

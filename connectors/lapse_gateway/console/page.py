@@ -103,6 +103,7 @@ def rendered(call: Call, template: str, status: int = 200, /, **shown: Any) -> H
         user=call.caller.name,
         version=__version__,
         cluster=gateway.connection.bootstrap_servers,
+        caller=call.caller,
         this_client=gateway.connection.client,
         now_ms=int(gateway.connection.clock.now_ms()),
         **shown,

@@ -14,8 +14,9 @@ from lapse_gateway.console.queues import combine_filters
 from lapse_gateway.console.route import page
 from lapse_gateway.console.watch import TOPIC_FIGURES
 from lapse_gateway.figures import RATES
-from lapse_gateway.operation import Call
+from lapse_gateway.operation import Call, Operation
 from lapse_gateway.parameter import Parameter
+from lapse_gateway.sow import FOLLOWING, follow
 
 
 async def _topic(call: Call) -> Response:
@@ -45,7 +46,20 @@ async def _live(call: Call) -> Response:
     )
 
 
+async def _follow(call: Call) -> Response:
+    return await follow(call, call.gateway.topics.pages)
+
+
 OPERATIONS: Final = (
+    Operation(
+        method="GET",
+        path="/console/sow/{topic}/follow",
+        summary="Its records, as server-sent events",
+        handler=_follow,
+        parameters=FOLLOWING,
+        content="text/event-stream",
+        part=True,
+    ),
     page("/console/sow/{topic}/live", "Its figures, to refresh them", _live, part=True),
     page(
         "/console/sow/{topic}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -118,9 +118,13 @@ class Watch:
     Args:
         clients: the gateway's clients.
         sow: whether it looks at SOW topics.
+
+    Attributes:
+        pages: how many open pages of the console follow each SOW topic. Their subscriptions are not counted.
     """
 
     def __init__(self, clients: Clients, *, sow: bool = False) -> None:
+        self.pages: Counter[str] = Counter()
         self._clients = clients
         self._sow = sow
         self._looks: dict[tuple[str, str], Look] = {}
@@ -182,7 +186,10 @@ class Watch:
         """Return a queue's figures, or the reason why there are none."""
         try:
             answer = asyncio.wrap_future(queues.depth(name))
-            return await asyncio.wait_for(answer, self._clients.timeout_s), ""
+            figures = await asyncio.wait_for(answer, self._clients.timeout_s)
+            if not self.pages[name]:
+                return figures, ""
+            return {**figures, "subscriptions": max(0, figures.get("subscriptions", 0) - self.pages[name])}, ""
         except TimeoutError:
             return _NO_FIGURES, f"{name}: no answer within {self._clients.timeout_s:g} s. {_START}"
         except (Closed, ConnectionFailed):

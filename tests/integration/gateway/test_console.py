@@ -369,6 +369,7 @@ def test_a_queue_is_paused_and_resumed_by_the_keyboard_alone(gateway: Door, view
         playwright.expect(view.get_by_role("button", name=action, exact=True)).to_be_focused()
         view.keyboard.press("Enter")
         notice(view, done)
+        playwright.expect(view.get_by_role("button", name=f"{needless}…")).to_be_focused()
         assert len(gateway.receive("paused", wait_s=1 if not received else 30)) == received
     assert [one["did"] for one in audited(gateway, name)] == ["pause", "resume"]
 
@@ -496,6 +497,8 @@ def test_a_sow_topic_is_a_live_table(gateway: Door, view: "playwright.Page") -> 
             hidden,
         )
         until(lambda n=streams: len(gateway.http.get(listed).json()["subscriptions"]) == n, f"{streams} streams")
+    counted = view.locator('[data-figure="subscriptions"]')
+    playwright.expect(counted).to_have_text("0")  # this page follows the topic, and is not counted
     playwright.expect(rows).to_have_count(1)
     subscribed = view.get_by_role("table", name="Subscriptions").locator(".instant")
     playwright.expect(subscribed).to_have_text(re.compile(r"^20\d\d-"))

@@ -9,7 +9,19 @@ const notice = document.getElementById("notice");
 document.body.addEventListener("htmx:afterSettle", (event) => {
   if (event.detail.target === dialog && !dialog.open) dialog.showModal();
 });
+// The focus stays in its place: after a pause the button that resumes is where the other one was.
+let pressed = null;
+document.body.addEventListener("htmx:beforeRequest", (event) => {
+  if (event.detail.target === dialog) pressed = event.detail.elt;
+});
+function keepFocus() {
+  if (!pressed || pressed.checkVisibility()) return;
+  if ([document.body, pressed].includes(document.activeElement))
+    [...pressed.parentElement.querySelectorAll("button")].find((one) => one.checkVisibility())?.focus();
+  pressed = null;
+}
 document.body.addEventListener("htmx:afterSwap", (event) => {
+  keepFocus();
   if (event.detail.target === notice) {
     dialog.close();
     fade();
@@ -153,7 +165,7 @@ if (records) {
     }
   };
   whileSeen(() => {
-    const source = new EventSource(`${at}/v1/sow/${encodeURIComponent(records.dataset.topic)}/follow?filter=${encodeURIComponent(records.dataset.filter)}`);
+    const source = new EventSource(`${at}/console/sow/${encodeURIComponent(records.dataset.topic)}/follow?filter=${encodeURIComponent(records.dataset.filter)}`);
     const listen = (kind, act) => source.addEventListener(kind, (event) => event.data && act(JSON.parse(event.data), event.data));
     listen("sow", (told, data) => show(told, false, data));
     listen("publish", (told, data) => { show(told, true, data); none.hidden = true; });
