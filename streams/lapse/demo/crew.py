@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 _PATIENCE_S: Final = 90.0
 _MOST_CRASHES: Final = 5
+_BUSY: Final = "A busy machine needs more time, or fewer flights: `--minutes 6 --flights 50000`"
 
 
 class Crew:
@@ -104,7 +105,7 @@ class Crew:
                 self.crashes.append(f"{member.name} ended with code {member.code}")
                 log.error("%s", member.failure(f"ended with code {member.code}; it is started again"))
                 if len(self.crashes) > _MOST_CRASHES:
-                    raise member.failure(f"ended with code {member.code}, and it was not the first time")
+                    raise member.failure(f"ended with code {member.code}, and it was not the first time. {_BUSY}")
                 member.start()
         if not self.publisher.alive and not self.publisher.said.get("done"):
             raise self.publisher.failure(f"ended with code {self.publisher.code}")

@@ -24,7 +24,7 @@ from typing import Final
 import orjson
 
 from lapse.demo.plan import Plan
-from lapse_client import Connection, Delivery, QueueSubscriber
+from lapse_client import Connection, Delivery, LapseError, QueueSubscriber
 
 _PATIENCE_S: Final = 80.0
 """Long enough for a start while the worker of its shards is dead, s."""
@@ -104,4 +104,7 @@ def _leaves_after(delivery: Delivery, now_ms: float) -> bool:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    try:
+        main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    except LapseError as error:
+        sys.exit(str(error))  # its log is shown to the user of the demo
