@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from lapse.embedded import class_archive
 from lapse.embedded.java import find_java
 
 PAGE = Path(__file__).parents[3] / "docs/security.md"
@@ -42,7 +43,7 @@ def test_the_recipe_works_and_keeps_others_out(tmp_path: Path) -> None:
     (recipe,) = re.findall(r"^```sh\n(.*?)^```$", section.split("\n## ")[0], flags=re.MULTILINE | re.DOTALL)
     recipe = recipe.replace("9092", str(free_port())).replace("9094", str(free_port()))
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("LAPSE_", "KAFKA_"))}
-    for name in ("LAPSE_CACHE_DIR", "LAPSE_CHECKED_JARS"):
+    for name in ("LAPSE_CACHE_DIR", "LAPSE_CHECKED_JARS", class_archive.VARIABLE):
         if name in os.environ:
             environment[name] = os.environ[name]
     environment["PATH"] = f"{programs(tmp_path / 'bin')}:{environment['PATH']}"
