@@ -89,103 +89,128 @@ def defined(here: Deployment) -> dict[str, Definition]:
     return {name: Definition.decode(name, value) for name, value in found.items()}
 
 
+def check_creation(here: Deployment, admin: Admin, name: str, fresh: dict[str, object]) -> None:
+    """Create a queue, and again with the same settings; all shards serve it within the time that an answer waits."""
+    numbers = count()
+    made = admin.create_queue(name, **fresh)
+    assert (made.version, made.changed, made.shards) == (1, True, 2)
+    assert admin.create_queue(name, **{**fresh, "retry": {"delay": "1000ms"}}).changed is False
+    if made.late:  # of a busy machine; another creation is answered in time
+        until(lambda: is_served_in_time(admin, here.name(f"soon-{next(numbers)}")), "in 2 s (Q23)", 60)
+    until(lambda: not admin.create_queue(name, **fresh).late, "served")
+    assert DeadLetterReader(name, connection=here.connection).topic == fresh["dead_letter"], "its letters (D1)"
+    with pytest.raises(LapseError, match="Name the topic itself"):
+        LetterPurge(name, here.connection)
+
+
+def check_changes_beside_a_lease(here: Deployment, admin: Admin, name: str) -> None:
+    """Change a queue while a message is leased; each change that may not be is refused with its code."""
+    with Publisher(here.connection) as publisher:
+        publisher.publish(name, b"one")
+    with QueueSubscriber(name, 1, connection=here.connection) as subscriber:
+        held = subscriber.receive(20)
+        assert held is not None
+        changed = admin.alter_queue(name, version=1, max_deliveries=3, retry=None)
+        assert (changed.version, changed.changed, changed.late) == (2, True, ()), "all shards serve it (C66)"
+        for code, settings in (
+            (ErrorCode.OUTDATED, {"version": 1, "max_deliveries": 4}),
+            (ErrorCode.INVALID_ARGUMENT, {"lease": "1s"}),
+            (ErrorCode.INVALID_ARGUMENT, {}),
+            (ErrorCode.IN_USE, {"group_by": "/customer"}),
+            (ErrorCode.FORBIDDEN, {"on_expire": "os:system"}),
+            (ErrorCode.FORBIDDEN, {"value_format": "avro", "value_schema": "../worker.key"}),
+        ):
+            with pytest.raises(CommandFailed) as refused:
+                admin.alter_queue(name, **settings)
+            assert refused.value.code == code, refused.value
+        held.acknowledge()
+
+
+def check_what_live_entities_forbid(here: Deployment, admin: Admin) -> None:
+    """Each key that decides how live messages and records are kept stays as it is (C65)."""
+    here.write("orders", "live")
+    until(lambda: here.depth("orders")["depth"] == 1, "a live message")
+    for key, change in {**LIVE_FORBIDS, **NEVER}.items():
+        with pytest.raises(CommandFailed) as refused:
+            admin.alter_queue(here.name("orders"), **here.named(change))
+        check_refusal(refused.value, here.name("orders"), key)
+    here.write("kept", '{"customer": "A"}', key=b"A")
+    with SowClient(here.name("kept"), connection=here.connection) as client:
+        until(lambda: list(client.query()), "a live record")
+    for key, change in {**RECORDS_FORBID, **NEVER}.items():
+        with pytest.raises(CommandFailed) as kept:
+            admin.alter_sow_topic(here.name("kept"), **here.named(change))
+        check_refusal(kept.value, here.name("kept"), key)
+    assert f"`lapse queue partitions {here.name('orders')}` gives it more" in str(refused.value)
+    assert defined(here)[here.name("orders")].version == 1, "nothing has changed"
+
+
+def check_changes_of_topics(here: Deployment, admin: Admin, name: str) -> None:
+    """A queue gets a topic, and another one is taken away that has nothing live."""
+    with pytest.raises(CommandFailed, match="already, with other settings") as refused:
+        admin.create_queue(name, lease_period="1s")
+    assert refused.value.code == ErrorCode.EXISTS
+    with pytest.raises(CommandFailed, match="there is no queue"):
+        admin.alter_queue(f"{name}x", lease_period="1s")
+    assert admin.alter_queue(name, topics=[name, here.name("more")]).late == (), "topics count at once as well"
+    here.write("more", b"of a topic that stays")
+    until(lambda: here.depth("fresh")["depth"] == 1, "it is live")
+    assert admin.alter_queue(name, topics=[here.name("more")]).changed, "the topic taken away has nothing live"
+    with QueueSubscriber(name, 1, connection=here.connection) as subscriber:
+        stayed = subscriber.receive(20)
+        assert stayed is not None
+        assert stayed.value == b"of a topic that stays"
+        stayed.acknowledge()
+
+
+def check_that_a_deleted_name_is_free(here: Deployment, admin: Admin) -> None:
+    again = here.name("again")
+    admin.create_queue(again, lease_period="9s")
+    with Queue(again, connection=here.connection) as open_:
+        admin.delete_queue(again)
+        assert admin.create_queue(again, lease_period="1s").changed, "other settings, at once"
+        admin.delete_queue(again)
+        with pytest.raises(EntityDeleted):
+            open_.depth()
+
+
+async def check_the_asynchronous_admin(here: Deployment, prices: str, name: str) -> None:
+    """Create, change and delete SOW topics and queues of one name, and delete the queue `name`."""
+    async with AsyncAdmin(here.app_id, connection=here.connection) as admin:
+        assert (await admin.create_sow_topic(prices)).shards == 1
+        assert (await admin.alter_sow_topic(prices, dedup_window="1s")).version == 2
+        with SowClient(prices, connection=here.connection) as client:
+            assert list(client.query()) == []
+        await admin.delete_sow_topic(prices)
+        again = await admin.create_sow_topic(prices, hash_index=["/a"])
+        assert (again.version, again.changed) == (1, True), "the name is free once a deletion has returned"
+        await admin.delete_sow_topic(prices)
+        assert (await admin.create_queue(prices, max_deliveries=3)).version == 1, "for a queue as well"
+        await admin.delete_queue(prices)
+        await admin.delete_queue(name)
+
+
 @pytest.mark.feature("Q23", "C64", "C65", "C66", "X3", "D1")
 def test_a_program_creates_changes_and_deletes_what_it_needs(deploy: Deploy) -> None:
     here = deploy({"orders": {}}, definitions="topic")
     here.configure({"orders": {}}, {"kept": {}}, definitions="topic")
     here.apply()
-    letters = here.name("letters")
-    fresh = {"partitions": 2, "lease_period": "20s", "retry": {"delay": "1s"}, "dead_letter": letters}
+    fresh = {"partitions": 2, "lease_period": "20s", "retry": {"delay": "1s"}, "dead_letter": here.name("letters")}
     first, second = here.worker(), here.worker()
     until(lambda: all("No users" in one.text for one in (first, second)), "both are there", 40)
     until(lambda: first.shards + second.shards, "the shard is at one of them", 40)
-    name, prices, numbers = here.name("fresh"), here.name("prices"), count()
+    name = here.name("fresh")
     schema = {"type": "record", "name": "Order", "fields": [{"name": "customer", "type": "string"}]}
     (here.directory / "order.avsc").write_text(json.dumps(schema))
     assert needing_empty(QueueConfig) == LIVE_FORBIDS.keys()
     assert needing_empty(SowConfig) == RECORDS_FORBID.keys()
     with Admin(here.app_id, connection=here.connection) as admin:
-        made = admin.create_queue(name, **fresh)
-        assert (made.version, made.changed, made.shards) == (1, True, 2)
-        assert admin.create_queue(name, **{**fresh, "retry": {"delay": "1000ms"}}).changed is False
-        if made.late:  # of a busy machine; another creation is answered in time
-            until(lambda: is_served_in_time(admin, here.name(f"soon-{next(numbers)}")), "in 2 s (Q23)", 60)
-        until(lambda: not admin.create_queue(name, **fresh).late, "served")
-        assert DeadLetterReader(name, connection=here.connection).topic == letters, "its name finds its letters (D1)"
-        with pytest.raises(LapseError, match="Name the topic itself"):
-            LetterPurge(name, here.connection)
-        with Publisher(here.connection) as publisher:
-            publisher.publish(name, b"one")
-        with QueueSubscriber(name, 1, connection=here.connection) as subscriber:
-            held = subscriber.receive(20)
-            assert held is not None
-            changed = admin.alter_queue(name, version=1, max_deliveries=3, retry=None)
-            assert (changed.version, changed.changed, changed.late) == (2, True, ()), "all shards serve it (C66)"
-            for code, settings in (
-                (ErrorCode.OUTDATED, {"version": 1, "max_deliveries": 4}),
-                (ErrorCode.INVALID_ARGUMENT, {"lease": "1s"}),
-                (ErrorCode.INVALID_ARGUMENT, {}),
-                (ErrorCode.IN_USE, {"group_by": "/customer"}),
-                (ErrorCode.FORBIDDEN, {"on_expire": "os:system"}),
-                (ErrorCode.FORBIDDEN, {"value_format": "avro", "value_schema": "../worker.key"}),
-            ):
-                with pytest.raises(CommandFailed) as refused:
-                    admin.alter_queue(name, **settings)
-                assert refused.value.code == code, refused.value
-            held.acknowledge()
-        here.write("orders", "live")
-        until(lambda: here.depth("orders")["depth"] == 1, "a live message")
-        for key, change in {**LIVE_FORBIDS, **NEVER}.items():
-            with pytest.raises(CommandFailed) as refused:
-                admin.alter_queue(here.name("orders"), **here.named(change))
-            check_refusal(refused.value, here.name("orders"), key)
-        here.write("kept", '{"customer": "A"}', key=b"A")
-        with SowClient(here.name("kept"), connection=here.connection) as client:
-            until(lambda: list(client.query()), "a live record")
-        for key, change in {**RECORDS_FORBID, **NEVER}.items():
-            with pytest.raises(CommandFailed) as kept:
-                admin.alter_sow_topic(here.name("kept"), **here.named(change))
-            check_refusal(kept.value, here.name("kept"), key)
-        assert f"`lapse queue partitions {here.name('orders')}` gives it more" in str(refused.value)
-        assert defined(here)[here.name("orders")].version == 1, "nothing has changed"
-        with pytest.raises(CommandFailed, match="already, with other settings") as refused:
-            admin.create_queue(name, lease_period="1s")
-        assert refused.value.code == ErrorCode.EXISTS
-        with pytest.raises(CommandFailed, match="there is no queue"):
-            admin.alter_queue(f"{name}x", lease_period="1s")
-        assert admin.alter_queue(name, topics=[name, here.name("more")]).late == (), "topics count at once as well"
-        here.write("more", b"of a topic that stays")
-        until(lambda: here.depth("fresh")["depth"] == 1, "it is live")
-        assert admin.alter_queue(name, topics=[here.name("more")]).changed, "the topic taken away has nothing live"
-        with QueueSubscriber(name, 1, connection=here.connection) as subscriber:
-            stayed = subscriber.receive(20)
-            assert stayed is not None
-            assert stayed.value == b"of a topic that stays"
-            stayed.acknowledge()
-        again = here.name("again")
-        admin.create_queue(again, lease_period="9s")
-        with Queue(again, connection=here.connection) as open_:
-            admin.delete_queue(again)
-            assert admin.create_queue(again, lease_period="1s").changed, "other settings, at once"
-            admin.delete_queue(again)
-            with pytest.raises(EntityDeleted):
-                open_.depth()
-
-    async def asynchronous() -> None:
-        async with AsyncAdmin(here.app_id, connection=here.connection) as admin:
-            assert (await admin.create_sow_topic(prices)).shards == 1
-            assert (await admin.alter_sow_topic(prices, dedup_window="1s")).version == 2
-            with SowClient(prices, connection=here.connection) as client:
-                assert list(client.query()) == []
-            await admin.delete_sow_topic(prices)
-            again = await admin.create_sow_topic(prices, hash_index=["/a"])
-            assert (again.version, again.changed) == (1, True), "the name is free once a deletion has returned"
-            await admin.delete_sow_topic(prices)
-            assert (await admin.create_queue(prices, max_deliveries=3)).version == 1, "for a queue as well"
-            await admin.delete_queue(prices)
-            await admin.delete_queue(name)
-
-    asyncio.run(asynchronous())
+        check_creation(here, admin, name, fresh)
+        check_changes_beside_a_lease(here, admin, name)
+        check_what_live_entities_forbid(here, admin)
+        check_changes_of_topics(here, admin, name)
+        check_that_a_deleted_name_is_free(here, admin)
+    asyncio.run(check_the_asynchronous_admin(here, here.name("prices"), name))
     until(
         lambda: set(defined(here)) == {here.name("orders"), here.name("kept")}, "their definitions went with them", 40
     )
