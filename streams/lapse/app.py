@@ -6,6 +6,6 @@ import os
 from pathlib import Path
 
 from lapse.config import load
-from lapse.runtime.application import make_app
+from lapse.runtime.assembly import make_app
 
 app = make_app(load(Path(os.environ.get("LAPSE_CONFIG", "lapse.toml"))))

@@ -124,7 +124,7 @@ class _Inquiry:
         self.future: Future[Figures] = Future()
         self._shards = shards
         self._lock = threading.Lock()
-        self._answers = [session.channel.send(shard, Command(command="depth")) for shard in shards]
+        self._answers = [session.channel.sender.send(shard, Command(command="depth")) for shard in shards]
         self._left = len(shards)
         self._ended = False
         self.future.add_done_callback(self._is_over)

@@ -1,62 +1,37 @@
-"""A channel: sends commands to the shards of entities, and reads their answers and deliveries.
+"""A channel: reads the answers and deliveries of entities' shards, and sends them commands.
 
 One thread reads the deliveries topics, matches answers with commands, measures the broker's clock, and calls its
-listener. `ChannelThread` has what only this thread may do. Commands may be sent from any thread.
+listener. `ChannelThread` has what only this thread may do. Commands may be sent from any thread (`CommandSender`).
 """
 
 from __future__ import annotations
 
-import functools
 import logging
 import threading
-import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from concurrent.futures import wait as wait_for
-from contextlib import suppress
-from dataclasses import replace
 from typing import Any, Final, Generic
-from uuid import uuid4
 
-from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, Message, Producer
+from confluent_kafka import Consumer, KafkaException, Message, Producer
 
 from lapse.core.error_code import ErrorCode
 from lapse.protocol import answer as answers
-from lapse.protocol import command as commands
-from lapse.protocol import header, topic
-from lapse.protocol.answer import Answer
+from lapse.protocol import header
 from lapse.protocol.codec import CodecError
-from lapse.protocol.command import Command
-from lapse.protocol.command_field import SHOWN_CHARACTERS
-from lapse_client.error import AnswerTimeout, Closed, ConnectionFailed, EntityDeleted, LapseError, refusal
+from lapse_client.error import ConnectionFailed, EntityDeleted, LapseError
 from lapse_client.kafka.connection import Connection, log_end
-from lapse_client.kafka.fault import FORBIDDEN, NOT_THERE, PURGED, flushed, unreadable, unwritable
+from lapse_client.kafka.fault import NOT_THERE, unreadable
 from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
 from lapse_client.session.answer_code import is_deletion
-from lapse_client.session.attendance import Attendance
 from lapse_client.session.channel_thread import ChannelThread
+from lapse_client.session.command_sender import CommandSender
 from lapse_client.session.listener import Fields, Listener, T
 from lapse_client.session.pace import Pace
-from lapse_client.session.repeated_commands import RepeatedCommands
 from lapse_client.session.shard import Shard
-from lapse_client.subscriber.settlement import correct_repeated
 
 log = logging.getLogger("lapse_client")
 
-_PURGE_S: Final = 1.0
-"""How long a close waits for the delivery reports of purged commands, in seconds."""
-
-_REPORT_S: Final = 2.0
-"""How long to wait for the delivery report of a command that is already answered, in seconds."""
-
 MOST_AT_ONCE: Final = 5_000
 """The most records that are taken from librdkafka at once."""
-
-_PROPAGATION_MS: Final = 3_000
-"""How long all brokers may take to learn of a topic, in ms. A topic that is missing after that was deleted."""
-
-_GONE: Final = "deleted: nothing can be asked of it any more"
 
 _ANSWER: Final = b"answer"
 _EPOCH: Final = b"epoch"
@@ -68,37 +43,36 @@ class Channel(Generic[T]):
     Args:
         connection: the cluster.
         entities: names of queues or SOW topics, each with its number of shards.
+
+    Attributes:
+        clock: the broker's clock.
+        ours: names of subscriptions, and ids of commands, whose records go to the listener.
+        shards: the shards, by their numbers.
+        pace: how fast deliveries are read.
+        sender: sends the commands.
+        thread: reads; None before `start`.
     """
 
     def __init__(self, connection: Connection, entities: Sequence[tuple[str, int]]) -> None:
         self.clock = connection.clock
         self.ours: set[bytes] = set()
-        """Names of subscriptions, and ids of commands, whose records go to the listener."""
         places = ((entity, partition) for entity, count in entities for partition in range(count))
         self.shards: list[Shard] = [Shard(number, *place) for number, place in enumerate(places)]
         self.pace = Pace()
-        self.attendance = Attendance(self.send, connection.insists, connection.transport.settles, connection.lacking)
+        self.sender = CommandSender(connection, self.pace)
+        self.thread: threading.Thread | None = None
         self._connection = connection
         self._by_partition = {(connection.deliveries(shard.entity), shard.partition): shard for shard in self.shards}
-        self._waiting: dict[bytes, Future[Answer]] = {}
-        self._signed_by_guess: dict[bytes, tuple[Shard, Command]] = {}
-        self._repeated = RepeatedCommands()
-        self._vanished: deque[Shard] = deque()
         self._stopping = threading.Event()
         self._closing = threading.Lock()
         self._closed = self._ends_itself = self._was_ended = False
-        self._refused: LapseError | None = None
-        self._ended_by: BaseException | None = None
-        self.thread: threading.Thread | None = None
         self._name = f"lapse {entities[0][0]}"
-        # Commands are already batches, so lingering would only add latency.
-        self._producer = connection.producer(linger_ms=0, **{"topic.metadata.propagation.max.ms": _PROPAGATION_MS})
         self._consumer = connection.consumer()
 
     @property
     def endpoints(self) -> tuple[Producer, Consumer]:
         """The producer of its commands, and the consumer of the deliveries topics."""
-        return self._producer, self._consumer
+        return self.sender.producer, self._consumer
 
     @property
     def is_started(self) -> bool:
@@ -130,6 +104,7 @@ class Channel(Generic[T]):
             self._closed = True
         self._was_ended = self._stopping.is_set()
         self._stopping.set()
+        self.sender.end()
         self._connection.transport.wake()
         if threading.current_thread() is self.thread:
             self._ends_itself = True  # after `_run`: in a delivery report librdkafka would wait for the report's end
@@ -139,166 +114,8 @@ class Channel(Generic[T]):
         self._disconnect()
 
     def _disconnect(self) -> None:
-        left = True
-        with suppress(KafkaException):  # a fatal error, such as a missing right; reports may still wait behind it
-            left = bool(flushed(self._producer, 0 if self._was_ended else METADATA_TIMEOUT_S))
-        with suppress(KafkaException):
-            if left:
-                self._producer.purge()  # unsent commands fail, so that their senders learn of it
-                flushed(self._producer, _PURGE_S)
-        self._producer.close()
+        self.sender.close(0 if self._was_ended else METADATA_TIMEOUT_S)
         self._consumer.close()
-        self._abandon(Closed("the channel"))
-
-    def send(self, shard: Shard, command: Command) -> Future[Answer]:
-        """Send a command, and return the future of its answer. Cancel the future if the answer is not needed any more.
-
-        With `answer="none"` or `"errors"` the future gets an empty answer when Kafka has the command, and a refusal
-        goes to `Listener.on_refused`. This method raises nothing: an error goes into the future.
-        """
-        future: Future[Answer] = Future()
-        if self._stopping.is_set():
-            future.set_exception(self._end_of(shard))
-            return future
-        if shard.gone:
-            future.set_exception(EntityDeleted(shard.entity, _GONE))
-            return future
-        stamp = self._stamp(command)
-        token = stamp["id"].encode()
-        if command.answer == "all":
-            self._waiting[token] = future
-            if self._connection.user and not self.clock.is_measured:
-                self._signed_by_guess[token] = (shard, replace(command, id=stamp["id"], client=stamp["client"]))
-            future.add_done_callback(lambda _: self._forget(token))
-        sent_ms = shard.sent_at_ms = self.clock.elapsed_ms()
-
-        def reported(error: KafkaError | None, message: Message) -> None:
-            if error is not None and error.code() in NOT_THERE:
-                return self._fail_deleted(shard, future)
-            return self._reported(sent_ms, future, command, error, message)
-
-        try:
-            self._produce(shard, commands.encode(command, stamp), reported)
-        except (KafkaException, BufferError) as error:
-            self._not_produced(shard, token, future, error)
-        except RuntimeError:
-            if not self._closed:  # else another thread has just closed it
-                raise
-            _fail(future, self._end_of(shard))
-        except UnicodeEncodeError as error:  # lone surrogates
-            fault = f"{error.object[:SHOWN_CHARACTERS]!r} is no text that UTF-8 can hold"
-            asked, code = command.command, ErrorCode.INVALID_ARGUMENT
-            refusal = Answer(id="", command=asked, status="error", error=fault, partition=shard.index, code=code)
-            future.set_result(refusal)
-        return future
-
-    def _end_of(self, shard: Shard) -> BaseException:
-        return self._ended_by or Closed(f"the client of {shard.entity}")
-
-    def _fail_deleted(self, shard: Shard, future: Future[Answer]) -> None:
-        """Fail a command whose topic is gone. It existed when the channel was opened, so the entity was deleted."""
-        self._vanished.append(shard)
-        _fail(future, EntityDeleted(shard.entity, _GONE))
-
-    def _not_produced(self, shard: Shard, token: bytes, future: Future[Answer], error: BaseException) -> None:
-        """Fail the future of a command that could not be produced; after a fatal error, with the thread's error."""
-        code = error.args[0].code() if isinstance(error, KafkaException) else None
-        if code in NOT_THERE:
-            self._fail_deleted(shard, future)
-        elif isinstance(error, KafkaException) and code in FORBIDDEN:
-            _fail(future, unwritable(topic.commands(shard.entity), error.args[0]))
-        elif code != KafkaError._FATAL:
-            _fail(future, ConnectionFailed(self._connection.bootstrap_servers, error))
-        else:
-            self._waiting[token] = future
-            if self._ended_by is not None:
-                _fail(future, self._ended_by)
-
-    def ask(self, asked: Sequence[tuple[Shard, Command]], timeout_s: float) -> list[Answer]:
-        """Send commands and wait for all of their answers.
-
-        After a take-over, unanswered inquiries and settlements by bookmark are sent again, because a crash may have
-        lost their answers. If a repeated settlement finds a message settled, it counts as settled by it (C55).
-
-        Raises:
-            AnswerTimeout: a shard did not answer within `timeout_s` seconds; or no worker runs it, and the connection
-                does not insist.
-            CommandFailed, EntityDeleted: a shard refused, because the entity was deleted or for another reason.
-            LapseError: a command could not be sent, or the channel failed.
-        """
-        with self.pace.awaiting():
-            return self._ask(asked, timeout_s)
-
-    def _ask(self, asked: Sequence[tuple[Shard, Command]], timeout_s: float) -> list[Answer]:
-        looked = self.attendance.check_first(asked, timeout_s)
-        asked = [(shard, replace(command, id=command.id or uuid4().hex)) for shard, command in asked]
-        repeatable = self._repeated.wait(asked)
-        self._connection.transport.settle()  # earlier acknowledgments go first, if the transport can wait for them
-        futures = [self.send(shard, command) for shard, command in asked]
-        try:
-            late = self._await_all(asked, futures, timeout_s, looked)
-        finally:
-            repeated = self._repeated.end(repeatable)
-            for future in futures:
-                future.cancel()
-        if late:
-            shard, command = asked[0]
-            raise AnswerTimeout(shard.entity, command.command, late, timeout_s)
-        found = [future.result() for future in futures]
-        for (shard, _), answer in zip(asked, found, strict=True):
-            if answer.status != "ok":
-                raise refusal(shard.entity, answer)
-        return [correct_repeated(answer) if answer.id in repeated else answer for answer in found]
-
-    def _await_all(
-        self, asked: Sequence[tuple[Shard, Command]], futures: Sequence[Future[Answer]], timeout_s: float, looked: bool
-    ) -> list[int]:
-        """Wait for all answers until the timeout; return the partitions of the shards that have not answered."""
-
-        def late() -> list[Shard]:
-            return [shard for (shard, _), future in zip(asked, futures, strict=True) if not future.done()]
-
-        first_s = timeout_s if looked else self.attendance.first_wait_s(timeout_s)
-        wait_for(futures, self.patience(first_s))
-        if first_s < timeout_s and (silent := late()):
-            wait_for(futures, self.attendance.check(silent, asked[0][1].command, timeout_s))
-        return [shard.partition for shard in late()]
-
-    def patience(self, timeout_s: float) -> float:
-        """Return how long to wait for an answer, given a timeout in seconds; see `Transport.patience`."""
-        return self._connection.transport.patience(timeout_s)
-
-    def _stamp(self, command: Command) -> dict[str, str]:
-        """Return the id and client of a command. They are kept apart because a copy of the command would cost more."""
-        return {"id": command.id or uuid4().hex, "client": command.client or self._connection.client}
-
-    def _produce(self, shard: Shard, value: bytes, reported: Callable[[KafkaError | None, Message], None]) -> None:
-        name = topic.commands(shard.entity)
-        headers = self._connection.signed(name, shard.partition, int(self.clock.now_ms()), value)
-        while True:
-            try:
-                self._producer.produce(name, value, partition=shard.partition, headers=headers, on_delivery=reported)
-            except BufferError:
-                self._producer.poll(0.1)
-            else:
-                return
-
-    def _reported(
-        self, sent_ms: float, future: Future[Answer], command: Command, error: KafkaError | None, message: Message
-    ) -> None:
-        if error is not None:
-            # The senders of these commands get the error.
-            level = logging.DEBUG if error.code() in PURGED | FORBIDDEN else logging.WARNING
-            log.log(level, "%s on %s was not sent: %s", command.command, message.topic(), error)
-            if error.code() in FORBIDDEN:
-                self._refused = self._refused or unwritable(message.topic() or "", error)
-            _fail(future, self._refused or ConnectionFailed(self._connection.bootstrap_servers, error))
-            return
-        kind, stamp_ms = message.timestamp()
-        if kind == TIMESTAMP_LOG_APPEND_TIME:
-            self.clock.observe(sent_ms, stamp_ms, self.clock.elapsed_ms())
-        if command.answer != "all" and future.set_running_or_notify_cancel():
-            future.set_result(Answer(id=command.id, command=command.command, status="ok"))
 
     def _run(self, listener: Listener[T], failed: Callable[[BaseException], None]) -> None:
         thread = ChannelThread(self._connection, self.shards, self._by_partition, self._consumer)
@@ -306,9 +123,9 @@ class Channel(Generic[T]):
             while not self._stopping.is_set():
                 wait_s = listener.on_tick(thread)
                 self.pace.keep(self._consumer, full=listener.is_full())
-                self._poll()
-                while self._vanished:
-                    shard = self._vanished.popleft()
+                self.sender.poll(self.shards[0].entity)
+                while self.sender.vanished:
+                    shard = self.sender.vanished.popleft()
                     if not shard.gone:
                         listener.on_deleted(thread, shard.entity)
                 # Wait for one record, then take all that came with it without waiting.
@@ -316,28 +133,14 @@ class Channel(Generic[T]):
                 if first is not None:
                     self._take([first, *self._consumer.consume(MOST_AT_ONCE, 0)], listener, thread)
         except BaseException as error:  # callers that wait for the channel must learn why it stopped
-            self._ended_by = error
             self._stopping.set()
-            self._abandon(error)
+            self.sender.fail(error)
             failed(error)
             if not isinstance(error, LapseError | KafkaException):
                 raise
         finally:
             if self._ends_itself:
                 self._disconnect()
-
-    def _poll(self) -> None:
-        """Serve the delivery reports of commands.
-
-        Raises:
-            LapseError: the brokers refuse the commands, and waiting does not help.
-        """
-        try:
-            self._producer.poll(0)
-        except KafkaException as error:
-            raise unwritable(topic.commands(self.shards[0].entity), error.args[0]) from error
-        if self._refused is not None:
-            raise self._refused
 
     def _take(self, messages: list[Message], listener: Listener[T], thread: ChannelThread) -> None:
         """Pass records on to callers and the listener. This is the hot path: a few hundred ns per record matter."""
@@ -361,7 +164,7 @@ class Channel(Generic[T]):
                 continue
             kind = fields.get(header.KIND)
             if kind == _EPOCH:
-                self._resend_unanswered(shard)
+                self.sender.resend_unanswered(shard)
                 listener.on_taken_over(shard)
                 if (shards := fields.get(header.SHARDS) or b"").isdigit():  # a worker's record has digits here
                     listener.on_size(shard.entity, int(shards))
@@ -379,7 +182,7 @@ class Channel(Generic[T]):
     def _answered(
         self, shard: Shard, message: Message, fields: Fields, listener: Listener[T], thread: ChannelThread
     ) -> None:
-        future = self._waiting.get(fields.get(header.COMMAND_ID, b""))
+        future = self.sender.awaiting(fields.get(header.COMMAND_ID, b""))
         if future is None and fields.get(header.SUBSCRIPTION) not in self.ours:
             return
         try:
@@ -392,38 +195,12 @@ class Channel(Generic[T]):
                 listener.on_refused(shard, answer)
             elif not shard.gone and not listener.on_deleted(thread, shard.entity):
                 raise EntityDeleted(shard.entity, answer.error)
-        elif answer.code == ErrorCode.SIGNATURE_EXPIRED and self._resend_signed(fields[header.COMMAND_ID], future):
+        elif answer.code == ErrorCode.SIGNATURE_EXPIRED and self.sender.resend_signed(
+            fields[header.COMMAND_ID], future
+        ):
             log.info("%s: this machine's clock is wrong; the command is signed by the broker's", shard.entity)
         elif future.set_running_or_notify_cancel():
             future.set_result(answer)
-
-    def _resend_signed(self, token: bytes, future: Future[Answer]) -> bool:
-        """Repeat a refused command that was signed before the broker's clock was known; return whether it was sent."""
-        guessed = self._signed_by_guess.pop(token, None)
-        # The report of the first attempt measures the clock. On a busy machine the answer may come before the report.
-        give_up = time.monotonic() + _REPORT_S
-        while guessed is not None and not self.clock.is_measured and time.monotonic() < give_up:
-            self._producer.poll(0.05)
-        if guessed is None or not self.clock.is_measured:
-            return False
-        shard, command = guessed
-        reported = functools.partial(self._reported, self.clock.elapsed_ms(), future, command)
-        self._produce(shard, commands.encode(command), reported)
-        return True
-
-    def _forget(self, token: bytes) -> None:
-        self._waiting.pop(token, None)
-        self._signed_by_guess.pop(token, None)
-
-    def _resend_unanswered(self, shard: Shard) -> None:
-        """Send a shard's unanswered commands again, with the same ids. The first answer counts."""
-
-        def is_waiting(ident: str) -> bool:
-            future = self._waiting.get(ident.encode())
-            return future is not None and not future.done()
-
-        for command in self._repeated.unanswered(shard, is_waiting):
-            self._produce(shard, commands.encode(command, self._stamp(command)), lambda *_: None)
 
     def _faulty(self, message: Message, listener: Listener[T], thread: ChannelThread) -> None:
         error = message.error()
@@ -439,12 +216,3 @@ class Channel(Generic[T]):
         if hopeless is not None:
             raise hopeless
         log.info("Kafka: %s", error)
-
-    def _abandon(self, error: BaseException) -> None:
-        for future in list(self._waiting.values()):
-            _fail(future, error)
-
-
-def _fail(future: Future[Answer], error: BaseException) -> None:
-    if not future.done() and future.set_running_or_notify_cancel():
-        future.set_exception(error)

@@ -85,9 +85,9 @@ class Session(Generic[T]):
 
     def _confirmed(self, timeout_s: float, how: str) -> None:
         """Wait until every shard has confirmed the subscription."""
-        attendance = self.channel.attendance
+        attendance = self.channel.sender.attendance
         first_s = attendance.first_wait_s(timeout_s)
-        ready = self._await_ready(self.channel.patience(first_s))
+        ready = self._await_ready(self.channel.sender.patience(first_s))
         if not ready and first_s < timeout_s:
             ready = self._await_ready(attendance.check(self._late(), how, timeout_s))
         if not ready and (late := self._late()):
@@ -104,7 +104,7 @@ class Session(Generic[T]):
         """Unsubscribe without waiting, so that a late confirmation of a failed start does not hold messages."""
         if self._subscription and self.channel.is_started:
             for shard in list(self.shards):
-                self.channel.send(shard, self.command("unsubscribe", answer="none"))
+                self.channel.sender.send(shard, self.command("unsubscribe", answer="none"))
         self.channel.close()
 
     def leave(self, timeout_s: float) -> None:
@@ -118,7 +118,7 @@ class Session(Generic[T]):
         if self._subscription and self.lifecycle.error is None:
             leave = self.command("unsubscribe")
             try:
-                self.channel.ask([(shard, leave) for shard in list(self.shards) if not shard.gone], timeout_s)
+                self.channel.sender.ask([(shard, leave) for shard in list(self.shards) if not shard.gone], timeout_s)
             except EntityDeleted:
                 log.debug("%s ended with the entity", self.lifecycle.what)
             except LapseError as error:
@@ -149,7 +149,7 @@ class Session(Generic[T]):
     def send_if_open(self, shard: Shard, command: Command) -> Future[Answer] | None:
         """Send a command that must not follow `unsubscribe`. Return None, and send nothing, in a closing session."""
         with self.lifecycle.gate:
-            return self.channel.send(shard, command) if self.lifecycle.is_open else None
+            return self.channel.sender.send(shard, command) if self.lifecycle.is_open else None
 
     # Inquiries
 
@@ -168,4 +168,4 @@ class Session(Generic[T]):
 
     def ask_each(self, asked: Iterable[tuple[int, Command]], timeout_s: float) -> list[Answer]:
         """Send each shard a command of its own and wait for all answers, as `Channel.ask` does."""
-        return self.channel.ask([(self.shards[number], command) for number, command in asked], timeout_s)
+        return self.channel.sender.ask([(self.shards[number], command) for number, command in asked], timeout_s)

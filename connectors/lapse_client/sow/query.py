@@ -98,7 +98,7 @@ class SowQuery:
         self._ids[ident] = shard
         self._channel.ours.add(ident.encode())
         command = replace(self._command, id=ident, top_n=self._most, skip=None)
-        future = self._channel.send(shard, command)
+        future = self._channel.sender.send(shard, command)
         self._futures.append(future)
         future.add_done_callback(lambda done: self._answered(ident, shard, done))
 
@@ -148,9 +148,9 @@ class SowQuery:
 
     def _taken(self) -> list[tuple[int, SowRecord | None]]:
         """Wait for results; return an empty list only after the client's close."""
-        attendance = self._channel.attendance
+        attendance = self._channel.sender.attendance
         first_s = attendance.first_wait_s(self._timeout_s)
-        taken = self.arrivals.take(_AT_ONCE, self._channel.patience(first_s))
+        taken = self.arrivals.take(_AT_ONCE, self._channel.sender.patience(first_s))
         if not taken and not self.arrivals.ended:
             silent = [self._channel.shards[index] for index in sorted(self._running)]
             name = self._command.command

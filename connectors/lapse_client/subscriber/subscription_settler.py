@@ -127,7 +127,7 @@ class SubscriptionSettler:
         for shard, leases in renewing.items():
             self._credits.renewing(shard.index, leases)
         try:
-            answers = self._session.channel.ask(asked, timeout_s)
+            answers = self._session.channel.sender.ask(asked, timeout_s)
             for answer in answers:
                 self._note_renewal(answer, deliveries)
         except Closed:
@@ -230,7 +230,7 @@ class SubscriptionSettler:
                 if shard.gone:
                     self._too_late(how, bookmarks)
                     continue
-                future = self._session.channel.send(shard, command)
+                future = self._session.channel.sender.send(shard, command)
                 self._report_failure(how, bookmarks, future)
                 if how == "renew":
                     self._credits.renewing(shard.index, leases[shard])
@@ -254,7 +254,7 @@ class SubscriptionSettler:
             return
         for bookmarks in chunks(ranges):
             command = self._session.command("acknowledge", bookmarks=bookmarks, answer="errors")
-            self._report_failure("acknowledge", bookmarks, self._session.channel.send(shard, command))
+            self._report_failure("acknowledge", bookmarks, self._session.channel.sender.send(shard, command))
         self._credits.settled(shard.index, leases, elapsed_ms())
 
     def _renewed(

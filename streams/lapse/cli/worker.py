@@ -265,7 +265,7 @@ def serve(
         from lapse.runtime.lean_faust import import_faust
 
         import_faust()
-        from lapse.runtime.application import make_app
+        from lapse.runtime.assembly import make_app
     try:
         topology = looked.result()
         endpoint.note_back()

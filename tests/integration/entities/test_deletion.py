@@ -19,6 +19,7 @@ from lapse.config.document import load
 from lapse.core.reason import Reason
 from lapse.protocol import topic
 from lapse.runtime.topics.cluster import Cluster
+from lapse.runtime.topics.interrupted_removal import InterruptedRemovals
 from lapse.runtime.topics.topology import Standing, Topology
 from lapse_client.error import CommandFailed, EntityDeleted, LapseError
 from support.consumers.kcat import Kcat
@@ -304,22 +305,25 @@ def test_a_deletion_that_two_workers_finish_at_once_leaves_no_entity_that_lacks_
     one = deploy({"orders": {}, "half": {}}).apply()
     config, name = load(one.config), one.name("half")
     changelog = topic.changelog(config.lapse.app_id, name)
-    monkeypatch.setattr(Cluster, "_is_retired", lambda _, who, found: who == name and changelog in found.existing)
-    Cluster(config)._remove([topic.commands(name)])
+    monkeypatch.setattr(
+        InterruptedRemovals, "_is_retired", lambda _, who, found: who == name and changelog in found.existing
+    )
+    admin = AdminClient({"bootstrap.servers": one.servers})
+    admin.delete_topics([topic.commands(name)])[topic.commands(name)].result()
     until(lambda: topic.commands(name) not in own(one, "half"), "it is removed")
-    look, remove, looks, seen = Cluster._look, Cluster._remove, [], []
+    look, remove, looks, seen = Cluster._look, InterruptedRemovals._remove, [], []
 
     def look_again(cluster: Cluster, *how: Any) -> Topology:
         looks.append(look(cluster, *how))
         return looks[0] if len(looks) == 2 else looks[-1]
 
-    def remove_in_any_order(cluster: Cluster, topics: list[str]) -> None:
+    def remove_in_any_order(removals: InterruptedRemovals, topics: list[str]) -> None:
         for gone in reversed(topics):
-            remove(cluster, [gone])
-            seen.append(look(cluster, True, 15.0, True))
+            remove(removals, [gone])
+            seen.append(look(Cluster(config), True, 15.0, True))
 
     monkeypatch.setattr(Cluster, "_look", look_again)
-    monkeypatch.setattr(Cluster, "_remove", remove_in_any_order)
+    monkeypatch.setattr(InterruptedRemovals, "_remove", remove_in_any_order)
     found = Cluster(config).topology(served=True)
     assert found.standing(name) is Standing.DELETED
     assert found.deleted() == [name]

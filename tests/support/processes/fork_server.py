@@ -31,7 +31,7 @@ _IMPORTED = (
     "lapse.cli.replicate",
     "lapse.cli.transfer",
     "lapse.replication.replicator",
-    "lapse.runtime.application",
+    "lapse.runtime.assembly",
     "lapse.runtime.worker_log",
     "lapse.runtime.topics.cluster",
     "lapse.runtime.topics.definitions",

@@ -77,8 +77,8 @@ def test_a_future_names_the_right_that_is_lacking_although_its_report_came_first
 def test_a_command_that_cannot_be_sent_any_more_names_the_right_that_is_lacking() -> None:
     """Its thread hears of the cause after the producer has refused the command."""
     channel: Channel[Any] = Channel(connection(True), [("orders", 1)])
-    sent = channel.send(channel.shards[0], Command(command="depth"))
-    silent = channel.send(channel.shards[0], Command(command="acknowledge", answer="none"))
+    sent = channel.sender.send(channel.shards[0], Command(command="depth"))
+    silent = channel.sender.send(channel.shards[0], Command(command="acknowledge", answer="none"))
     assert not sent.done()
     gone = threading.Event()
     channel.start(Listener(), lambda error: gone.set())
@@ -100,7 +100,7 @@ def test_the_senders_of_what_is_left_learn_of_it_although_the_first_flush_raises
 
     monkeypatch.setattr(EndedProducer, "flush", flush)
     channel: Channel[Any] = Channel(connection(False), [("orders", 1)])
-    sent = channel.send(channel.shards[0], Command(command="acknowledge", answer="errors"))
+    sent = channel.sender.send(channel.shards[0], Command(command="acknowledge", answer="errors"))
     channel.close()
     with pytest.raises(LapseError):
         sent.result(0)

@@ -79,6 +79,15 @@ def warnings(topology: Topology) -> list[str]:
     return [*found, *_of_users(topology)]
 
 
+def deletion_advice(entities: list[str]) -> str:
+    """Return what to do about deleted entities that are still in `lapse.toml`."""
+    many = len(entities) > 1
+    return (
+        f"{', '.join(entities)} {'were' if many else 'was'} deleted. Take {'them' if many else 'it'} out of "
+        "lapse.toml, or run `lapse apply` to begin anew"
+    )
+
+
 def heeded(topology: Topology) -> set[str]:
     """Return the topics whose settings a worker must know, for `warnings` or because they limit what it writes.
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists none of its names in __all__
     AdminClient,
     AlterConfigOpType,
@@ -21,19 +21,18 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists no
 )
 
 from lapse.config import Config
-from lapse.core.shard.retirement import RETIREMENT, Phase, Retirement
 from lapse.protocol import broker_address
-from lapse.protocol import topic as names
 from lapse.runtime.kafka import security
 from lapse.runtime.topics import access, permission
 from lapse.runtime.topics.access import Access
 from lapse.runtime.topics.advice import heeded
 from lapse.runtime.topics.difference import Difference
+from lapse.runtime.topics.interrupted_removal import ChangelogGone, InterruptedRemovals
 from lapse.runtime.topics.new_entity import with_all_own
 from lapse.runtime.topics.patience import Patience
 from lapse.runtime.topics.replication import LEAST_IN_SYNC, Copies
 from lapse.runtime.topics.retention import Retention
-from lapse.runtime.topics.topology import Standing, Topology, TopologyError
+from lapse.runtime.topics.topology import Topology, TopologyError
 from lapse.runtime.topics.wanted import MOST_BYTES, Wanted
 from lapse.silence import Silence
 
@@ -59,13 +58,6 @@ _FIRST_LOOK_S: Final = 0.5
 """How long a command waits, s, before it sees whether anybody listens at all, and again if nobody does."""
 
 _AGAIN_S: Final = 0.2
-
-_GONE: Final = (
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError._UNKNOWN_TOPIC,  # librdkafka's own code, from its metadata
-    KafkaError._UNKNOWN_PARTITION,
-)
-
 
 _MOST_AT_ONCE: Final = 2_000
 """The weight of one request. A controller makes at most 10,000 changes of its metadata at a time."""
@@ -113,10 +105,6 @@ def _parts(all_: Iterable[_One], weight: Callable[[_One], int]) -> Iterator[list
         weighs += weight(one)
     if part:
         yield part
-
-
-class _DisappearedError(Exception):
-    """A topic was listed, and no longer exists."""
 
 
 class Cluster:
@@ -194,30 +182,18 @@ class Cluster:
         looked_until = time.monotonic() + _PATIENCE_S
         while True:
             found = self._look(served, patience_s, rights or served)
+            removals = InterruptedRemovals(self._config, self._settings, self._admin)
             try:
-                cut_short = self._cut_short(found)
-            except _DisappearedError as error:
+                deleted = removals.of(found)
+            except ChangelogGone as error:
                 if time.monotonic() > looked_until:
                     raise TopologyError(f"{error}: it is listed, and cannot be found when it is read") from error
                 time.sleep(_AGAIN_S)
                 continue
-            if not cut_short or time.monotonic() > looked_until:
+            if not deleted or time.monotonic() > looked_until:
                 return found
-            for name in cut_short:
-                *own, changelog = (
-                    one for one in names.entity_topics(self._config.lapse.app_id, name) if one in found.existing
-                )
-                self._remove([*names.private_deliveries(name, found.existing), *own])
-                self._remove([changelog])  # last: it tells others who look meanwhile what becomes of the rest
+            removals.finish(deleted, found)
             # Another worker may have removed them just now, and the broker may list them a moment longer.
-
-    def _cut_short(self, found: Topology) -> list[str]:
-        """Return the deleted entities that still have topics."""
-        return [
-            name
-            for name in [*self._config.queue, *self._config.sow]
-            if found.standing(name) is Standing.PARTLY and self._is_retired(name, found)
-        ]
 
     def _look(self, served: bool, patience_s: float, rights: bool) -> Topology:
         metadata = self.metadata(patience_s)
@@ -343,52 +319,6 @@ class Cluster:
             access.take(self._admin, topics)
         except KafkaException as error:
             raise TopologyError(f"a right could not be taken away: {error.args[0].str()}") from error
-
-    def _is_retired(self, name: str, found: Topology) -> bool:
-        """Return whether an entity is deleted according to its changelog, which is removed last.
-
-        Raises:
-            _DisappearedError: it was removed meanwhile.
-            TopologyError: it cannot be read.
-        """
-        changelog = names.changelog(self._config.lapse.app_id, name)
-        if changelog not in found.existing:
-            return False
-        options = {"group.id": changelog, "enable.auto.commit": False, "isolation.level": "read_uncommitted"}
-        consumer = Consumer({**self._settings, **options})
-        try:
-            place = TopicPartition(changelog, 0, OFFSET_BEGINNING)
-            _, end = consumer.get_watermark_offsets(place, timeout=_PATIENCE_S)
-            consumer.assign([place])
-            retired, waited_until = False, time.monotonic() + _PATIENCE_S
-            while end and consumer.position([place])[0].offset < end and time.monotonic() < waited_until:
-                for message in consumer.consume(1_000, 0.2):
-                    if (failure := message.error()) is not None:
-                        if failure.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-                            continue  # librdkafka; no group is needed
-                        raise KafkaException(failure)
-                    key, value = message.key(), message.value()
-                    if isinstance(key, bytes) and key[:1] == RETIREMENT:
-                        retired = value is not None and Retirement.decode(value).phase is Phase.RETIRED
-            return retired
-        except KafkaException as error:
-            if error.args[0].code() in _GONE:
-                raise _DisappearedError(changelog) from error
-            raise TopologyError(f"{changelog}: cannot be read: {error.args[0].str()}") from error
-        finally:
-            consumer.close()
-
-    def _remove(self, topics: list[str]) -> None:
-        if not topics:
-            return
-        for name, future in self._admin.delete_topics(topics, operation_timeout=_PATIENCE_S).items():
-            try:
-                future.result()
-            except KafkaException as error:
-                if error.args[0].name() != "UNKNOWN_TOPIC_OR_PART":
-                    raise TopologyError(
-                        f"{name}: what is left of a deleted entity could not be removed: {error.args[0].str()}"
-                    ) from error
 
     def create(self, topics: Iterable[Wanted]) -> None:
         """Create topics, and wait for some time until the brokers list them.

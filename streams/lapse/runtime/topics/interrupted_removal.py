@@ -1,0 +1,113 @@
+"""Interrupted removals: topics of deleted entities that are left because the worker that removed them died (C4)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from lapse.config import Config
+from lapse.core.shard.retirement import RETIREMENT, Phase, Retirement
+from lapse.protocol import topic as names
+from lapse.runtime.topics.topology import Standing, Topology, TopologyError
+
+_PATIENCE_S: Final = 15.0
+
+_GONE: Final = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,  # librdkafka's own code, from its metadata
+    KafkaError._UNKNOWN_PARTITION,
+)
+
+
+class ChangelogGone(Exception):
+    """A changelog was listed, and no longer exists: another process removes topics of the same entity."""
+
+
+class InterruptedRemovals:
+    """Finds deleted entities that still have topics, and removes these.
+
+    Args:
+        config: the configuration, with the entities.
+        settings: librdkafka's settings: brokers and security.
+        admin: removes topics.
+    """
+
+    def __init__(self, config: Config, settings: Mapping[str, Any], admin: AdminClient) -> None:
+        self._config = config
+        self._settings = settings
+        self._admin = admin
+
+    def of(self, found: Topology) -> list[str]:
+        """Return the deleted entities that still have topics.
+
+        Raises:
+            ChangelogGone: a changelog disappeared before it was read.
+            TopologyError: a changelog cannot be read.
+        """
+        return [
+            name
+            for name in [*self._config.queue, *self._config.sow]
+            if found.standing(name) is Standing.PARTLY and self._is_retired(name, found)
+        ]
+
+    def finish(self, deleted: Iterable[str], found: Topology) -> None:
+        """Remove the topics that deleted entities still have.
+
+        Raises:
+            TopologyError: the cluster refused one.
+        """
+        for name in deleted:
+            *own, changelog = (
+                one for one in names.entity_topics(self._config.lapse.app_id, name) if one in found.existing
+            )
+            self._remove([*names.private_deliveries(name, found.existing), *own])
+            self._remove([changelog])  # last: it tells others who look meanwhile what becomes of the rest
+
+    def _is_retired(self, name: str, found: Topology) -> bool:
+        """Return whether an entity is deleted according to its changelog, which is removed last."""
+        changelog = names.changelog(self._config.lapse.app_id, name)
+        if changelog not in found.existing:
+            return False
+        options = {"group.id": changelog, "enable.auto.commit": False, "isolation.level": "read_uncommitted"}
+        consumer = Consumer({**self._settings, **options})
+        try:
+            return _read_retired(consumer, TopicPartition(changelog, 0, OFFSET_BEGINNING))
+        except KafkaException as error:
+            if error.args[0].code() in _GONE:
+                raise ChangelogGone(changelog) from error
+            raise TopologyError(f"{changelog}: cannot be read: {error.args[0].str()}") from error
+        finally:
+            consumer.close()
+
+    def _remove(self, topics: list[str]) -> None:
+        if not topics:
+            return
+        for name, future in self._admin.delete_topics(topics, operation_timeout=_PATIENCE_S).items():
+            try:
+                future.result()
+            except KafkaException as error:
+                if error.args[0].name() != "UNKNOWN_TOPIC_OR_PART":
+                    raise TopologyError(
+                        f"{name}: what is left of a deleted entity could not be removed: {error.args[0].str()}"
+                    ) from error
+
+
+def _read_retired(consumer: Consumer, place: TopicPartition) -> bool:
+    """Read a changelog's first partition to its end; return whether its last note on the entity's end says RETIRED."""
+    _, end = consumer.get_watermark_offsets(place, timeout=_PATIENCE_S)
+    consumer.assign([place])
+    retired, waited_until = False, time.monotonic() + _PATIENCE_S
+    while end and consumer.position([place])[0].offset < end and time.monotonic() < waited_until:
+        for message in consumer.consume(1_000, 0.2):
+            if (failure := message.error()) is not None:
+                if failure.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                    continue  # librdkafka; no group is needed
+                raise KafkaException(failure)
+            key, value = message.key(), message.value()
+            if isinstance(key, bytes) and key[:1] == RETIREMENT:
+                retired = value is not None and Retirement.decode(value).phase is Phase.RETIRED
+    return retired
