@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -110,7 +109,7 @@ class DefinitionFollower:
         """By entity, the offset of the last record. What the worker read at its start comes again, and is no news."""
         self._late: dict[str, Definition] = {}
         """Definitions that cannot be served yet, by entity."""
-        self._served_by: dict[str, int] = {}
+        self._served_by: dict[str, int] = dict(decided.offsets)
         """By entity, the offset of the last definition that was served, or that arrived while it was served."""
         identity = TopicIdentity(
             self._topic.name, lambda names: app.services.topic_ids.of(names, once=True), _GONE, self._begin_anew
@@ -177,16 +176,18 @@ class DefinitionFollower:
             if topic not in written and not config.readers(topic) and not any(_may_use(one, topic) for one in strange)
         ]
 
-    async def unfinished(self, there: AbstractSet[str]) -> list[str]:
+    async def unfinished(self, topics: Callable[[], Awaitable[AbstractSet[str]]]) -> list[str]:
         """Return deleted temporary entities that are still defined, because the worker that ended them was killed.
 
         Args:
-            there: the topics on the cluster.
+            topics: returns the topics on the cluster. We ask after we have read the definitions: the topics of an
+                entity are created before its definition is written, so a new one is not taken for a deleted one.
         """
         if not any(one.made and name not in self._app.entities for name, one in self._serving.items()):
             return []
-        there_now = await asyncio.to_thread(self._topic.read_if_there)
-        found, offsets = ({}, {}) if there_now is None else (there_now.found, there_now.offsets)
+        contents = await asyncio.to_thread(self._topic.read_if_there)
+        found, offsets = ({}, {}) if contents is None else (contents.found, contents.offsets)
+        there = await topics()
         needed = {
             name: {*names.entity_topics(self._config.lapse.app_id, name), *one.made}
             for name, one in understood(found).items()
@@ -200,7 +201,7 @@ class DefinitionFollower:
             gone = [name for name in gone if not hidden & needed[name]]
         self._found = {**found, **self._found}
         for name in gone:
-            self._served_by.setdefault(name, offsets[name])
+            self._served_by[name] = offsets[name]
         return gone
 
     async def revoke(self, entities: Collection[str], gone: Collection[str]) -> None:
@@ -223,7 +224,7 @@ class DefinitionFollower:
 
     async def withdraw(self, entities: Iterable[str]) -> None:
         """Remove the definitions of entities whose topics were deleted."""
-        served = {name: self._served_by.get(name, sys.maxsize) for name in entities}
+        served = {name: self._served_by.get(name, -1) for name in entities}
         try:
             await self._topic.retry_if_outdated(lambda: asyncio.to_thread(self._topic.withdraw, served))
         except (OutdatedChange, TopologyError) as error:
@@ -233,6 +234,7 @@ class DefinitionFollower:
         """Forget the offsets of a topic that was deleted, and created again."""
         self._found.clear()
         self._heard.clear()
+        self._served_by.clear()  # else a definition that we have not read yet would seem to be an older one
 
     async def _follow(self, records: Sequence[Any]) -> None:
         named: set[str] = set()

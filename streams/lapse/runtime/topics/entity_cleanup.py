@@ -18,7 +18,7 @@ import contextlib
 import logging
 import struct
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -82,8 +82,8 @@ class EndedDefinitions(Protocol):
     def topics_deleted_along(self, entities: Collection[str]) -> list[str]:
         """Return the topics that are deleted with entities, besides their own."""
 
-    async def unfinished(self, there: AbstractSet[str]) -> list[str]:
-        """Return entities without own topics of which other topics are left; `there` has all existing topics."""
+    async def unfinished(self, topics: Callable[[], Awaitable[AbstractSet[str]]]) -> list[str]:
+        """Return entities without own topics of which other topics are left; `topics` returns all existing topics."""
 
     async def revoke(self, entities: Collection[str], gone: Collection[str]) -> None:
         """Revoke the rights on topics of temporary entities, and on those that were deleted with them."""
@@ -161,7 +161,7 @@ class EntityCleanup:
         await self.balanced()
         async with self.busy:
             try:
-                if left := await self._definitions.unfinished(await self._there()):
+                if left := await self._definitions.unfinished(self._there):
                     await self._finish(left)
             except (KafkaError, KafkaException, OSError, TopologyError) as error:
                 logger.error("cannot remove what is left of deleted entities: %s. The next worker tries again", error)
