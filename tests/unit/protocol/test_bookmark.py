@@ -8,12 +8,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lapse.core.generation import FIRST_REWOUND, MOST_GENERATIONS, position_of
-from lapse.protocol.bookmark import Bookmark, BookmarkRange, parse_fields, ranges
+from lapse.protocol.bookmark import AlikeRanges, Bookmark, BookmarkRange, RangeFields, parse_ranges, ranges
 
 TOPICS = st.from_regex(r"[A-Za-z0-9._-]{1,20}", fullmatch=True)
 BOOKMARKS = st.builds(
     Bookmark, TOPICS, st.integers(0, 9999), st.integers(0, position_of(FIRST_REWOUND - 1, MOST_GENERATIONS))
 )
+
+
+def parse_fields(texts: list[str]) -> list[RangeFields]:
+    """Parse ranges, and return the fields of each, also if they came in columns."""
+    found = parse_ranges(texts)
+    if not isinstance(found, AlikeRanges):
+        return found
+    topic, partition, firsts, lasts, count, epoch = found
+    return [(topic, partition, first, last, count, epoch) for first, last in zip(firsts, lasts, strict=True)]
 
 
 @given(BOOKMARKS)

@@ -264,16 +264,20 @@ def transfer_of(headers: lifetime.Headers, queue: str) -> str | None:
     The result is None if the record is for another queue (C29, Q17). On a letter that another program wrote these
     headers are history, too (C54).
     """
-    transfer: str | None = ""
+    transfer = _transfer_in(headers, queue)
+    return transfer if transfer == "" or not letter.is_letter(headers) else ""
+
+
+def _transfer_in(headers: lifetime.Headers, queue: str) -> str | None:
+    transfer = ""
     for name, value in headers:
         if name == REDRIVE_QUEUE and value != queue.encode():
-            transfer = None
-            break
+            return None
         if name == TRANSFER and (found := parse_transfer_header(value)):
-            transfer = found[1] if found[0] == queue else None
-            if transfer is None:
-                break
-    return transfer if transfer == "" or not letter.is_letter(headers) else ""
+            if found[0] != queue:
+                return None
+            transfer = found[1]
+    return transfer
 
 
 def parse_transfer_header(value: bytes | None) -> tuple[str, str] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -139,46 +138,29 @@ class Turns:
 
         A tie goes to the subscription that has waited longest.
         """
-        if count >= _MANY and sum(one.space for one in subscriptions) >= _MANY:
-            return self._in_proportion(count, subscriptions)
-        heap = [
-            (
-                subscription.outstanding / subscription.max_backlog,
-                self._served.get(subscription.number, -1),
-                found,
-                subscription.outstanding,
-            )
-            for found, subscription in enumerate(subscriptions)
-        ]
-        heapq.heapify(heap)
-        shares: list[list[int]] = [[] for _ in subscriptions]
-        dealt = self._dealt
-        for position in range(count):
-            if not heap:
-                break
-            _, _, found, outstanding = heap[0]
-            shares[found].append(position)
-            outstanding += 1
-            backlog = subscriptions[found].max_backlog
-            if outstanding < backlog:
-                heapq.heapreplace(heap, (outstanding / backlog, dealt + position, found, outstanding))
-            else:
-                heapq.heappop(heap)
-        self._dealt += count
-        served: Shares = [(one, share) for one, share in zip(subscriptions, shares, strict=True) if share]
-        for subscription, got in served:
-            self._served[subscription.number] = dealt + int(got[-1])
-        return served
-
-    def _in_proportion(self, count: int, subscriptions: Sequence[Subscription]) -> Shares:
-        """Do the same as `_proportional` with many messages, but assign them in blocks."""
         served = self._served
         vessels = [Vessel(one.outstanding, one.max_backlog, served.get(one.number, -1)) for one in subscriptions]
+        if count >= _MANY and sum(one.space for one in subscriptions) >= _MANY:
+            return self._in_proportion(count, subscriptions, vessels)
+        positions: list[list[int]] = [[] for _ in subscriptions]
+        last = [one.served for one in vessels]
+        for position, at in enumerate(proportion.deal(count, vessels, [0] * len(vessels), last, self._dealt)):
+            positions[at].append(position)
+        self._dealt += count
+        shares: Shares = []
+        for subscription, some, number in zip(subscriptions, positions, last, strict=True):
+            if some:
+                served[subscription.number] = number
+                shares.append((subscription, some))
+        return shares
+
+    def _in_proportion(self, count: int, subscriptions: Sequence[Subscription], vessels: Sequence[Vessel]) -> Shares:
+        """Do the same with many messages, but assign them in blocks."""
         shares = proportion.shares(count, vessels, self._dealt)
         self._dealt += count
         sharing = [(one, share) for one, share in zip(subscriptions, shares, strict=True) if share.number]
         for subscription, share in sharing:
-            served[subscription.number] = share.served
+            self._served[subscription.number] = share.served
         blocks = in_blocks([share for _, share in sharing])
         return [(subscription, block) for (subscription, _), block in zip(sharing, blocks, strict=True)]
 

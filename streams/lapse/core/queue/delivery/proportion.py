@@ -8,7 +8,7 @@ messages each subscription gets up to shortly below it. Only the last few are de
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 
@@ -54,24 +54,41 @@ def shares(count: int, vessels: Sequence[Vessel], dealt: int) -> list[Share]:
     done = sum(below)
     served = _last_served(below, vessels, dealt)
     first: list[tuple[float, ...]] = [(one.outstanding / one.backlog, one.served, at) for at, one in enumerate(vessels)]
+    for _ in deal(count - done, vessels, below, served, dealt + done):
+        pass
+    return [Share(*one) for one in zip(below, first, served, strict=True)]
+
+
+def deal(count: int, vessels: Sequence[Vessel], got: list[int], served: list[int], dealt: int) -> Iterator[int]:
+    """Deal messages out one by one; yield the index of the subscription that gets each.
+
+    A tie goes to the subscription that has waited longest, then to the one that comes first.
+
+    Args:
+        count: how many messages there are. Fewer are dealt out if there is no more room.
+        vessels: the subscriptions.
+        got: how many each one got before; counted on.
+        served: when each one was served last; kept up to date.
+        dealt: how many messages were dealt out before.
+    """
     heap = [
-        ((one.outstanding + got) / one.backlog, served[at], at)
-        for at, (one, got) in enumerate(zip(vessels, below, strict=True))
-        if one.outstanding + got < one.backlog
+        ((one.outstanding + before) / one.backlog, served[at], at)
+        for at, (one, before) in enumerate(zip(vessels, got, strict=True))
+        if one.outstanding + before < one.backlog
     ]
     heapq.heapify(heap)
-    for position in range(done, count):
+    for number in range(dealt, dealt + count):
         if not heap:
             break
         at = heap[0][2]
-        below[at] += 1
-        served[at] = dealt + position
-        outstanding, backlog = vessels[at].outstanding + below[at], vessels[at].backlog
+        got[at] += 1
+        served[at] = number
+        outstanding, backlog = vessels[at].outstanding + got[at], vessels[at].backlog
         if outstanding < backlog:
-            heapq.heapreplace(heap, (outstanding / backlog, served[at], at))
+            heapq.heapreplace(heap, (outstanding / backlog, number, at))
         else:
             heapq.heappop(heap)
-    return [Share(*one) for one in zip(below, first, served, strict=True)]
+        yield at
 
 
 def _level(count: int, vessels: Sequence[Vessel]) -> float:

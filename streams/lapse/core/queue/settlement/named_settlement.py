@@ -15,7 +15,7 @@ from lapse.core.queue.settlement.alike_claims import AlikeClaims, joined
 from lapse.core.queue.settlement.settlement import Claim, Outcome, claims_of
 from lapse.core.queue.state import QueueState
 from lapse.core.shard.refused import CommandRefused
-from lapse.protocol.bookmark import parse_alike, parse_fields
+from lapse.protocol.bookmark import AlikeRanges, parse_ranges
 from lapse.protocol.command import Command
 
 READ_AT_ONCE: Final = 2_000
@@ -90,18 +90,18 @@ class NamedSettlement:
 
     def _read(self, most: int) -> None:
         command, begin = self._command, len(self._named)
-        texts = command.bookmarks[begin : begin + most]
         try:
-            alike = parse_alike(texts)
-            claims = AlikeClaims.of(alike) if alike is not None else claims_of(parse_fields(texts))
+            ranges = parse_ranges(command.bookmarks[begin : begin + most])
         except ValueError as error:
             self._fault = CommandRefused(f"{command.command}: {error}")
             return
-        self._named = joined(self._named, claims)
-        if alike is not None:
-            spans = sum(alike.lasts) - sum(alike.firsts)
+        claims: Sequence[Claim]
+        if isinstance(ranges, AlikeRanges):
+            claims, spans = AlikeClaims.of(ranges), sum(ranges.lasts) - sum(ranges.firsts)
         else:
+            claims = claims_of(ranges)
             spans = sum(map(_LAST, claims)) - sum(map(_FIRST, claims))
+        self._named = joined(self._named, claims)
         if spans >= self._there:
             self._looks += sum(min(claim.last - claim.first + 1, self._there) for claim in claims)
         else:
