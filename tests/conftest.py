@@ -43,6 +43,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 _HERE = Path(__file__).parent
 _RINGS = ("integration", "acceptance")
 _SCRATCH = pytest.StashKey[Path | None]()
+_SHRINKING_S = 420
+"""Hypothesis makes a failing example smaller for up to 300 s. A limit of 300 s would hide the example."""
 _GARBAGE_THRESHOLDS = (500_000, 20, 20)
 """Every seventh second of a unit test's CPU went into looking for garbage, with Python's own thresholds."""
 
@@ -83,6 +85,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if ring in _RINGS:
             item.add_marker(ring)
         groups.append(group_of(item.path))
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker(pytest.mark.timeout(_SHRINKING_S))
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
             if groups[-1] not in SPARK:

@@ -151,7 +151,9 @@ class Oracle:
         removed = 0
         for key in keys:
             row = self.rows.get(key)
-            if row is None or row.stamp <= at:
+            known = self.retained.get(key)
+            later = known is not None and known[2] == "" and known[0] > at  # an earlier delete by a later command
+            if not later and (row is None or row.stamp <= at):
                 self.retained[key] = (at, -1, "", -1, at + tombstone_ms)
             if row is not None and row.stamp <= at:
                 del self.rows[key]
