@@ -94,7 +94,7 @@ chaos: setup $(CLASSES) ## Kill workers and the broker while messages flow, and 
 	  tests/acceptance/test_frozen_workers.py tests/acceptance/test_sow_crashes.py \
 	  $$(grep -rl --include='test_*.py' at_length tests | sort) $(ARGS)
 
-mutation: setup ## Break the queue's core on purpose, and see whether its tests notice
+mutation: setup ## Break the core on purpose, and see whether its tests notice
 	@$(BIN)/python tests/mutation.py $(ARGS)
 
 wheel: setup ## Build the source distribution and two wheels into dist/: for this platform, faster, and for any

@@ -1,14 +1,15 @@
-"""`make mutation`: break lapse.core.queue on purpose, one small change at a time, and see whether a test notices.
+"""`make mutation`: break a part of lapse.core on purpose, one small change at a time, and see whether a test notices.
 
-    python tests/mutation.py                  a sample, always the same while the code is
+    python tests/mutation.py                  a sample of lapse.core.queue, always the same while the code is
+    python tests/mutation.py --core sow       of lapse.core.sow, or of lapse.core.shard, which both stand on
     python tests/mutation.py --size 0         all mutants
     python tests/mutation.py --resume         go on where the last run was interrupted
     python tests/mutation.py --survivors      only those that survived the last run
     python tests/mutation.py --table          no run: the report as the tables of docs/testing.md
 
 No file is touched: the tests are collected once, and each mutant lives in a fork of that process, in which a function
-gets other code (or, for what is computed at import, a module is imported anew). The unit tests of the queue's core that
-call this function run there until one fails: short ones first, and those that noticed its siblings. What no test can
+gets other code (or, for what is computed at import, a module is imported anew). The unit tests of that part that call
+this function run there until one fails: short ones first, and those that noticed its siblings. What no test can
 notice, because nothing would be different, is listed with its reason in `tests/mutation.toml`; it is not run, and
 counts as a survivor. Exit code 1: fewer than 90 % of the mutants were killed, or one survived that is not listed.
 """
@@ -29,20 +30,26 @@ from support.suite.mutant import Mutant, mutants, sample
 from support.suite.trial import NOT_RUN, Fate, Replacing, Trees, forks, run_after_import
 
 ROOT = Path(__file__).parents[1]
-CORE = ROOT / "streams/lapse/core/queue"
-REPORT = ROOT / "build/mutation.json"
+CORE = ROOT / "streams/lapse/core"
+_CORE = "tests/unit/core"
+_RUNTIME = "tests/unit/runtime"
+TESTS = {
+    "queue": (f"{_CORE}/queue", f"{_CORE}/test_portions.py", f"{_RUNTIME}/queue", f"{_RUNTIME}/test_bad_input.py"),
+    "sow": (f"{_CORE}/sow", f"{_CORE}/test_portions.py", f"{_RUNTIME}/sow", f"{_RUNTIME}/test_bad_input.py"),
+    "shard": (f"{_CORE}/shard", f"{_CORE}/test_agreement.py", f"{_CORE}/sow", f"{_CORE}/queue", f"{_RUNTIME}/shard"),
+}
+"""The tests of each part of the core."""
 LISTED = ROOT / "tests/mutation.toml"
 SAMPLE = 400
 GOAL = 0.9
-UNIT = "tests/unit/core/queue"
 TOO_SLOW = (
-    f"{UNIT}/test_segment.py::test_a_queued_message_takes_few_bytes",
-    f"{UNIT}/test_repeats.py::test_ten_thousand_ids_of_any_kind_fit_into_a_step",
-    f"{UNIT}/test_diagram.py",
-    f"{UNIT}/test_shard_search.py",
+    "tests/unit/core/queue/test_segment.py::test_a_queued_message_takes_few_bytes",
+    "tests/unit/core/queue/test_repeats.py::test_ten_thousand_ids_of_any_kind_fit_into_a_step",
+    "tests/unit/core/queue/test_diagram.py",
+    "tests/unit/core/queue/test_shard_search.py",
 )
 """Not run on mutants: two measure sizes, and what the diagram and the search notice, the state machine does as well."""
-OPTIONS = ["-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=0", f"--rootdir={ROOT}", UNIT]
+OPTIONS = ["-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=0", f"--rootdir={ROOT}"]
 OPTIONS += [f"--deselect={name}" for name in TOO_SLOW]
 
 
@@ -50,20 +57,22 @@ class Report:
     """What became of mutants, by their keys; written to a file after each.
 
     Args:
+        core: the part of the core that is tried.
         entries: what is known already.
         total: how many are to come.
     """
 
-    def __init__(self, entries: dict[str, Any], total: int) -> None:
-        self.entries, self._total, self._done = entries, total, 0
+    def __init__(self, core: str, entries: dict[str, Any], total: int) -> None:
+        self.core, self.entries, self._total, self._done = core, entries, total, 0
 
     def add(self, mutant: Mutant, fate: Fate) -> None:
         where = f"{mutant.path.relative_to(ROOT)}:{mutant.line}"
         told = {name: getattr(mutant, name) for name in ("function", "kind", "was", "now")}
         told |= {"killed": bool(fate.by), "by": fate.by, "cpu_s": fate.cpu_s, "s": fate.s}
         self.entries[mutant.key] = {"module": mutant.path.stem, "where": where, **told}
-        REPORT.parent.mkdir(exist_ok=True)
-        REPORT.write_text(json.dumps(self.entries, indent=1, ensure_ascii=False))
+        path = report_of(self.core)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(self.entries, indent=1, ensure_ascii=False))
         self._done += 1
         if fate != NOT_RUN:
             end = f"killed by {fate.by.rpartition('::')[2]}" if fate.by else "SURVIVED"
@@ -96,13 +105,18 @@ def prepare() -> None:
     gc.freeze()
 
 
-def find() -> tuple[list[Mutant], Trees]:
-    """All mutants, and the tree of each module."""
+def report_of(core: str) -> Path:
+    """The file with the fates of the mutants of a part of the core."""
+    return ROOT / f"build/mutation-{core}.json"
+
+
+def find(core: str) -> tuple[list[Mutant], Trees]:
+    """All mutants of a part of the core, and the tree of each module."""
     found: list[Mutant] = []
     trees: Trees = {}
-    for path in sorted(CORE.rglob("*.py")):
+    for path in sorted((CORE / core).rglob("*.py")):
         within = path.relative_to(CORE).with_suffix("").parts
-        module = ".".join(("lapse", "core", "queue", *within)).removesuffix(".__init__")
+        module = ".".join(("lapse", "core", *within)).removesuffix(".__init__")
         some, trees[module] = mutants(module, path, path.read_text())
         found += some
     return found, trees
@@ -125,9 +139,10 @@ def run(chosen: list[Mutant], trees: Trees, report: Report, jobs: int) -> int:
     chosen = [mutant for mutant in chosen if mutant.key not in left_out]
     anew = [mutant for mutant in chosen if not mutant.replaced]
     replaced = [mutant for mutant in chosen if mutant.replaced]
-    status = pytest.main(OPTIONS, [Replacing(replaced, trees, CORE, limit_s, jobs, report.add)])
+    options = [*OPTIONS, *TESTS[report.core]]
+    status = pytest.main(options, [Replacing(replaced, trees, CORE / report.core, limit_s, jobs, report.add)])
     if status == pytest.ExitCode.OK:
-        forks(anew, lambda mutant: run_after_import(mutant, trees, OPTIONS), 600, jobs, report.add)
+        forks(anew, lambda mutant: run_after_import(mutant, trees, options), 600, jobs, report.add)
     return status
 
 
@@ -156,7 +171,8 @@ def show(found: list[Mutant], report: Report) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Mutation testing of lapse.core.queue.")
+    parser = argparse.ArgumentParser(description="Mutation testing of lapse.core.")
+    parser.add_argument("--core", choices=TESTS, default="queue", help="the part that is broken (default queue)")
     parser.add_argument("--size", type=int, default=SAMPLE, help=f"size of the sample; 0 = all (default {SAMPLE})")
     parser.add_argument("--only", default="", help="only mutants whose file:line begins so, as in state.py:19")
     parser.add_argument("--resume", action="store_true", help="leave out what the report already has")
@@ -166,9 +182,10 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=jobs, help=f"mutants that are tried at a time (default {jobs})")
     options = parser.parse_args()
 
-    found, trees = find()
+    found, trees = find(options.core)
+    report_path = report_of(options.core)
     known = {mutant.key for mutant in found}
-    entries = json.loads(REPORT.read_text()) if REPORT.exists() else {}
+    entries = json.loads(report_path.read_text()) if report_path.exists() else {}
     entries = {key: entry for key, entry in entries.items() if key in known}
     chosen = sample(found, options.size) if options.size else found
     if options.survivors:
@@ -179,7 +196,7 @@ def main() -> int:
     elif not options.only and not options.table:
         entries = {}
     chosen = [mutant for mutant in chosen if f"{mutant.path.name}:{mutant.line}".startswith(options.only)]
-    report = Report(entries, len(chosen))
+    report = Report(options.core, entries, len(chosen))
     if options.table:
         show(found, report)
         return 0
@@ -188,7 +205,7 @@ def main() -> int:
         return status
     reasons, tried = listed(), len(report.entries)
     open_ones = [entry for key, entry in report.survivors.items() if key not in reasons]
-    print(f"{report.killed} of {tried} mutants killed, {report.killed / tried:.1%}: {REPORT.relative_to(ROOT)}")
+    print(f"{report.killed} of {tried} mutants killed, {report.killed / tried:.1%}: {report_path.relative_to(ROOT)}")
     for entry in open_ones:
         print(f"survived, and not explained: {entry['where']} {entry['was']}  ->  {entry['now']}")
     return 1 if open_ones or report.killed < GOAL * tried else 0

@@ -106,13 +106,13 @@ def check_size(record: Record, most_bytes: int) -> None:
         raise Refused(Reason.UNDECODABLE, f"the record has {size:,} bytes; this SOW topic keeps {most_bytes:,} at most")
 
 
-def parse_update(record: Record, source: int, now_ms: int, settings: SowSettings) -> Update:
+def parse_update(record: Record, source: int, at_ms: int, settings: SowSettings) -> Update:
     """Read a record as an update.
 
     Args:
         record: the record.
         source: number of its underlying partition.
-        now_ms: the instant at which it counts as arrived if it has no timestamp, ms since the epoch.
+        at_ms: the instant at which it counts as arrived, ms since the epoch: its timestamp, if it has one.
         settings: the entity's settings.
 
     Raises:
@@ -137,7 +137,6 @@ def parse_update(record: Record, source: int, now_ms: int, settings: SowSettings
                 given = (value or b"").decode("utf-8", "replace")
                 raise Refused(Reason.UNDECODABLE, f"{COMMAND} = {given!r}: expected publish or delta")
             delta = value == b"delta"
-    at_ms = now_ms if timestamp_ms == lifetime.NO_TIMESTAMP else timestamp_ms
     enqueue_at_ms = stated.enqueue_at_ms
     return Update(
         key_of(record, settings, delta),

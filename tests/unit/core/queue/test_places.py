@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lapse.core.queue.change import join_places
@@ -31,6 +31,7 @@ def test_places_are_joined_as_if_one_by_one(some: set[int]) -> None:
 
 
 @settings(deadline=None)
+@example([(1, 1)] * 20_000, 0)
 @given(
     st.lists(st.tuples(st.sampled_from([1, 1, 1, 2, 30, 5_000]), st.sampled_from([1, 1, 1, 2, 9])), max_size=200),
     st.integers(0, 10_000),

@@ -255,40 +255,59 @@ def test_a_peek_says_for_which_rate_a_message_waits_and_until_when() -> None:
     assert waits() == {4: "the rate of its group, not before deliveries before it are written"}
 
 
+def counting_as_written() -> QueueShard:
+    """A shard whose deliveries count from when they are written, with a subscription."""
+    shard = QueueShard(QueueSettings(name="orders", traits=GROUP, group_limit=9, group_rate=Rate(1, 100)))
+    shard.allowance.counts_as_written = True
+    shard.subscribing.subscribe("inky", "a client", 9, 100_000, "", 1_000, Step())
+    return shard
+
+
+def arrive(shard: QueueShard, offset: int, group: str) -> None:
+    value = b'{"g": "%s"}' % group.encode() if group else b"{}"
+    record = SimpleNamespace(offset=offset, timestamp=1_000, key=None, value=value, headers=())
+    shard.arrive("orders", 0, [record], Step())
+
+
+def handed_out(shard: QueueShard, now_ms: int) -> list[int]:
+    step = Step()
+    shard.advance(now_ms, step)
+    shard.deliver(now_ms, step)
+    return [offset for sent in step.deliveries for offset in sent.messages.offsets.tolist()]
+
+
 def test_a_group_whose_delivery_is_being_written_does_not_wait_for_another_group() -> None:
     """If the other group had nothing left when its rate permitted more, this group waited for ever."""
-    shard = QueueShard(QueueSettings(name="orders", traits=GROUP, group_limit=9, group_rate=Rate(1, 100)))
-    allowance = shard.allowance
-    allowance.counts_as_written = True
-    shard.subscribing.subscribe("inky", "a client", 9, 100_000, "", 1_000, Step())
-
-    def arrive(offset: int, group: str) -> None:
-        value = b'{"g": "%s"}' % group.encode()
-        record = SimpleNamespace(offset=offset, timestamp=1_000, key=None, value=value, headers=())
-        shard.arrive("orders", 0, [record], Step())
-
-    def handed_out(now_ms: int) -> list[int]:
-        step = Step()
-        shard.advance(now_ms, step)
-        shard.deliver(now_ms, step)
-        return [offset for sent in step.deliveries for offset in sent.messages.offsets.tolist()]
-
-    arrive(0, "x")
-    arrive(1, "x")
-    assert handed_out(1_000) == [0]
-    allowance.note_written(allowance.counted_to, 1_000)
-    assert handed_out(1_001) == []
-    arrive(2, "y")
-    arrive(3, "y")
-    assert handed_out(1_010) == [2]
-    assert handed_out(1_020) == []
-    assert handed_out(1_025) == []
-    assert allowance.note_written(allowance.counted_to, 1_030), "a message waits for that"
-    assert handed_out(1_040) == []
+    shard = counting_as_written()
+    arrive(shard, 0, "x")
+    arrive(shard, 1, "x")
+    assert handed_out(shard, 1_000) == [0]
+    shard.allowance.note_written(shard.allowance.counted_to, 1_000)
+    assert handed_out(shard, 1_001) == []
+    arrive(shard, 2, "y")
+    arrive(shard, 3, "y")
+    assert handed_out(shard, 1_010) == [2]
+    assert handed_out(shard, 1_020) == []
+    assert handed_out(shard, 1_025) == []
+    assert shard.allowance.note_written(shard.allowance.counted_to, 1_030), "a message waits for that"
+    assert handed_out(shard, 1_040) == []
     shard.settle(SettleAction.ACKNOWLEDGE, "inky", [Claim("orders", 0, 1, 1)], 1_050, Step())
-    assert handed_out(1_100) == []
+    assert handed_out(shard, 1_100) == []
     assert shard.next_due_ms() == 1_130
-    assert handed_out(1_130) == [3]
+    assert handed_out(shard, 1_130) == [3]
+
+
+@pytest.mark.feature("C70")
+def test_a_message_without_a_group_that_comes_back_while_its_delivery_is_written_waits_for_its_rate() -> None:
+    shard = counting_as_written()
+    arrive(shard, 0, "")
+    assert handed_out(shard, 1_000) == [0]
+    shard.settle(SettleAction.CANCEL, "inky", [Claim("orders", 0, 0, 0)], 1_010, Step())
+    assert handed_out(shard, 1_010) == []
+    assert shard.allowance.note_written(shard.allowance.counted_to, 1_020), "a message waits for that"
+    assert handed_out(shard, 1_020) == []
+    assert shard.next_due_ms() == 1_120
+    assert handed_out(shard, 1_120) == [0]
 
 
 @pytest.mark.parametrize("rate", [Rate(1, 100), Rate(2, 100)])

@@ -17,7 +17,7 @@ from lapse.core.queue.arrival.source import Source
 from lapse.core.queue.arrival.sources import Sources
 from lapse.core.queue.journal.queue_journal import QueueJournal
 from lapse.core.queue.journal.restored import restore
-from lapse.core.queue.rewind import packed_ranges
+from lapse.core.queue.rewind import packed_ranges, rewinds
 from lapse.core.queue.rewind.rewinding import REWOUND
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.settlement.settlement import Claim, SettleAction
@@ -92,6 +92,23 @@ def test_a_rewind_that_brings_nothing_back_leaves_nothing_behind(part: int) -> N
     assert some.settle("acknowledge", "inky", Claim("direct", 0, 0, 0)) == ["already_settled"], (
         "nothing of it came back"
     )
+
+
+@pytest.mark.feature("C63")
+def test_so_many_rewinds_are_remembered_and_those_that_later_ones_cover_are_forgotten(monkeypatch) -> None:
+    monkeypatch.setattr(rewinds, "REMEMBERED", 3)
+    some = world()
+    some.subscribe("inky", 10)
+    fill(some, 1)
+    for number in range(6):
+        acknowledge(some, *(position_of(0, generation) for generation in range(number + 1)))
+        assert some.rewind("orders", name=f"number {number}") == 1
+        some.deliver()
+    assert {one.id for one in some.shard.state.rewinds} == {"number 3", "number 4", "number 5"}
+    some.commit()
+    some.crash()
+    assert {one.id for one in some.shard.state.rewinds} == {"number 3", "number 4", "number 5"}
+    assert acknowledge(some, *(position_of(0, generation) for generation in range(7)))[-2:] == ["stale", "settled"]
 
 
 @pytest.mark.feature("C62")

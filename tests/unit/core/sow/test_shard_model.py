@@ -272,6 +272,18 @@ class ShardLife(RuleBasedStateMachine):
         assert self.desk.compacted == {name[1:]: payload_of(entry) for name, entry in entries.items()}
 
     @invariant()
+    def indexes_hold_what_is_there(self):
+        if hasattr(self, "desk"):
+            state = self.desk.shard.state
+            by_key: dict[bytes, set[bytes]] = {}
+            for journal_key, version in state.schedule:
+                by_key.setdefault(version.key, set()).add(journal_key)
+            assert state.schedule.by_key == by_key
+            for value in range(4) if self.fixed["hash_index"] else ():
+                found = {name[1:] for name in state.hash_index.find([("/x", value)])}
+                assert found == {key for key, row in self.oracle.rows.items() if row.doc.get("x") == value}
+
+    @invariant()
     def same_events(self):
         if hasattr(self, "desk"):
             for key in (b"a", b"b", b"c"):
