@@ -24,6 +24,7 @@ from lapse.runtime.shard.command_authorizer import CommandAuthorizer
 from lapse.runtime.shard.effects import Effects
 from lapse.runtime.shard.inbox import Inbox
 from lapse.runtime.shard.machine import Machine
+from lapse.runtime.shard.sent_log import AT_START, BEGIN, BEHIND
 from lapse.runtime.tp import TP
 from lapse.simulation import epoch_start
 from lapse.simulation.arriving import ArrivingAsRecorded, cuts
@@ -181,6 +182,8 @@ class ReplayedShard:
         reader = MemoryLog(self._recording.cut(ends))
         read = lambda: read_written(reader, noted, deliveries, self._partition)  # noqa: E731
         at_once(machine.unwritten(noted, read, epoch_start.unwritten_search_ms(epoch)))
+        for step in epoch.steps[:1]:
+            machine.unsent.repeat(step.instants, AT_START)
 
     def _take(self, epoch: int, items: Items) -> None:
         """Keep what the shard journals, which is the beginning of the next epoch's state."""
@@ -198,6 +201,7 @@ class ReplayedShard:
         machine.crowd.give(instants.get("room", _MANY))
         machine.rewinder.give(instants.get("part", PART), "stopped" in instants)
         machine.begin_step()
+        machine.unsent.repeat(instants, BEGIN)
         for take in step.takes:
             self._feed_records(inbox, step, take)
             self._take_messages(machine, inbox)
@@ -212,6 +216,7 @@ class ReplayedShard:
                 inbox.take_commands(_MANY, None, self._tick)
         if "in" in instants:  # a worker knows only then that no older message comes (C76)
             machine.arrivals_are_in(instants["in"])
+        machine.unsent.repeat(instants, BEHIND)
         if machine.is_due(self._reached_ms):
             machine.advance(self._reached_ms)
         if "delivered" in instants:

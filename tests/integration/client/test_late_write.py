@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -14,7 +15,9 @@ from lapse.protocol import header, topic
 from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.kafka.packed_record import packed
 from lapse.runtime.kafka.producer import BatchProducer
-from lapse_client import Delivery, LapseError
+from lapse.runtime.kafka.record_batch import Leased
+from lapse.runtime.queue.unwritten import Row, take
+from lapse_client import Delivery, LapseError, QueueSubscriber
 from support.kafka.created_topic import create
 from support.kafka.log import Tail, until
 from support.processes.deployment import Deploy, broker_now_ms
@@ -24,6 +27,7 @@ STILL_S = 14
 SLACK_MS = 2_000
 """How long it may take from the look at the lease to the look at the clock, on a machine with much to do."""
 
+HASTY = 3_000
 LASTING = 20_000
 SHORT = 2_000
 
@@ -52,15 +56,17 @@ def test_a_delivery_is_not_sent_when_its_lease_is_nearly_over(module_kafka: Embe
         for node in list(other.producer.client._conns.values()):
             node.close()  # its next batch waits until the broker answers to a new connection
         until_s = time.monotonic() + lease_s
-        connecting = await other.send([row(4, b"late"), row(4, b"answer")], {0}, until_s)
+        maybe: list[Leased] = []
+        connecting = await other.send([row(4, b"late"), row(4, b"answer")], {0}, until_s, maybe)
         mixed = [row(0, b"sent"), row(0, b"sent as well"), row(0, b"answer sent")]
-        under_way = await producer.send(mixed, {0, 1}, until_s)
+        under_way = await producer.send(mixed, {0, 1}, until_s, maybe)
         await asyncio.sleep(0.2)  # it is on its way to the broker that stands still
         for one in (producer, other):
             assert not one.producer._message_accumulator._batches, "nothing is left here"
         packed_one = Packed("deliveries", 2, [packed(None, b"late", 0, b"")])
         late = [row(1, b"late"), row(1, b"answer"), packed_one, row(3, b"at most once")]
-        under_way += await producer.send(late, {0, 2}, until_s)
+        unsent: list[Leased] = []
+        under_way += await producer.send(late, {0, 2}, until_s, unsent)
         await asyncio.sleep(lease_s)
         for node in list(producer.producer.client._conns.values()):
             node.close()  # the answer is lost, so the first batch is sent again
@@ -69,6 +75,8 @@ def test_a_delivery_is_not_sent_when_its_lease_is_nearly_over(module_kafka: Embe
         assert [one is None for one in results] == [False, False, True, False]
         for safe in await producer.send([row(at, b"next") for at in range(4)], {0, 1, 2, 3}, time.monotonic() + 60):
             await safe
+        assert [one.is_left_out for one in (*maybe, *unsent)] == [True, False, True, True], "what Kafka never got"
+        assert [[record.value for record in one.records()] for one in unsent] == [[b"late", b"answer"], [b"late"]]
         for safe in [*connecting, *await other.send([row(4, b"next")], {0}, time.monotonic() + 60)]:
             await safe
         await producer.stop()
@@ -88,6 +96,42 @@ def test_a_delivery_is_not_sent_when_its_lease_is_nearly_over(module_kafka: Embe
         3: [b"warm", b"at most once", b"next"],
         4: [b"warm", None, b"answer", b"next"],
     }
+
+
+@pytest.mark.feature("C55", "Q9", "L10", "C24", "X10")
+def test_no_message_dies_of_a_delivery_that_was_too_late_to_be_sent(
+    module_kafka: EmbeddedKafka, deploy: Deploy
+) -> None:
+    """What a slow broker keeps from being sent does not count. Each delivery that a message died of is in the topic."""
+    queue = {"lease_period": "500ms", "max_deliveries": 1}
+    here = deploy({"hasty": queue}, servers=module_kafka.bootstrap_servers).apply()
+    here.worker(supervised=True).wait_for_shards(1)
+    here.write("hasty", *[b"%d" % at for at in range(HASTY)])
+    with here.subscriber("hasty", 50) as subscriber:
+        for _ in range(HASTY // 10):
+            _settle_next(subscriber)
+        module_kafka.pause()
+        time.sleep(1.5)
+        module_kafka.resume()
+        while _settle_next(subscriber):
+            pass
+        until(lambda: not here.depth("hasty")["depth"], "all have left", 60)
+    delivered: set[Row] = set()
+    for record in here.tail(topic.deliveries(here.name("hasty"))).drain():
+        take(SimpleNamespace(headers=record.headers() or [], value=record.value()), 0, delivered)
+    seen = {(offset, count) for _, _, _, offset, count in delivered}
+    died = [one for one in here.events("hasty") if "max_deliveries" in one.reasons]
+    lost = {offset for one in died for some in one.messages for offset in range(some.first, some.last + 1)}
+    assert not {offset for offset in lost if (offset, 1) not in seen}, "nobody could see them"
+    replayed = here.lapse("simulate", here.name("hasty"), "--replay", "--json")
+    assert replayed.returncode == 0, replayed.stdout + replayed.stderr
+
+
+def _settle_next(subscriber: QueueSubscriber) -> bool:
+    delivery = subscriber.receive(1)
+    if delivery is not None:
+        delivery.acknowledge()
+    return delivery is not None
 
 
 class Seen(NamedTuple):

@@ -49,21 +49,21 @@ class _Lot(NamedTuple):
     def takes(self, packed: bool, leased: bool) -> bool:
         return bool(self.parts) == packed and (not packed or self.leased[0] == leased)
 
-    def batches(self, stamp_ms: int, until_s: float) -> Iterator[RecordBatch | PackedBatch]:
+    def batches(self, topic: str, stamp_ms: int, until_s: float) -> Iterator[RecordBatch | PackedBatch]:
         done = 0
         while done < len(self.rows):
             first = done
             batch, done = filled(self.rows, first, len(self.rows), stamp_ms=stamp_ms)
             if any(self.leased[first:done]):
                 pairs = zip(self.rows[first:done], self.leased[first:done], strict=True)
-                batch.leased = Leased(until_s, [None if leased else row for row, leased in pairs])
+                batch.leased = Leased(until_s, [None if leased else row for row, leased in pairs], topic, batch)
             yield batch
         records, done = joined(self.parts), 0
         while done < len(records):
             packed = PackedBatch(stamp_ms)
             done = packed.add_packed(records, done, len(records), MAX_FOREIGN_BATCH_BYTES)
             if self.leased[0]:
-                packed.leased = Leased(until_s, None)
+                packed.leased = Leased(until_s, None, topic, packed)
             yield packed
 
 
@@ -160,7 +160,11 @@ class BatchProducer:
             await (await self.producer.send_batch(batch, topic, partition=partition))
 
     async def send(
-        self, outputs: Iterable[Output | Packed], leased: Collection[int] = (), until_s: float = math.inf
+        self,
+        outputs: Iterable[Output | Packed],
+        leased: Collection[int] = (),
+        until_s: float = math.inf,
+        under_lease: list[Leased] | None = None,
     ) -> list[asyncio.Future[Any]]:
         """Send records, packed by partition, in order within each.
 
@@ -168,6 +172,7 @@ class BatchProducer:
             outputs: the records.
             leased: indexes of those that are deliveries under a lease.
             until_s: the last instant at which these may be sent, on the monotonic clock, s (L10).
+            under_lease: gets what each batch has under a lease, so that the caller knows what was not sent.
 
         Returns:
             Futures that are done once Kafka has the records. The result is None if nothing was left of
@@ -186,12 +191,13 @@ class BatchProducer:
             lots[-1].leased.append(is_leased)
         await self._know({topic for topic, _ in by_partition})
         stamp_ms = self.stamp_ms()
-        return [
-            await self.producer.send_batch(batch, topic, partition=partition)
-            for (topic, partition), lots in by_partition.items()
-            for lot in lots
-            for batch in lot.batches(stamp_ms, until_s)
-        ]
+        sent: list[asyncio.Future[Any]] = []
+        for (topic, partition), lots in by_partition.items():
+            for batch in (batch for lot in lots for batch in lot.batches(topic, stamp_ms, until_s)):
+                if under_lease is not None and batch.leased is not None:
+                    under_lease.append(batch.leased)
+                sent.append(await self.producer.send_batch(batch, topic, partition=partition))
+        return sent
 
     async def _know(self, topics: Iterable[str]) -> None:
         cluster = self.producer.client.cluster

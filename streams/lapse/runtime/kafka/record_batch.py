@@ -5,10 +5,11 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from aiokafka.producer.message_accumulator import BatchBuilder
+from aiokafka.record.default_records import DefaultRecordBatch
 
 from lapse.runtime.kafka.checksum import crc32c
 from lapse.runtime.kafka.output import MAX_BATCH_BYTES, Headers
@@ -23,16 +24,43 @@ def wall_ms() -> int:
     return int(time.time() * 1000)
 
 
-class Leased(NamedTuple):
-    """What a batch has under a lease.
+class Leased:
+    """What a batch has under a lease, and whether it was sent.
 
-    Attributes:
+    Args:
         until_s: the last instant at which it may be sent, on the monotonic clock, s.
         rows: the batch's records in order, None for a delivery under a lease; None if all are.
+        topic: the topic to which it goes.
+        batch: the batch with these deliveries; None if they are not needed.
+
+    Attributes:
+        is_sent: whether it was sent, so that Kafka may have it.
+        is_left_out: whether it was not sent in time. Then it is never sent (C55).
     """
 
-    until_s: float
-    rows: Sequence[Row | None] | None
+    __slots__ = ("_batch", "is_left_out", "is_sent", "rows", "topic", "until_s")
+
+    def __init__(
+        self, until_s: float, rows: Sequence[Row | None] | None, topic: str = "", batch: BatchBuilder | None = None
+    ) -> None:
+        self.until_s = until_s
+        self.rows = rows
+        self.topic = topic
+        self.is_sent = self.is_left_out = False
+        self._batch = batch
+
+    def is_late(self, now_s: float) -> bool:
+        """Return whether it is too late to send it. What was not sent by then is left out for good."""
+        self.is_left_out |= not self.is_sent and now_s > self.until_s
+        return self.is_left_out or now_s > self.until_s
+
+    def note_sent(self) -> None:
+        """Note that it is being sent."""
+        self.is_sent, self._batch = True, None
+
+    def records(self) -> Iterable[Any]:
+        """Return the batch's records, as aiokafka reads them."""
+        return [] if self._batch is None else DefaultRecordBatch(bytes(self._batch._build()))
 
 
 class RecordBatch(BatchBuilder):

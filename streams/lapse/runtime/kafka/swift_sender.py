@@ -14,7 +14,7 @@ from aiokafka.producer.sender import Sender, SendProduceReqHandler
 from aiokafka.structs import TopicPartition
 
 from lapse.runtime.kafka.refusals import REFUSALS
-from lapse.runtime.kafka.timely_accumulator import TimelyAccumulator, leave_out_late
+from lapse.runtime.kafka.timely_accumulator import TimelyAccumulator, leave_out_late, note_sent
 
 _FATAL: Final = (errors.ProducerFenced, errors.OutOfOrderSequenceNumber)
 """What aiokafka passes on as it is."""
@@ -28,6 +28,7 @@ class _Request(SendProduceReqHandler):
         if await self._client.ready(node_id):
             for batch in self._batches.values():
                 leave_out_late(batch, is_numbered=True)
+                note_sent(batch)
             await super().do(node_id)  # this finds the connection at once
         else:  # aiokafka does the same
             await asyncio.sleep(self._default_backoff)

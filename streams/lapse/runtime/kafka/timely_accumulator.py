@@ -49,8 +49,15 @@ def without_leased(batch: RecordBatch | PackedBatch, leased: Leased, is_numbered
 def leave_out_late(batch: Any, is_numbered: bool) -> None:
     """Take the deliveries out of an aiokafka batch if it is too late for them."""
     leased: Leased | None = getattr(batch._builder, "leased", None)
-    if leased is not None and time.monotonic() > leased.until_s:
+    if leased is not None and leased.is_late(time.monotonic()):
         batch._builder = without_leased(batch._builder, leased, is_numbered)
+
+
+def note_sent(batch: Any) -> None:
+    """Note that an aiokafka batch is being sent, so that Kafka may have its deliveries."""
+    leased: Leased | None = getattr(batch._builder, "leased", None)
+    if leased is not None:
+        leased.note_sent()
 
 
 class TimelyAccumulator(MessageAccumulator):

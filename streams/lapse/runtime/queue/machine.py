@@ -31,6 +31,7 @@ from lapse.runtime.queue.parts_journal import PartsJournal
 from lapse.runtime.queue.preparation import Preparation
 from lapse.runtime.queue.rewind import Rewinder
 from lapse.runtime.queue.sweep_horizon import UNKNOWN, SweepHorizon
+from lapse.runtime.queue.unsent import UnsentDeliveries
 from lapse.runtime.queue.unwritten import JournaledDeliveries, Noted, Read
 from lapse.runtime.queue.view import QueueView
 from lapse.runtime.shard.command_authorizer import Admitted
@@ -83,15 +84,13 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         shard = QueueShard(settings, restored.state)
         letters = QueueLetters(shard, payloads, output, rule)
         super().__init__(shard, output, rule, letters, restored.state.pending)
-        self._clock_ms = clock_ms
-        self.merged_by_time = merged_by_time
+        self._clock_ms, self.merged_by_time = clock_ms, merged_by_time
         self.step_turns = self.delivery_turns = 1
         self.delivery_patience_s = patience_s(settings.lease_ms)
         self.delivery_sendable_s = sendable_s(settings.lease_ms)
         self._journal = QueueJournal(restored.state, epoch, restored)
         self._epoch, self._replaced = epoch, False
-        self._payloads = payloads
-        self._output = output
+        self._payloads, self._output = payloads, output
         self._commands = QueueCommands(shard, publish_target, self.retry.why)
         self._parts = PartsJournal(epoch, self._commands.parts)
         self._judge = Judge(shard, payloads, lambda: self.under_way, _STEP_RECORDS)
@@ -107,6 +106,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self._view = QueueView(shard, payloads)
         self._preparation = Preparation(shard, self._commands, payloads, self._judge, self._view, self._horizon)
         self._deliveries = DeliveryWriter(shard, payloads, output, forwarding)
+        self.unsent: UnsentDeliveries = UnsentDeliveries(shard, output, lambda: self._flight, lambda: self.now_ms)
 
     def _begin(self) -> QueueStepInFlight:
         return QueueStepInFlight(Step())

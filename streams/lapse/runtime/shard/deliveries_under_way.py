@@ -1,9 +1,9 @@
 """Deliveries and answers that are being written to Kafka, with a limit for the time that this may take.
 
 A delivery that Kafka takes too late would come after its lease, perhaps after its message's deadline (L10). So it is
-not sent any more when nine tenths of its lease are over (`TimelyAccumulator`). What was sent cannot be called back. If
-Kafka does not answer, the process ends, and what has not reached Kafka is delivered again (Q16). Answers may come late,
-so a slow worker goes on if nothing is leased.
+not sent any more when nine tenths of its lease are over (`TimelyAccumulator`), and is then taken back. What was sent
+cannot be called back. If Kafka does not answer, the process ends, and what has not reached Kafka is delivered again
+(Q16). Answers may come late, so a slow worker goes on if nothing is leased.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
 
 from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.kafka.producer import BatchProducer
+from lapse.runtime.kafka.record_batch import Leased
 from lapse.runtime.kafka.refusals import TOO_LARGE
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.sent_log import SentLog
@@ -53,6 +54,29 @@ class DeliveriesUnderWay:
         self._leased: deque[tuple[float, asyncio.Future[Any]]] = deque()
         """When deliveries were sent, on the monotonic clock, s, and the futures that are done once Kafka has them."""
         self._patience: asyncio.TimerHandle | None = None
+        self._expected: dict[int, float] = {}
+        """Until when deliveries may be sent whose journal is being written, by step, on the monotonic clock, s."""
+
+    def expect(self, step: int, decided: float | None) -> None:
+        """Note that a step's deliveries will be sent once its journal is written; `decided` is as in `send`."""
+        if decided is not None:
+            self._expected[step] = decided + self._machine.delivery_sendable_s
+
+    async def take_back(self, written: Callable[[], Awaitable[None]], where: str) -> None:
+        """Take back deliveries that were not sent before it was too late. They reached nobody (C55).
+
+        Args:
+            written: waits until all steps are written. It is called if a journal takes longer than its leases.
+            where: see `TakesBack.take_back`.
+        """
+        unsent = self._machine.unsent
+        if unsent is None or self._machine.unfinished is not None:
+            return  # while a command takes several steps, nothing else happens
+        if min(self._expected.values(), default=math.inf) < time.monotonic():
+            await written()
+        late = self._sent.under_lease.take_late(time.monotonic(), unsent.step)
+        if late:
+            unsent.take_back(late, where)
 
     async def send(
         self,
@@ -76,8 +100,11 @@ class DeliveriesUnderWay:
             self._give_up()  # the journal took so long that it was not even sent
         sent = time.monotonic()
         until_s = math.inf if decided is None else decided + self._machine.delivery_sendable_s
-        writes = await self._producer.send(outputs, leased, until_s)
+        under_lease: list[Leased] = []
+        writes = await self._producer.send(outputs, leased, until_s, under_lease)
         self._sent.add(step, writes)
+        self._sent.under_lease.add(step, under_lease)
+        self._expected.pop(step, None)
         answers = self._machine.kept_answers
         if kept and answers is not None:
             asyncio.gather(*writes, return_exceptions=True).add_done_callback(lambda _: answers.written(kept))
@@ -102,8 +129,10 @@ class DeliveriesUnderWay:
         sent, last_tenth_s = time.monotonic(), self._machine.delivery_sendable_s / 9
         for until_ms, some in groupby(deliveries, itemgetter(1)):
             outputs = [output for output, _ in some]
-            until_s = sent + (until_ms - now_ms) / 1000 - last_tenth_s
-            self._sent.add(0, await self._producer.send(outputs, range(len(outputs)) if until_ms else (), until_s))
+            until_s, under_lease = sent + (until_ms - now_ms) / 1000 - last_tenth_s, list[Leased]()
+            which = range(len(outputs)) if until_ms else ()
+            self._sent.add(0, await self._producer.send(outputs, which, until_s, under_lease))
+            self._sent.under_lease.add(0, under_lease)
         self._sent.add(0, await self._producer.send(answers) if answers else [])
         await self.arrive()
 

@@ -103,6 +103,7 @@ class EffectWriter:
             after: the task that writes the step before. This journal waits for it.
         """
         self.wrote = bool(effects.before or effects.journal or effects.after or effects.ahead)
+        self._deliveries.expect(effects.step, decided if effects.leased else None)
         if effects.before:
             async with self._in_order:
                 await self.confirm()

@@ -33,6 +33,7 @@ from lapse.runtime.shard.effects import Effects, StepInFlight
 from lapse.runtime.shard.figures import ShardFigures
 from lapse.runtime.shard.kept_answers import KeptAnswers
 from lapse.runtime.shard.output import ShardOutput
+from lapse.runtime.shard.sent_log import TakesBack
 from lapse.runtime.shard.shard_message import SHARD_MESSAGE_KEY
 from lapse.runtime.shard.under_way import NOTHING_NOTED, UnderWay
 from lapse.runtime.tp import TP
@@ -79,10 +80,12 @@ class ShardMachine(ABC, Generic[C, S, F]):
         letters: the shard's dead letters (D3).
         under_way: notes what the machine is handling, so that a record that stops workers can be set aside (X7).
         kept_answers: the answers that the journal keeps; None if it keeps none (C55).
+        unsent: takes back deliveries under a lease that were never sent; None if no delivery has a lease (C55).
     """
 
     acts_ahead: ClassVar[bool]
     waits_for_updates: ClassVar[bool] = False
+    unsent: TakesBack | None = None
     step_turns: int
     delivery_turns: int
     delivery_patience_s: float
@@ -418,10 +421,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
         return True
 
     def missed(self, tp: TP, first: int, last: int) -> list[tuple[int, int]]:
-        """Return ranges of offsets that are a loss to the shard, of some that Kafka removed unread.
-
-        A SOW topic loses none, because a later update of a key replaces an unread one.
-        """
+        """Return the ranges that are a loss, of some that Kafka removed unread. A SOW topic waits for later updates."""
         return []
 
     def report_unread(self, tp: TP, ranges: Sequence[tuple[int, int]], now_ms: int) -> None:

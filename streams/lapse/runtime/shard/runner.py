@@ -30,6 +30,7 @@ from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.pause import Pauses
 from lapse.runtime.shard.reader import Reader
 from lapse.runtime.shard.removed_log import RemovedLog
+from lapse.runtime.shard.sent_log import AT_START, BEGIN, BEHIND
 from lapse.runtime.shard.step_turns import StepTurns
 from lapse.runtime.shard.taken_over import TakenOver
 from lapse.runtime.shard.timeline import Timeline
@@ -99,16 +100,11 @@ class Runner:
         self.machine = machine
         self._shown = shown = f"{entity}, partition {partition}"
         self._on_stopped = on_stopped
-        self._clock = clock
-        self._catch_up = found.catch_up
-        self.topics = found.topics
-        self._news = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._may_run = asyncio.Event()
+        self._clock, self._catch_up, self.topics = clock, found.catch_up, found.topics
+        self._news, self._idle, self._may_run = asyncio.Event(), asyncio.Event(), asyncio.Event()
         commands, pauses = TP(commands_topic, partition), Pauses(watch, log)
-        self._inbox = Inbox(
-            reader, machine, commands, found.positions, found.merge_until, self._news.set, pauses, found.catch_up
-        )
+        known = found.positions, found.merge_until
+        self._inbox = Inbox(reader, machine, commands, *known, self._news.set, pauses, found.catch_up)
         self._early_stamps = EarlyStamps(entity, clock)
         self._removed = RemovedLog(entity, machine, self._inbox, log, self._news.set, found.gaps)
         self._arrival_gate = ArrivalGate(machine, self._inbox, log, self._news.set)
@@ -140,6 +136,7 @@ class Runner:
         # Write these before the journal drops them. A crash in between repeats it (C55).
         unwritten = [] if self._unwritten is None else await self._unwritten(self._clock.now_ms())
         await self._deliveries.write(unwritten, self.machine.answers_left(), self._clock.now_ms())
+        await self._deliveries.take_back(self._writing.end, AT_START)
         began = await in_turns(self.machine.begin_epoch(self._clock.now_ms()))
         await self._writer.begin(began, self._inbox.processed)
         self._inbox.open()
@@ -283,6 +280,8 @@ class Runner:
         await self._pass_end_of_commands()
         machine.begin_step()
         ahead, self._ahead = self._ahead, WorkAhead()
+        if not ahead.taken:  # a replay takes in all messages of a step at once
+            await self._deliveries.take_back(self._writing.end, BEGIN)
         taken = ahead.taken + await self._intake.messages(machine.step_records - ahead.taken)
         await self._go_on()
         taken += await self._intake.commands(2 * machine.step_records - taken)
@@ -290,6 +289,7 @@ class Runner:
             taken += await self._intake.commands(2 * machine.step_records - taken)
         self._inbox.fetch_caught_up(taken)
         await self._arrival_gate.let_pass(self._ticker.reached_ms)
+        await self._deliveries.take_back(self._writing.end, BEHIND)
         await self._let_act(machine.step_turns - ahead.turns)
         self._ticker.arm()  # before the letters are written, so that both are on their way together
         self._more = False

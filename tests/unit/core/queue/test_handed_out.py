@@ -4,7 +4,7 @@ import pytest
 
 from lapse.core.expression import compile_filter, compile_value
 from lapse.core.letter import FORWARDER
-from lapse.core.lifetime import NEVER
+from lapse.core.lifetime import NEVER, Expiration
 from lapse.core.queue.arrival.trait import TraitReader
 from lapse.core.queue.change import ChangeKind
 from lapse.core.queue.journal.queue_journal import QueueJournal
@@ -93,6 +93,66 @@ def test_a_delivery_that_is_taken_back_does_not_count_whatever_crash_comes_in_be
     again = restore(log.items())
     assert not again.handed_out
     assert [shown.deliveries for shown in QueueShard(one.shard.settings, again.state).peek(0, 6)] == [1, 0, 0, 1, 0, 0]
+
+
+@pytest.mark.feature("C55", "Q9")
+def test_a_delivery_that_was_never_sent_does_not_count_also_after_a_crash() -> None:
+    one = world()
+    one.deliver()
+    one.unsent(*(("inky", ("orders", 0, offset), 1) for offset in (0, 1, 2)))
+    one.commit()
+    one.crash(one.settings)
+    one.subscribe("inky", 6)
+    sent = [(each.bookmark[2], each.deliveries) for each in one.deliver()["inky"]]
+    assert sent == [(0, 1), (1, 1), (2, 1), (4, 1), (5, 1)]
+    assert {gone.bookmark[2] for gone in one.advance(LEASE_MS)} == {0, 1, 2, 3, 4, 5}
+
+
+@pytest.mark.feature("C55", "Q9", "C13")
+def test_only_the_delivery_that_was_not_sent_is_taken_back() -> None:
+    """Meanwhile the message may have been settled, or may have been delivered once more."""
+    one = World(QueueSettings(name="orders", lease_ms=LEASE_MS))
+    for _ in range(3):
+        one.publish("orders")
+    one.read("orders")
+    one.subscribe("inky", 3)
+    one.deliver()
+    one.settle("acknowledge", "inky", Claim("orders", 0, 0, 0))
+    one.settle("cancel", "inky", Claim("orders", 0, 1, 1))
+    one.deliver()
+    one.unsent(*(("inky", ("orders", 0, offset), 1) for offset in range(4)), ("nobody", ("none", 0, 0), 1))
+    assert [(shown.state_name, shown.deliveries) for shown in one.shard.peek(0, 9)] == [("leased", 2), ("available", 0)]
+
+
+@pytest.mark.feature("C55", "Q10", "C80", "L10")
+def test_a_message_whose_delivery_was_not_sent_leaves_if_it_may_not_stay() -> None:
+    settings = QueueSettings(name="orders", lease_ms=LEASE_MS, expiration=Expiration(enabled=True))
+    one = World(settings)
+    for ttl_ms in (50, None, None):
+        one.publish("orders", ttl_ms=ttl_ms)
+    one.publish("direct")
+    for topic in ("orders", "direct"):
+        one.read(topic)
+    one.subscribe("inky", 4)
+    one.deliver()
+    one.log_begins("direct", 1)
+    one.advance(60)
+    every = [*(("orders", 0, offset) for offset in range(3)), ("direct", 0, 0)]
+    gone = one.unsent(*(("inky", bookmark, 1) for bookmark in every))
+    assert sorted((left.bookmark, left.reasons, left.deliveries) for left in gone) == [
+        (("direct", 0, 0), ("log_truncated",), 0),
+        (("orders", 0, 0), ("time_limit",), 0),
+    ]
+
+
+@pytest.mark.feature("C55", "Q15")
+def test_a_consumer_that_was_sent_nothing_is_not_known_to_hang_nor_to_settle() -> None:
+    one = world()
+    one.deliver()
+    (inky,) = one.shard.subscriptions()
+    before = inky.settled
+    one.unsent(("inky", ("orders", 0, 0), 1))
+    assert (inky.settled, inky.ended, inky.outstanding) == (before, None, 3)
 
 
 KINDS = {

@@ -242,6 +242,13 @@ class ShardMachine(RuleBasedStateMachine):
     def deliver(self) -> None:
         self.world.deliver()
 
+    @rule(which=st.lists(st.integers(0, 30), min_size=1, max_size=4), stale=st.sampled_from([0, 0, 0, 1]))
+    def unsent(self, which, stale) -> None:
+        """Kafka is so slow that deliveries are never sent; some settlements overtake the knowledge of it (C55)."""
+        held = self.world.oracle.in_state("leased")
+        late = {at % len(held): held[at % len(held)] for at in which} if held else {}
+        self.world.unsent(*((m.holder, m.bookmark, m.deliveries - stale) for m in late.values()))
+
     @rule(wait_ms=WAITS, tick=st.booleans(), deliver=st.booleans())
     def wait(self, wait_ms, tick, deliver) -> None:
         if tick:

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.delivery import dispatch as dispatching
+from lapse.core.queue.delivery.handed_out import Unsent
 from lapse.core.queue.inquiry.matching import MOST_PAGED
 from lapse.core.queue.segments.segment import NOBODY
 from lapse.core.queue.settlement.settlement import Claim, SettleAction
@@ -148,6 +149,18 @@ class World(Endings, Rewinds, HandingOver):
             frees_ms = self.oracle.frees_ms(self.now_ms)
             assert self.shard.next_due_ms() <= (NEVER if frees_ms is None else frees_ms)
         return by_subscription(self._last_sent)
+
+    def unsent(self, *deliveries: tuple[str, Bookmark, int]) -> list[Gone]:
+        """Take back deliveries that were never sent: subscription, message and delivery count of each."""
+        unsent = [Unsent(name, *bookmark, count) for name, bookmark, count in deliveries]
+
+        def take_back(step: Step) -> None:
+            places = self.shard.handed_out.places_of_unsent(unsent)
+            self.shard.handed_out.take_back_unsent(places, self.now_ms, step)
+            self.did["unsent"] += len(places)
+
+        self._both(take_back, lambda: self.oracle.unsent(list(deliveries), self.now_ms))
+        return self._last_gone
 
     def advance(self, by_ms: int = 0) -> list[Gone]:
         self.now_ms += by_ms

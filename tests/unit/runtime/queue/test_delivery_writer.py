@@ -72,7 +72,7 @@ def test_a_new_owner_sends_no_delivery_of_the_former_one_whose_lease_is_nearly_o
 
     class Producer:
         async def send(
-            self, outputs: list[Output], leased: Collection[int] = (), until_s: float = math.inf
+            self, outputs: list[Output], leased: Collection[int] = (), until_s: float = math.inf, *_: object
         ) -> list[asyncio.Future[None]]:
             sent.extend((one.value, until_s if at in leased else math.inf) for at, one in enumerate(outputs))
             return []

@@ -8,8 +8,9 @@ import pytest
 
 from lapse.core.queue.journal.queue_journal import RING
 from lapse.runtime.kafka.output import Output
+from lapse.runtime.kafka.record_batch import Leased
 from lapse.runtime.shard.deliveries_under_way import DeliveriesUnderWay
-from lapse.runtime.shard.sent_log import MOST_STEPS
+from lapse.runtime.shard.sent_log import MOST_STEPS, PROGRESS_KEY, SentLog
 
 
 @pytest.mark.feature("C55")
@@ -38,3 +39,39 @@ def test_no_step_is_overwritten_in_the_journal_before_its_deliveries_are_safe() 
 
     anything: Any = SimpleNamespace(delivery_patience_s=5.0, delivery_sendable_s=1.0, kept_answers=None)
     assert asyncio.run(journaled()) == [False, True]
+
+
+@pytest.mark.feature("C55", "Q9")
+def test_a_new_owner_looks_for_what_was_too_late_to_be_sent_until_a_journal_says_that_it_was_taken_back() -> None:
+    """It finds there, too, what was sent of the same step. So no delivery is taken back that somebody saw."""
+
+    async def noted() -> list[tuple[int, int]]:
+        log, loop = SentLog({"deliveries": 5}), asyncio.get_running_loop()
+        found: list[tuple[int, int]] = []
+
+        def note(step: int) -> None:
+            told = log.progress(step)[PROGRESS_KEY]
+            found.append((told["step"], told["from"]["deliveries"]))
+
+        for step, offset in ((7, 10), (8, 20), (9, 30)):
+            sent: asyncio.Future[Any] = loop.create_future()
+            sent.set_result(SimpleNamespace(topic="deliveries", offset=offset))
+            log.add(step, [sent])
+            leased = [Leased(0.0, None, "deliveries") for _ in range(2)]
+            log.under_lease.add(step, leased)
+            leased[0].note_sent()
+            if step != 8:
+                leased[1].note_sent()
+            await log.first()
+            note(step + 1)
+        (late,) = log.under_lease.take_late(1.0, 11)
+        assert late.is_left_out
+        assert not log.under_lease.take_late(1.0, 11)
+        note(10)
+        note(11)
+        log.add(12, [sent])
+        await log.first()
+        note(13)
+        return found
+
+    assert asyncio.run(noted()) == [(8, 10), (8, 10), (8, 10), (8, 10), (11, 10), (13, 30)]

@@ -46,6 +46,9 @@ class Log:
     async def collect(self, step: int) -> None:
         pass
 
+    def expect(self, step: int, decided: float | None) -> None:
+        pass
+
     def progress(self, step: int) -> Mapping[str, Any]:
         return {}
 

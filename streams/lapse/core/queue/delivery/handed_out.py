@@ -1,8 +1,9 @@
-"""Journaled deliveries that the new owner of a shard may have to write (C55)."""
+"""Journaled deliveries that reached nobody, or that the new owner of a shard may have to write (C55)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from lapse.core.queue.change import Change, ChangeKind, join_places
 from lapse.core.queue.decision import Decisions, places_of
 from lapse.core.queue.life.message_state import State
 from lapse.core.queue.life.table import Trigger, route
+from lapse.core.queue.life.transitions import Transitions
 from lapse.core.queue.segments.segment import LEASED, SENT
 from lapse.core.queue.settings import Semantics
 from lapse.core.queue.step import Delivery, Messages, Step
@@ -17,11 +19,30 @@ from lapse.core.reason import Reason
 from lapse.core.shard.event import EventKind
 
 
+class Unsent(NamedTuple):
+    """A delivery under a lease that was journaled, and certainly never sent to Kafka.
+
+    Attributes:
+        subscription: id of the subscription.
+        topic: the message's topic.
+        partition: its partition.
+        offset: its position.
+        delivery_count: its delivery count.
+    """
+
+    subscription: str
+    topic: str
+    partition: int
+    offset: int
+    delivery_count: int
+
+
 class HandedOut:
     """Finds the deliveries of the last steps of an epoch, and takes back those that reached nobody."""
 
-    def __init__(self, decisions: Decisions) -> None:
+    def __init__(self, decisions: Decisions, transitions: Transitions) -> None:
         self._decisions = decisions
+        self._transitions = transitions
         self._state = decisions.state
 
     def deliveries(self, changes: Iterable[Change]) -> list[tuple[Delivery, list[int]]]:
@@ -62,6 +83,42 @@ class HandedOut:
         once = self._decisions.settings.semantics is Semantics.AT_MOST_ONCE
         row = route(Trigger.UNDELIVER).row(State.SENT if once else State.LEASED)
         self._state.apply(Change(row.changes[0], join_places(sorted(places))))
+
+    def places_of_unsent(self, unsent: Iterable[Unsent]) -> list[int]:
+        """Return the places, ascending, of messages that are still leased by deliveries that were never sent.
+
+        A message that was settled, returned or delivered again meanwhile is left out.
+        """
+        found: list[int] = []
+        for one in unsent:
+            subscription = self._state.subscriptions.get(one.subscription)
+            number = self._state.sources.find(one.topic, one.partition)
+            run = None if number is None else self._state.sources[number].find_run(one.offset)
+            if subscription is None or run is None:
+                continue
+            place = run.place + one.offset - run.offset
+            for segment, slot, _ in self._state.spans([(place, 1)]):
+                holds = segment.state[slot] == LEASED and segment.leases()[0][slot] == subscription.number
+                if holds and segment.deliveries[slot] == one.delivery_count:
+                    found.append(place)
+            self._state.segments.make_room()
+        return sorted(found)
+
+    def take_back_unsent(self, places: Sequence[int], now_ms: int, step: Step) -> None:
+        """Undo leased deliveries that were never sent. They do not count, and their counts are free again (C55, Q9).
+
+        A message that may not stay leaves, as at the end of its lease (Q10, C80). That end is noted at no
+        subscription, because none could settle anything (Q15).
+        """
+        if not places:
+            return
+        slots = self._decisions.slots(join_places(sorted(places)))
+        settled = [(one, one.settled) for one in self._state.subscriptions.values()]
+        row = route(Trigger.UNDELIVER).row(State.LEASED)
+        self._decisions.apply_change(Change(row.changes[0], places_of(slots)), step)
+        for one, before in settled:
+            one.settled = before
+        self._transitions.review_returned(slots, now_ms, step)
 
     def undo_deliveries(self, subscription_id: str, step: Step) -> None:
         """Undo this step's deliveries to a subscription that nobody took: they do not count, messages stay (C81).

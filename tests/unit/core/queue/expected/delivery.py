@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from lapse.core.queue.rates.rate import Rate
 from lapse.core.queue.settings import Fairness, Semantics
-from unit.core.queue.expected.message import FILTERS, WAITING, Message, Sent, Subscriber, Told
+from unit.core.queue.expected.message import FILTERS, WAITING, Bookmark, Message, Sent, Subscriber, Told
 from unit.core.queue.expected.state import State
 
 
@@ -43,6 +43,15 @@ class Deliveries(State):
             if once:
                 self.events.append(Told("delivered_at_most_once", message.bookmark, subscriber.id))
             self.send(subscriber, message, message.until_ms)
+
+    def unsent(self, deliveries: list[tuple[str, Bookmark, int]], now_ms: int) -> None:
+        """Some deliveries were journaled and never sent, so they do not count (C55, Q9)."""
+        for message in self.in_state("leased"):
+            if (message.holder, message.bookmark, message.deliveries) in deliveries:
+                message.deliveries -= 1
+                message.last, message.holder = self.subscribers[message.holder].number, ""
+                message.state = "available"
+                self._leave_or_stay(message, now_ms)
 
     def counts_at(self, now_ms: int) -> int:
         """As of when a delivery counts: while the clock is behind an earlier one, as of that."""
