@@ -15,9 +15,9 @@ CLASSES := .venv/.classes
 ARGS ?=
 KAFKA ?=
 JOBS ?= 6
-# Two a core: two fifths of a process's time it waits, for programs it started and for times that a test lets pass.
+# One a core: its tests compute more than they wait, and each further process takes 8 s of CPU to collect them.
 CORES := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
-test-fast: JOBS := $(if $(filter file,$(origin JOBS)),$(shell expr 2 '*' $(CORES)),$(JOBS))
+test-fast: JOBS := $(if $(filter file,$(origin JOBS)),$(CORES),$(JOBS))
 # By files, in the order of tests/times.toml: the longest first, where xdist would begin with those of the most tests.
 PARALLEL = -n $(JOBS) --dist loadfile --no-loadscope-reorder
 PYTHON ?=

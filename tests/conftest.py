@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 import hypothesis
 import pytest
+from _pytest.runner import runtestprotocol
 
 from support.suite import class_archives, scratch
-from support.suite.at_length import AT_LENGTH, examples
+from support.suite.at_length import AT_LENGTH, QUICK, examples
 from support.suite.contract import promises, unknown_numbers
 from support.suite.file_times import FileTimes, longest_first
 from support.suite.grouping import SPARK, Grouped, group_of
@@ -100,6 +101,16 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
     gc.enable()
+
+
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """In `make test-fast` a process tells of each passed test once: five messages cost more than most of its tests."""
+    if not (QUICK and hasattr(item.config, "workerinput")):
+        return None
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed:
+            item.ihook.pytest_runtest_logreport(report=report)
+    return True
 
 
 @pytest.hookimpl(trylast=True)
@@ -242,13 +253,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
 
     from lapse.embedded import JarUnavailable, JavaMissing
     from lapse_spark.session import COMMAND_SETTINGS, session
-    from support.programs.standalone import QUICK
+    from support.programs.standalone import QUICK as QUICK_JAVA
 
     if SparkContext._gateway is not None:
         # Jars are put on the class path when the JVM starts, so the first session decides for all.
         pytest.fail("A test has started a Spark session of its own in this process; let it take the fixture `spark`.")
     scratch = tmp_path_factory.mktemp("spark")
-    options = f"{QUICK} -Dderby.system.home={scratch}"
+    options = f"{QUICK_JAVA} -Dderby.system.home={scratch}"
     config = {
         **COMMAND_SETTINGS,
         # Topics and frames have several partitions; what is shuffled into several is for the jobs that are processes.

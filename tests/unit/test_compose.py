@@ -103,6 +103,7 @@ class _Answer(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["worker", "gateway"])
 def test_a_service_is_healthy_once_it_is_ready(compose: dict[str, Any], name: str) -> None:
     service = compose["services"][name]
@@ -118,7 +119,7 @@ def test_a_service_is_healthy_once_it_is_ready(compose: dict[str, Any], name: st
         return subprocess.run([sys.executable, "-c", program], stderr=subprocess.DEVNULL, check=False).returncode
 
     with ThreadingHTTPServer(("127.0.0.1", 0), _Answer) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         codes = [exit_code(server.server_port)]
         _Answer.ready = False
         codes.append(exit_code(server.server_port))

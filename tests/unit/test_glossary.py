@@ -57,11 +57,16 @@ def _file_of(text: str, at: int) -> str:
     return text[begin : text.index("\n", begin)]
 
 
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def names(package: Path) -> Iterator[tuple[Path, str]]:
     """What the modules, classes, functions, parameters and attributes of a package are called."""
     for path in package.rglob("*.py"):
         yield path, path.stem
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree(path)):
             match node:
                 case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                     yield path, name
@@ -108,7 +113,7 @@ def test_a_parameter_says_of_what_it_is_the_name(package: str) -> None:
     bare = {
         f"{path.relative_to(LAPSE)}: {function.name}"
         for path in ((LAPSE / package).rglob("*.py") if "." not in package else [LAPSE / package])
-        for function in ast.walk(ast.parse(path.read_text()))
+        for function in ast.walk(tree(path))
         if isinstance(function, ast.FunctionDef)
         and not function.name.startswith("_meaning")
         and {"name", "names"} & {argument.arg for argument in (*function.args.posonlyargs, *function.args.args)}

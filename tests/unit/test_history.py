@@ -21,7 +21,7 @@ from support.suite.at_length import QUICK
 pytestmark = pytest.mark.feature("D7")
 
 Shots = list[tuple[int, list[QueuedMessage]]]
-SHOTS = 100
+SHOTS = 40 if QUICK else 100
 
 
 def a_life(lapse: Lapse, seed: int) -> Shots:

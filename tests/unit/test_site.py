@@ -94,7 +94,7 @@ def test_diagrams_and_search_work_in_a_browser_that_sees_no_other_host(site: Pat
     chromium = program("chromium", "chromium-browser", "google-chrome")
     serve = functools.partial(Silent, directory=site)
     with ThreadingHTTPServer(("127.0.0.1", 0), serve) as server, playwright.sync_playwright() as driver:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         browser = driver.chromium.launch(executable_path=chromium, args=OPTIONS)
         view = browser.new_page()
         asked: list[str] = []

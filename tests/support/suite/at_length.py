@@ -5,7 +5,9 @@
 
 import os
 from collections.abc import Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
+
+import pytest
 
 AT_LENGTH: Final = "LAPSE_SOAK" in os.environ
 QUICK: Final = "LAPSE_QUICK" in os.environ and not AT_LENGTH
@@ -26,3 +28,8 @@ def examples(all_of_them: int) -> int:
 def cases(always: Sequence[T], at_length: Sequence[T]) -> list[T]:
     """Return a test's cases. `always` proves the statement; `at_length` has variants, for `make chaos` only."""
     return [*always, *(at_length if AT_LENGTH else ())]
+
+
+def alike(first: T, *others: T) -> list[Any]:
+    """Return cases that show one statement. `make test-fast` tries only the first."""
+    return [first, *(pytest.param(one, marks=pytest.mark.slow) for one in others)]

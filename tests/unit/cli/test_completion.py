@@ -43,6 +43,7 @@ def test_the_names_of_commands_are_completed_without_loading_any() -> None:
     assert done.stdout.split() == [str(len(main.list_commands(None))), "False", "False"]  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 @pytest.mark.feature("X7")
 def test_commands_start_without_what_only_a_lapse_toml_needs() -> None:
     """Its models took half of a command's start, also where there is no such file."""

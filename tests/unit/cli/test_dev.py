@@ -64,6 +64,7 @@ def test_a_child_that_is_being_started_at_ctrl_c_is_ended_with_the_others(monkey
     assert child.wait() == -signal.SIGKILL
 
 
+@pytest.mark.slow
 @pytest.mark.feature("X7")
 @pytest.mark.parametrize("given", [{}, {"KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}])
 def test_a_secret_that_cannot_be_read_ends_it_before_anything_starts(tmp_path: Path, given: dict[str, str]) -> None:

@@ -18,6 +18,7 @@ import lapse_client.kafka.metadata
 from lapse.cli import cluster, definition, main
 from lapse.runtime.topics import cluster as topology
 from lapse_spark import option
+from support.suite.at_length import alike
 from support.suite.command import run
 
 NOBODY: Final = "127.0.0.1:1"
@@ -103,7 +104,7 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.feature("X7")
-@pytest.mark.parametrize("words", EVERY_COMMAND)
+@pytest.mark.parametrize("words", alike(*EVERY_COMMAND))
 def test_a_wrong_address_is_told_in_one_sentence(words: list[str], tmp_path: Path) -> None:
     file = tmp_path / "lapse.toml"
     if words[0] != "dev":  # it writes one, if it gets further

@@ -246,6 +246,7 @@ def test_a_message_dies_only_when_schemas_do_not_fit_for_a_while(lapse: Lapse, e
     assert str(error) in letter.message
 
 
+@pytest.mark.slow
 def test_a_registry_that_hangs_stops_no_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
     from confluent_kafka.schema_registry import SchemaRegistryClient
     from confluent_kafka.schema_registry.avro import AvroDeserializer
@@ -307,7 +308,7 @@ def answering(status: int, body: bytes) -> Iterator[str]:
     """A registry with one answer, and its address."""
     answer = type("Answer", (_Answer,), {"status": status, "body": body, "do_POST": _Answer.do_GET})
     with ThreadingHTTPServer(("127.0.0.1", 0), answer) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         try:
             yield f"http://127.0.0.1:{server.server_port}"
         finally:

@@ -82,6 +82,7 @@ def test_what_an_epoch_begins_with_is_made_a_few_records_at_a_time() -> None:
     assert {key for key, value in items if value is None} == log.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.feature("C90", "S11")
 @pytest.mark.parametrize("hash_index", [(), ("/n",)])
 def test_a_sow_topic_is_taken_over_a_few_records_at_a_time(hash_index: tuple[str, ...]) -> None:

@@ -46,6 +46,7 @@ def test_what_is_there_comes_out_in_order_and_what_is_gone_is_freed(told: list[t
         assert len(heap) <= 2 * len(there) + 2
 
 
+@pytest.mark.slow
 @pytest.mark.feature("L5", "L14", "C60")
 def test_withdrawn_messages_and_updates_take_no_memory_until_their_instant() -> None:
     shard, step, count = QueueShard(QueueSettings(name="here")), Step(), 20_000

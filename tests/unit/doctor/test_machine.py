@@ -76,7 +76,7 @@ class Ready(BaseHTTPRequestHandler):
 @pytest.fixture
 def port() -> Iterator[int]:
     with HTTPServer(("127.0.0.1", 0), Ready) as server:
-        threading.Thread(target=server.serve_forever).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,)).start()
         yield server.server_port
         server.shutdown()
 

@@ -38,6 +38,7 @@ def test_an_edit_far_behind_in_a_long_line_is_shown() -> None:
     assert len(removed) == len(added) < 2_100
 
 
+@pytest.mark.slow
 def test_texts_of_very_many_equal_lines_are_not_compared_line_by_line() -> None:
     """This took minutes, in which the gateway answered nobody."""
     lines = [str(number % 101) for number in range(200_000)]

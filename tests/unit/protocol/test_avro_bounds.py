@@ -113,6 +113,7 @@ def test_more_items_than_bytes_are_refused_at_once(items: object, count: bytes) 
         AvroPayload(schema).parse(b"\x02a\x00" + count + bytes(300))
 
 
+@pytest.mark.slow
 @pytest.mark.feature("X7")
 def test_a_schema_that_is_too_deep_or_endless_is_refused() -> None:
     with pytest.raises(ValueError, match="record Self contains itself without end"):
@@ -145,6 +146,7 @@ def test_what_cannot_be_resolved_at_the_deepest_place_is_a_value_error() -> None
     assert avro.parse_delta(old.mark + b"\x02a\x04" * (MOST_LEVELS - 1) + b"\x02a\x00")
 
 
+@pytest.mark.slow
 @pytest.mark.feature("X7")
 def test_the_limit_is_far_from_the_end_of_the_stack(tmp_path: Path) -> None:
     """The deepest payload is decoded, and resolved, in a thread with an eighth of the usual stack."""
@@ -191,6 +193,7 @@ MANY: list[tuple[object, object]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.feature("X7", "C60")
 @pytest.mark.parametrize(("items", "item"), MANY)
 def test_a_payload_of_very_many_tiny_records_is_refused_before_it_is_decoded(items: object, item: object) -> None:
@@ -213,6 +216,7 @@ def payload_of(items: object, values: object, *, kind: str = "array") -> tuple[A
     return AvroPayload(schema), out.getvalue(), AvroBounds(schema)
 
 
+@pytest.mark.slow
 @pytest.mark.feature("X7")
 @pytest.mark.parametrize(("items", "item"), [("long", 1), (ITEM, {"n": 1}), (["null", "int"], 1)])
 def test_an_array_or_map_counts_once_if_it_is_in_one_block(items: object, item: object) -> None:
@@ -246,6 +250,7 @@ def test_values_of_a_union_are_walked_to_their_end(values: list[object], kind: s
     assert avro.parse(data) == {"all": whole}
 
 
+@pytest.mark.slow
 @pytest.mark.feature("X7", "C60")
 def test_nulls_in_the_place_of_records_are_passed_and_an_array_without_records_is_not_walked(
     monkeypatch: pytest.MonkeyPatch,

@@ -120,6 +120,7 @@ def test_a_header_that_states_no_bookmark_states_none():
 
 @pytest.mark.feature("Q8", "X7")
 @settings(deadline=None, max_examples=150)
+@pytest.mark.slow
 @given(
     st.sampled_from(["t:0", "orders.x:17"]),
     st.sampled_from(["", "#1", "#2@5", "~1#1", "#"]),

@@ -23,11 +23,13 @@ assert faust.App("a", broker="kafka://nowhere").conf.HttpClient is ClientSession
 
 
 @pytest.mark.parametrize("after", ["", _ASKS], ids=["not imported", "still there for others"])
+@pytest.mark.slow
 def test_a_worker_imports_no_web_client(after: str) -> None:
     done = subprocess.run([sys.executable, "-c", _STARTS + after], capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr
 
 
+@pytest.mark.slow
 def test_what_is_imported_already_stays() -> None:
     program = (
         "import aiohttp, sys\n" + _STARTS.split("\n\n")[0] + "\nimport_faust()\nassert aiohttp.client.ClientSession"

@@ -183,12 +183,13 @@ def test_only_the_room_for_it_touches_private_parts() -> None:
     Constants of librdkafka begin so as well, in capitals.
     """
     rooms = ROOT / "streams" / "lapse" / "runtime"
-    own = {attribute for path in rooms.rglob("*.py") for attribute in _set_on_self(ast.parse(path.read_text()))}
+    trees = {path: ast.parse(path.read_text()) for path in rooms.rglob("*.py")}
+    own = {attribute for tree in trees.values() for attribute in _set_on_self(tree)}
     touched = {
         f"{path.relative_to(rooms)}: {node.attr}"
-        for path in rooms.rglob("*.py")
+        for path, tree in trees.items()
         if path.parent.name != "kafka"
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and re.match(r"_[a-z]", node.attr)
         if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
         if node.attr not in own | _PUBLIC

@@ -47,6 +47,7 @@ def test_without_a_consumer_everything_expires_at_its_deadline() -> None:
     assert found.waits is None
 
 
+@pytest.mark.slow
 def test_a_consumer_that_is_too_slow_serves_what_has_not_expired() -> None:
     """One message each 100 ms, 250 ms of work and 300 ms to live: a message is leased within 300 ms, or expires."""
     found = run(every("100ms", 1_000), 1, "250ms", expiration="300ms")
@@ -72,6 +73,7 @@ def test_what_waits_at_a_consumer_until_its_lease_is_over_is_dropped_there() -> 
     assert found.lapsed == found.dropped + found.in_vain
 
 
+@pytest.mark.slow
 def test_cancels_count_and_limits_end_them() -> None:
     found = run(every("10ms", 200), 4, "10ms", cancels=1.0, max_cancels=2)
     assert found.counts == {"max_cancels": 200}
@@ -81,6 +83,7 @@ def test_cancels_count_and_limits_end_them() -> None:
     assert half.deliveries == pytest.approx(4_000, rel=0.1)
 
 
+@pytest.mark.slow
 def test_messages_that_go_round_for_ever_are_noticed() -> None:
     assert run(every("10ms", 5), 1, "10ms", cancels=1.0).endless
 

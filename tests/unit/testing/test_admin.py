@@ -111,6 +111,7 @@ def test_a_rewind_brings_back_nothing_of_a_topic_that_was_taken_away(lapse: Laps
         assert sorted(one.bookmark for one in queue.peek()) == ["a:0:0~1", "b:0:0~1"]
 
 
+@pytest.mark.slow
 @pytest.mark.feature("Q18", "C39", "C65")
 def test_a_temporary_sow_topic_goes_with_the_topic_that_was_made_for_it(lapse: Lapse) -> None:
     with Admin() as admin, lapse.publisher() as publisher:

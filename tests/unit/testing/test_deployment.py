@@ -37,6 +37,7 @@ from lapse_client import (
     history,
     replay,
 )
+from support.suite.at_length import alike
 
 pytestmark = pytest.mark.feature("X8")
 
@@ -48,6 +49,7 @@ def publish(lapse: Lapse, to: str, count: int, **options: Any) -> None:
 
 
 @pytest.mark.parametrize(("backlog", "most"), [(1_000, 100), (10, 250), pytest.param(1, 1_100, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_a_thousand_messages_take_few_commands(lapse: Lapse, backlog: int, most: int) -> None:
     """What makes it quick: neither a command nor a step for each message, but with a backlog of 1."""
     lapse.queue("orders")
@@ -108,7 +110,7 @@ def test_time_does_not_go_back_and_waiting_does_not_move_it(lapse: Lapse) -> Non
 
 
 @pytest.mark.feature("D3", "Q9", "Q16", "C55")
-@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("partitions", alike(2, 1))
 @pytest.mark.parametrize("point", [*CrashPoint, None])
 def test_nothing_is_lost_or_doubled_wherever_the_worker_crashes(
     point: CrashPoint | None, partitions: int, lapse: Lapse
@@ -239,6 +241,7 @@ def test_who_was_lost_and_comes_back_settles_nothing_of_others(lapse: Lapse) -> 
     assert lapse.depth("orders") == 0
 
 
+@pytest.mark.slow
 def test_who_is_idle_stays_subscribed(lapse: Lapse) -> None:
     lapse.queue("orders", heartbeat_timeout="10s", lease_period="2h", max_lease_period="2h")
     publish(lapse, "orders", 1)
@@ -252,8 +255,8 @@ def test_who_is_idle_stays_subscribed(lapse: Lapse) -> None:
 
 
 @pytest.mark.feature("Q3", "Q5")
-@pytest.mark.parametrize("payload", ["packed", "reference"])
-@pytest.mark.parametrize("renewed_s", [0, 60])
+@pytest.mark.parametrize("payload", alike("packed", "reference"))
+@pytest.mark.parametrize("renewed_s", alike(60, 0))
 def test_a_message_that_is_never_settled_keeps_the_credit_for_its_lease_only(
     lapse: Lapse, payload: Literal["packed", "reference"], renewed_s: int
 ) -> None:

@@ -33,6 +33,7 @@ def test_a_queue_that_cannot_be_joined_keeps_no_other_from_it(lapse: Lapse, monk
     assert joined == ["c"]
 
 
+@pytest.mark.slow
 @pytest.mark.feature("S5", "X3")
 def test_a_take_over_during_the_first_commands_of_a_query_ends_no_channel(lapse: Lapse) -> None:
     lapse.sow("prices", partitions=2)

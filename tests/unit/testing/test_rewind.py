@@ -13,6 +13,7 @@ from lapse.testing import CrashPoint, Lapse
 from lapse.testing.memory_log import MemoryLog
 from lapse_client import CommandFailed, EventReader, aio
 from lapse_client.reading.history import history
+from support.suite.at_length import alike
 
 pytestmark = pytest.mark.feature("Q22")
 
@@ -36,7 +37,7 @@ def consumed(lapse: Lapse, queue: str) -> list[str]:
 
 
 @pytest.mark.feature("C63", "Q17")
-@pytest.mark.parametrize("crash", [None, CrashPoint.EVENTS, CrashPoint.JOURNAL, CrashPoint.DELIVERIES])
+@pytest.mark.parametrize("crash", alike(CrashPoint.JOURNAL, CrashPoint.EVENTS, CrashPoint.DELIVERIES, None))
 def test_one_order_over_topics_and_partitions_comes_back_as_it_was(lapse: Lapse, crash: CrashPoint | None) -> None:
     for name in ("a", "b"):
         lapse.topic(name, 2)

@@ -155,6 +155,7 @@ def test_the_asynchronous_client_works_in_transactions(lapse: Lapse) -> None:
     assert lapse.depth("orders") == 0
 
 
+@pytest.mark.slow
 def test_claims_of_messages_that_are_done_take_no_memory_for_ever(
     lapse: Lapse, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ def test_most_patterns_can_be_translated() -> None:
         assert linear(pattern) is None, pattern
 
 
+@pytest.mark.slow
 def test_the_tables_leave_no_character_out() -> None:
     beyond = [chr(code) for code in range(_CASED_BELOW, 0x110000)]
     assert [one for one in beyond if one.lower() != one or one.upper() != one] == []

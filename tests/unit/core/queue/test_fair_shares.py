@@ -21,6 +21,7 @@ STEP_MS, SERVED_AT_ONCE, STEPS, WINDOW_STEPS = 100, 20, 120, 100
 """200 messages a second are served, for 12 s, of which any 10 s are looked at."""
 
 
+@pytest.mark.slow
 @pytest.mark.feature("Q25", "C71")
 @pytest.mark.parametrize("limit", [10, 1_000])
 def test_jains_index_is_at_least_095_over_any_10_s_beside_a_tenant_with_100_times_the_backlog(limit: int) -> None:

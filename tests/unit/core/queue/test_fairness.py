@@ -73,6 +73,7 @@ def test_equals_take_turns() -> None:
 
 @pytest.mark.feature("Q7", "Q14")
 @pytest.mark.parametrize("text", ["", "/f = 1"])
+@pytest.mark.slow
 def test_subscriptions_that_ended_are_forgotten(text: str) -> None:
     """With filters or groups, each one took a little memory until the worker ended."""
     one = World(QueueSettings(name="orders"))
@@ -96,6 +97,7 @@ def test_what_came_back_goes_to_another_one_unless_there_is_none_with_room(fairn
 
 @pytest.mark.feature("Q7", "C49")
 @given(st.lists(st.integers(1, 900), min_size=1, max_size=3), SUBSCRIBED)
+@pytest.mark.slow
 def test_many_are_dealt_out_in_blocks_and_everyone_gets_as_many_as_one_by_one(counts: list[int], told: list) -> None:
     some = [
         Subscription(f"s{n}", n, "", 200 * most, 200 * most, 1_000, outstanding=150 * held) for n, most, held in told

@@ -29,6 +29,7 @@ def crowded() -> QueueShard:
     return shard
 
 
+@pytest.mark.slow
 @pytest.mark.feature("L11", "C60", "Q15")
 @pytest.mark.parametrize("left", [0, 1, 5_000, CROWD - 2, CROWD])
 def test_an_expired_crowd_is_not_told_of_however_little_of_it_has_left(left: int) -> None:
@@ -70,6 +71,7 @@ def test_while_expiration_is_off_all_are_told_of() -> None:
     assert shard.oldest(DUE) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.feature("C60")
 def test_of_few_messages_that_stand_far_apart_as_many_leave_at_once_as_can_be_read() -> None:
     """Each of them has its record read, and much of the log with it: in one go that would hold the queue up."""

@@ -117,6 +117,7 @@ def test_what_was_delivered_before_a_crash_counts() -> None:
         assert delivered(one, 100) == [3, 4, 5]
 
 
+@pytest.mark.slow
 def test_what_is_in_no_window_any_more_is_forgotten() -> None:
     one = world(*[{"g": n} for n in range(60)], traits=GROUP, rate=Rate(1, 10), group_rate=Rate(1, 20))
     for at_ms in range(0, 500, 10):

@@ -154,6 +154,7 @@ def test_ids_survive_restarts_and_are_forgotten_in_time():
     assert queue.read("a", "b", at_ms=20_001) == []
 
 
+@pytest.mark.slow
 def test_ten_thousand_ids_of_any_kind_fit_into_a_step():
     for kind in ('{:05}"', "\x00{:05}" + "é" * 30, "{:05}" + "x" * 35, "{:05}" + "y" * 200, "#{:05}"):
         queue = Queue()

@@ -18,6 +18,7 @@ from lapse.core.queue.groups.waiting_groups import WaitingGroups
 from lapse.core.queue.rates.rate import Rate
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.settlement.settlement import Claim
+from support.suite.at_length import alike
 from unit.core.queue.compared.small_shard import small
 from unit.core.queue.world import World
 
@@ -221,7 +222,7 @@ def test_the_groups_are_sorted_in_several_turns() -> None:
 
 
 @pytest.mark.feature("Q14", "Q25")
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", alike(*range(12)))
 def test_rests_change_no_delivery(seed: int) -> None:
     """Beside the oracle: filters, subscriptions and messages come and go, over small segments and short turns."""
     chance = random.Random(seed)

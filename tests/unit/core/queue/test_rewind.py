@@ -295,6 +295,7 @@ def test_what_a_lease_protects_is_live_to_a_rewind_where_kafka_has_its_record_no
     assert acknowledge(some, 0, 1) == ["already_settled", "stale"]
 
 
+@pytest.mark.slow
 @pytest.mark.feature("C62", "C60", "Q21")
 def test_notes_of_what_was_forwarded_stay_small_however_many_gaps_the_log_has() -> None:
     """A transaction leaves a gap behind it, so with small ones every message is a range of its own."""

@@ -129,6 +129,7 @@ def test_a_settlement_and_a_peek_read_what_they_name() -> None:
 
 @pytest.mark.feature("Q16", "C37")
 @pytest.mark.parametrize("text", ["", "/f = 1"])
+@pytest.mark.slow
 def test_a_purge_reads_each_segment_once_and_keeps_few(text: str) -> None:
     shard, spill_store = deep()
     if text:
@@ -149,6 +150,7 @@ def test_a_purge_reads_each_segment_once_and_keeps_few(text: str) -> None:
     assert len(spill_store) <= len(shard.state.segments)
 
 
+@pytest.mark.slow
 @pytest.mark.feature("Q16", "Q14")
 def test_segments_in_which_nothing_matches_are_left_out() -> None:
     shard, spill_store = deep()
@@ -167,6 +169,7 @@ def test_segments_in_which_nothing_matches_are_left_out() -> None:
     assert set(spill_store.read) <= {11}
 
 
+@pytest.mark.slow
 @pytest.mark.feature("Q16", "Q11")
 def test_priority_finds_the_best_segment_without_reading_the_others() -> None:
     shard, spill_store = deep(70_000, traits=TraitReader(compile_value("/p"), None, None))
@@ -176,6 +179,7 @@ def test_priority_finds_the_best_segment_without_reading_the_others() -> None:
     assert set(spill_store.read) <= {10, 11}
 
 
+@pytest.mark.slow
 @pytest.mark.feature("Q16")
 @pytest.mark.parametrize("traits", [NO_TRAITS, TraitReader(compile_value("/p"), None, None)])
 def test_a_restored_queue_is_spilled_and_knows_the_same(traits: TraitReader) -> None:

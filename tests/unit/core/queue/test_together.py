@@ -125,6 +125,7 @@ def test_scattered_messages_of_a_segment_are_settled_at_once(action: SettleActio
     assert len(step.events) + len(step.removals) <= 4, "the pieces between gaps"
 
 
+@pytest.mark.slow
 @pytest.mark.feature("Q11", "Q7")
 @given(
     PRICES,

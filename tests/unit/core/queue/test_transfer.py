@@ -329,6 +329,7 @@ def test_each_offset_that_is_to_be_accepted_is_answered_once(kinds, ranges, late
 
 @pytest.mark.feature("Q17", "C16")
 @settings(max_examples=40)
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.sampled_from(["plain", "scheduled"]), st.integers(0, 2)), min_size=1, max_size=8),
     st.lists(st.tuples(st.integers(0, 12), st.integers(0, 8)), min_size=1, max_size=3),

@@ -78,6 +78,7 @@ def test_due_records_are_found_in_order_and_once(moves, slack, limit, moved):
         expiry._SLACK, expiry._MOVED_AT_ONCE = before
 
 
+@pytest.mark.slow
 def test_an_index_that_is_mostly_out_of_date_is_built_anew():
     shard = shard_of(3_600_000)
     for turn in range(200):

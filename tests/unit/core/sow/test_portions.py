@@ -76,6 +76,7 @@ def test_a_deletion_of_many_keys_goes_on_in_portions() -> None:
     assert {row["n"] for row in desk.select(21)} == {*range(100), 5_000}, "it was deleted later than it was written"
 
 
+@pytest.mark.slow
 @pytest.mark.feature("S3", "C60")
 @pytest.mark.parametrize(("answer", "told"), [("all", True), ("errors", True), ("none", False)])
 def test_of_many_payloads_all_are_read_before_a_record_leaves(answer: str, told: bool) -> None:

@@ -201,6 +201,7 @@ def _compressed(codec: str, base: int, *values: bytes) -> bytes:
     return _whole(batch)
 
 
+@pytest.mark.slow
 @pytest.mark.feature("X7", "C60")
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_a_batch_of_a_few_bytes_is_not_decompressed_beyond_a_limit(codec: str) -> None:

@@ -23,6 +23,7 @@ def test_what_is_packed_is_what_is_read(rows: list[Row]) -> None:
     assert rows_of([pack(row) for row in rows]) == rows
 
 
+@pytest.mark.slow
 def test_a_batch_of_many_records_is_the_same_as_the_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.time", lambda: 1_800_000_000.0)
     rows: list[Row] = [(b"k%d" % n, b"v" * (n % 100), [("n", b"%d" % n)]) for n in range(40_000)]

@@ -74,6 +74,7 @@ def test_each_message_is_given_in_order_and_printing_does_no_harm(rule: Callable
     assert figures == RuleFigures(done=150)
 
 
+@pytest.mark.slow
 def test_a_call_that_is_given_up_leaves_no_answer_behind_for_the_next_ones(
     rule: Callable[[str], str], tmp_path: Path
 ) -> None:
@@ -96,6 +97,7 @@ def test_a_call_that_is_given_up_leaves_no_answer_behind_for_the_next_ones(
     assert (figures.failed, figures.timed_out) == (0, 0)
 
 
+@pytest.mark.slow
 def test_the_longest_text_of_an_exception_holds_nothing_up(rule: Callable[[str], str], tmp_path: Path) -> None:
     figures = call(rule(WRITE + "raise ValueError('\U0001f41f' * 10_000)"), 2)
     assert seen(tmp_path) == ["v0", "v1"]

@@ -70,6 +70,7 @@ def _records(lifetime_ms: int) -> list[Arrived]:
     return [Arrived(n, T, b"k", b"%d" % n, headers) for n in range(_COUNT)]
 
 
+@pytest.mark.slow
 @pytest.mark.feature("C60", "D3")
 def test_letters_of_a_crowd_are_written_beside_the_journal_of_the_step_before() -> None:
     broker = LetterBroker()
@@ -81,6 +82,7 @@ def test_letters_of_a_crowd_are_written_beside_the_journal_of_the_step_before() 
     assert len(broker.beside) > broker.happened.count("commit") / 2, "each step waits for the journal of the one before"
 
 
+@pytest.mark.slow
 @pytest.mark.feature("C60", "D3")
 def test_letters_of_a_step_are_written_while_its_next_letters_are_made() -> None:
     """And the step goes on only when all of them are safe."""
@@ -110,6 +112,7 @@ def test_letters_of_a_step_are_written_while_its_next_letters_are_made() -> None
     assert sum(made_meanwhile) > len(made_meanwhile) / 3
 
 
+@pytest.mark.slow
 @pytest.mark.feature("C60", "D3")
 def test_records_of_a_step_are_read_in_parts_so_that_letters_are_written_meanwhile() -> None:
     read: list[int] = []
@@ -128,6 +131,7 @@ def test_records_of_a_step_are_read_in_parts_so_that_letters_are_written_meanwhi
     assert max(read) <= 1_024 < max(portions)
 
 
+@pytest.mark.slow
 @pytest.mark.feature("D3", "L2")
 def test_a_letter_waits_for_the_journal_of_its_messages_arrival() -> None:
     """The instant of an arrival may come from the clock, so that a crash could give the message another deadline."""
@@ -140,6 +144,7 @@ def test_a_letter_waits_for_the_journal_of_its_messages_arrival() -> None:
     assert not broker.unjournaled
 
 
+@pytest.mark.slow
 @pytest.mark.feature("C60")
 def test_ticks_go_on_while_something_is_due_by_the_last_one() -> None:
     """What is due meanwhile then leaves along with it, instead of being read back from the log once more."""

@@ -11,6 +11,7 @@ from lapse.runtime.kafka.output import Output, Packed
 from unit.runtime.queue.machine_alone import Letters, Record, command, crowded, finish, machine
 
 
+@pytest.mark.slow
 @pytest.mark.feature("C60", "D3")
 def test_a_crowd_leaves_in_parts_whatever_commands_come_and_each_message_once() -> None:
     one, letters = crowded(20_000, **{"lapse-ttl-ms": 1_000}), Letters()
@@ -38,6 +39,7 @@ def test_a_crowd_leaves_in_parts_whatever_commands_come_and_each_message_once() 
     assert one.shard.depth()["depth"] == 10
 
 
+@pytest.mark.slow
 @pytest.mark.feature("C60")
 def test_the_parts_of_a_crowd_are_not_small_where_a_small_part_takes_as_long() -> None:
     """512 messages a step were 3,400/s where each step waited 150 ms for a broker."""
@@ -97,6 +99,7 @@ def test_a_crowd_leaves_in_parts_whatever_is_asked_meanwhile(name: str) -> None:
         assert answered["counts"] == {"settled": 0, "skipped": 1}, "what is late counts as gone"
 
 
+@pytest.mark.slow
 @pytest.mark.feature("C60", "X7")
 def test_others_have_their_turn_after_each_lot_that_a_filter_is_tried_on() -> None:
     """However cheap the filter is: of 300,000 messages each lot was so quick that nobody had a turn for a second."""
@@ -106,6 +109,7 @@ def test_others_have_their_turn_after_each_lot_that_a_filter_is_tried_on() -> No
     assert turns >= 30
 
 
+@pytest.mark.slow
 @pytest.mark.feature("C60", "C11")
 def test_a_crowd_of_scheduled_messages_gets_its_places_in_small_parts() -> None:
     one = crowded(6_000, **{"lapse-enqueue-at-ms": 2_000})

@@ -55,6 +55,7 @@ def test_a_deleted_queue_ends_only_once_its_refused_letters_are_safe_whatever_co
     assert one.stopped
 
 
+@pytest.mark.slow
 @pytest.mark.feature("C4", "C60")
 def test_the_messages_of_a_deleted_queue_leave_in_parts_whatever_comes() -> None:
     letters, parts = Letters(), []

@@ -48,6 +48,7 @@ def pages(queue: Queue, state: str = "", text: str = FILTER) -> int:
     return len(queue.peek(filter=text, state=state))
 
 
+@pytest.mark.slow
 def test_each_message_is_judged_once_however_many_pages_there_are(lapse: Lapse, judged: Counter[str]) -> None:
     lapse.queue("orders")
     fill(lapse)

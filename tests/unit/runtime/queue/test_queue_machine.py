@@ -47,6 +47,7 @@ def test_a_record_that_is_lost_leaves_when_a_filter_would_have_read_it() -> None
     assert counts == {"available": 2, "leased": 1, "depth": 3}
 
 
+@pytest.mark.slow
 @pytest.mark.feature("Q8", "X7")
 def test_an_answer_names_only_so_many_ranges_and_says_how_many_it_leaves_out() -> None:
     one = machine(0)

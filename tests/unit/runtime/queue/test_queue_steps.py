@@ -47,6 +47,7 @@ class QueueBroker(Broker):
         return await super().send(outputs, *leases)
 
 
+@pytest.mark.slow
 @pytest.mark.feature("Q16", "D4", "C55", "X10")
 def test_messages_are_taken_in_while_a_step_is_written_and_each_delivery_is_behind_its_journal() -> None:
     settings = QueueSettings(name="prices", lease_ms=60_000, dead_letter_topic="dlq.prices")

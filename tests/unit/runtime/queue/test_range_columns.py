@@ -30,6 +30,7 @@ SOURCES = st.tuples(st.sampled_from(["orders", "a", "x" * 200]), st.sampled_from
 @pytest.mark.feature("D4")
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(SOURCES, OFFSETS), min_size=1, max_size=4), st.sampled_from([1, 3, 1_000]))
+@pytest.mark.slow
 def test_ranges_in_columns_are_those_of_objects(
     some: list[tuple[tuple[str, int], list[int]]], ranges_per_event: int
 ) -> None:

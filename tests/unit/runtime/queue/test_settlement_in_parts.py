@@ -74,6 +74,7 @@ def test_all_that_match_are_settled_once_and_told_together(lapse: Lapse, parts: 
         assert queue.depth()["leased"] == COUNT // 2 - 1
 
 
+@pytest.mark.slow
 @pytest.mark.feature("C17")
 def test_leases_are_renewed_in_parts_over_a_crash_and_told_together(
     lapse: Lapse, parts: list[bool], monkeypatch: pytest.MonkeyPatch
@@ -131,6 +132,7 @@ def test_parts_of_a_command_that_a_later_owner_refuses_do_not_count_for_the_next
     assert answered(one, 1_002, "expire", filter="/f = 1")["counts"] == {"settled": 2, "skipped": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.feature("C55", "Q21")
 @pytest.mark.parametrize("how", [SLOW_ACKNOWLEDGE, SLOW_CANCEL, "expire", "purge"])
 def test_crashes_between_the_parts_lose_no_count_and_no_bookmark(
@@ -240,6 +242,7 @@ def test_bookmarks_that_name_the_same_messages_over_and_over_are_refused(
     assert one.shard.depth()["leased"] == 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", [1, 4_096])
 def test_the_work_of_a_part_counts_the_segments_that_it_begins_with(
     monkeypatch: pytest.MonkeyPatch, spread: int

@@ -50,6 +50,7 @@ def lives(draw: st.DrawFn) -> tuple[list[int], list[tuple[str, int]]]:
 
 @pytest.mark.feature("Q16")
 @settings(max_examples=examples(1200), deadline=None)
+@pytest.mark.slow
 @given(lives(), st.integers(0, 20), st.booleans())
 def test_every_offset_gets_its_record_and_what_was_handed_out_does_not_stay(
     life: tuple[list[int], list[tuple[str, int]]], room: int, every_other: bool

@@ -100,6 +100,7 @@ def test_what_was_taken_in_ahead_is_not_counted_as_done() -> None:
     assert len(held) == COUNT + 2
 
 
+@pytest.mark.slow
 @pytest.mark.feature("S3", "C45", "S9")
 def test_a_deletion_by_filter_leaves_others_their_turn_and_is_not_counted_as_done_before_it_is() -> None:
     """Updates go on meanwhile, later commands wait, and whoever takes over does it again."""

@@ -11,6 +11,7 @@ from lapse.protocol.command import SOW_COMMANDS
 from lapse.runtime.shard.command_authorizer import CommandAuthorizer
 from lapse.runtime.sow.machine import SowMachine
 from lapse.runtime.sow.output import SowOutput
+from support.suite.at_length import alike
 from support.suite.event_loop import finished
 from unit.core.sow.make import shard_of
 from unit.runtime.queue.machine_alone import Letters
@@ -129,7 +130,7 @@ def test_all_commands_of_such_users_are_tried() -> None:
 
 
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
-@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("last", alike(False, True), ids=["first", "last"])
 def test_it_is_answered_as_one_that_was_never_there(state: Callable[[World], None], last: bool) -> None:
     """All commands in a row, on a shard that has the record and on one that has not; with records of hers around it."""
     with_it, without = worlds = [World(hidden) for hidden in (True, False)]

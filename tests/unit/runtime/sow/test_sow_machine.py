@@ -346,6 +346,7 @@ def test_a_filter_that_takes_too_much_work_over_all_steps_ends_its_subscription_
     assert "Simplify the filter" in answer["error"]
 
 
+@pytest.mark.slow
 @pytest.mark.feature("X7", "S6")
 @pytest.mark.parametrize("bytes_each", [10, 100_000])
 def test_others_have_their_turn_from_the_first_record_on_that_a_costly_filter_is_tried_on(
@@ -378,6 +379,7 @@ def test_others_have_their_turn_from_the_first_record_on_that_a_costly_filter_is
     assert len(held_s) > 5
 
 
+@pytest.mark.slow
 @pytest.mark.feature("X7", "S3", "S5", "L5")
 @pytest.mark.parametrize(
     "asked",

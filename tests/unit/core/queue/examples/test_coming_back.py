@@ -140,6 +140,7 @@ def test_a_delay_survives_a_crash() -> None:
     assert got(one.deliver(), "inky") == [0]
 
 
+@pytest.mark.slow
 @pytest.mark.feature("C13")
 def test_the_fencing_token_grows_for_as_long_as_a_message_fails() -> None:
     one = with_messages()

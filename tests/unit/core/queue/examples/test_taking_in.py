@@ -27,6 +27,7 @@ def test_an_unreadable_lifetime_leaves_with_its_fault_and_the_rest_flows_on() ->
     assert one.shard.depth()["available"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.feature("Q2")
 def test_a_queue_over_many_topics_survives_a_crash() -> None:
     one = world()

@@ -90,6 +90,7 @@ def test_a_filter_gets_the_highest_that_matches() -> None:
     assert got(one.deliver(), "inky") == [2]
 
 
+@pytest.mark.slow
 @pytest.mark.feature("Q11")
 def test_tops_do_not_pile_up() -> None:
     with small(size=500):

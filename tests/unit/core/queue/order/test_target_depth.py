@@ -90,6 +90,7 @@ def test_a_filter_reaches_scheduled_and_held_messages() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.feature("C51")
 def test_what_comes_due_beyond_the_target_depth_waits_in_its_place_and_enters_as_others_leave() -> None:
     one = World(QueueSettings(name="orders", target_depth=2, lease_ms=10_000))
