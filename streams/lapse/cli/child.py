@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import queue
-import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO, Final
+from typing import IO
 
-_PR_SET_PDEATHSIG: Final = 1
-
-
-def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends, for whatever reason (Linux only)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+from lapse.parent_death import end_with_parent
 
 
 class Child:
@@ -46,7 +38,7 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=die_with_parent,  # noqa: PLW1509  # one system call
+            preexec_fn=end_with_parent,  # noqa: PLW1509  # one system call
         )
         assert self._process.stdout is not None
         self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), name=name, daemon=True)

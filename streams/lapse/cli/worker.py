@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from lapse.cli.child import die_with_parent
 from lapse.cli.config_option import CONFIG
+from lapse.parent_death import end_with_parent
 
 if TYPE_CHECKING:
     from lapse.config import Config
@@ -133,7 +133,7 @@ def _supervise(command: list[str], say: Callable[[str], None]) -> int:
         signal.signal(number, forward_signal)
     while True:
         began = time.monotonic()
-        process = subprocess.Popen(command, env=environment, preexec_fn=die_with_parent)  # noqa: PLW1509  # one system call
+        process = subprocess.Popen(command, env=environment, preexec_fn=end_with_parent)  # noqa: PLW1509  # one system call
         if stopping.is_set():
             process.terminate()
         code = process.wait()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import signal
 import subprocess
 import sys
@@ -14,8 +13,8 @@ from typing import IO, Any, Final
 import orjson
 
 from lapse.demo.error import DemoFailed
+from lapse.parent_death import end_with_parent
 
-_PR_SET_PDEATHSIG: Final = 1
 _TAIL: Final = 12
 
 
@@ -66,7 +65,7 @@ class Member:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env=self._environment,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509  # a single system call
+                preexec_fn=end_with_parent,  # noqa: PLW1509  # a single system call
             )
         assert self._process.stdout is not None
         listening = (self._process.stdout, self.said, self._log)
@@ -114,9 +113,3 @@ def _listen(pipe: IO[bytes], said: dict[str, Any], path: Path) -> None:
         except (orjson.JSONDecodeError, TypeError, ValueError):
             with path.open("ab") as log:
                 log.write(line)
-
-
-def _die_with_parent() -> None:
-    """Let the kernel end this process when its parent ends in any way (on Linux; otherwise do nothing)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -6,7 +6,6 @@ output. In it, `…` stands for any text, and alone on a line for any lines. Wid
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import signal
@@ -14,20 +13,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
+from lapse.parent_death import end_with_parent
 from support.suite import class_archives
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _STARTED = "lapse dev"
 _ENDED_S = 120
-_PR_SET_PDEATHSIG = 1
-
-
-def _end_with_parent() -> None:
-    """Have the kernel interrupt this process, as Ctrl-C does, when its parent ends in any way (Linux only)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGINT)
+_end_with_parent = partial(end_with_parent, signal.SIGINT)
+"""Interrupts this process, as Ctrl-C does, when its parent ends in any way."""
 
 
 class PageRun:

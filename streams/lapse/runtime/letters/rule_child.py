@@ -6,7 +6,6 @@ output goes to the worker's log.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import pickle
@@ -18,19 +17,18 @@ from collections.abc import Callable
 from typing import Any, BinaryIO, Final
 
 from lapse.config.expiry_function import resolve
+from lapse.parent_death import end_with_parent
 
 FRAME: Final = struct.Struct(">I")
 """Precedes the pickled messages of a frame: their size in bytes."""
 
 MOST_TEXT: Final = 4_000
-_PR_SET_PDEATHSIG: Final = 1
 
 
 def main(name: str) -> None:
     """Call the function for every message, until the input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker handles Ctrl-C
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     # The original standard output is for answers only, so the function's output goes to standard error.
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
