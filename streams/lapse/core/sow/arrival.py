@@ -27,6 +27,9 @@ MEANT: Final = lifetime.NAMES | {COMMAND, REDRIVE_QUEUE, TRANSFER}
 _NOT_STORED: Final = frozenset({origin.ORIGIN_TARGET, PUBLISHED_MS})
 """Headers that say nothing of the record itself."""
 
+_OF_AN_UPDATE: Final = origin.NAMES | {COMMAND}
+"""Headers that say how an update is merged or ordered. On a dead letter they are history (C54)."""
+
 _MOST_CHARACTERS: Final = 2_000
 """The greatest length of a fault's text, which may quote a long value and is kept with pending letters."""
 
@@ -119,8 +122,9 @@ def parse_update(record: Record, source: int, at_ms: int, settings: SowSettings)
         Refused: its key, command, lifetime, schedule or origin is invalid.
     """
     timestamp_ms = record.timestamp
+    means = not _has_history(record.headers)
     try:
-        source_of = origin.parse_origin(record.headers) if record.headers else None
+        source_of = origin.parse_origin(record.headers) if means and record.headers else None
     except ValueError as error:
         raise Refused(Reason.UNDECODABLE, str(error)) from error
     expiration = settings.expiration if source_of is None else _AS_STATED
@@ -133,7 +137,7 @@ def parse_update(record: Record, source: int, at_ms: int, settings: SowSettings)
     delta = False
     for name, value in record.headers:
         if name == COMMAND:
-            if value not in (b"delta", b"publish"):
+            if means and value not in (b"delta", b"publish"):
                 given = (value or b"").decode("utf-8", "replace")
                 raise Refused(Reason.UNDECODABLE, f"{COMMAND} = {given!r}: expected publish or delta")
             delta = value == b"delta"
@@ -146,17 +150,23 @@ def parse_update(record: Record, source: int, at_ms: int, settings: SowSettings)
         deadline_ms,
         record.offset,
         source,
-        delta and record.value is not None,
-        _stored_headers(record.headers),
+        means and delta and record.value is not None,
+        _stored_headers(record.headers, means),
         record.value,
         source_of,
     )
 
 
-def _stored_headers(headers: Headers) -> bytes:
-    """Return packed headers without those that are not stored as they came."""
-    if any(name in _NOT_STORED for name, _ in headers):
-        headers = [header for header in headers if header[0] not in _NOT_STORED]
+def _has_history(headers: Headers) -> bool:
+    """Return whether a command or an origin in a record's headers is that of a message that died (C54)."""
+    return any(name in _OF_AN_UPDATE for name, _ in headers) and is_letter(headers)
+
+
+def _stored_headers(headers: Headers, means: bool) -> bytes:
+    """Return packed headers without those that are not stored as they came; `means` is false for history."""
+    left_out = _NOT_STORED if means else _NOT_STORED | origin.NAMES
+    if any(name in left_out for name, _ in headers):
+        headers = [header for header in headers if header[0] not in left_out]
     return pack_headers(headers) if headers else b""
 
 

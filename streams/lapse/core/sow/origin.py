@@ -28,6 +28,9 @@ ORIGIN_BOOKMARK: Final = "lapse-origin-bookmark"
 ORIGIN_TARGET: Final = "lapse-origin-target"
 """The deployment to which the update is brought. So a shard learns the id of its own deployment."""
 
+NAMES: Final = frozenset({ORIGIN, ORIGIN_TIMESTAMP_MS, ORIGIN_BOOKMARK, ORIGIN_TARGET})
+"""The headers above."""
+
 OPERATION: Final = "lapse-operation"
 """On a null value: `deleted`, or `expired` for the end of an update that this deployment may not have seen."""
 
