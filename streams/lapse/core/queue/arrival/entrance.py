@@ -103,12 +103,12 @@ class Entrance:
         """Take in records among which no scheduled message comes due; `arrivals` is None if not sorted out yet."""
         source = self._state.sources[number]
         behind = records[-1].offset + 1
-        if self._state.remembered:
-            records, arrivals = self._drop_acknowledged(Trigger.ARRIVE, number, records, step), None
+        done = self._honour(Trigger.ARRIVE, number, behind, step) if self._state.remembered else set()
         if arrivals is None:
             arrivals = classify_records(records, self._settings.name, self._settings.expiration_of(topic))
         if self._settings.dedup_window_ms and (arrivals.identified or self._state.repeats.chunks):
-            arrivals = self._drop_repeats(number, records[-1].timestamp if records else -1, arrivals, step)
+            arrivals = self._drop_repeats(number, records[-1].timestamp, arrivals, step, done)
+        arrivals = without_offsets(arrivals, done) if done else arrivals
         self._enter(number, arrivals, self._views(topic, partition, records, arrivals.offsets), step)
         scheduled = [one.offset for one in arrivals.scheduled]
         views = self._views(topic, partition, records, scheduled) if scheduled else []
@@ -189,9 +189,9 @@ class Entrance:
         source.is_read = True
         if record.offset < source.next_offset:
             return
-        is_wanted = not self._state.remembered or self._drop_acknowledged(Trigger.SPOIL, number, [record], step)
+        done = self._honour(Trigger.SPOIL, number, record.offset + 1, step) if self._state.remembered else set()
         transfer = transfer_of(record.headers, self._settings.name)
-        if is_wanted and transfer is not None:
+        if record.offset not in done and transfer is not None:
             reasons, detail = _reasons(Trigger.SPOIL), unconfirmed(why) if transfer else why
             self._decisions.refuse(number, record.offset, NEVER, reasons, record.timestamp, step, detail)
         source.next_offset = record.offset + 1
@@ -207,8 +207,11 @@ class Entrance:
             row = route(Trigger.ARRIVE, Guard.LATER).row(State.UNREAD)
             step.events.append(ShardEvent(row.event, now_ms, messages))
 
-    def _drop_repeats(self, number: int, now_ms: int, arrivals: Arrivals, step: Step) -> Arrivals:
-        """Leave out messages whose id was seen within the window, and forget older ids (X6, C43)."""
+    def _drop_repeats(self, number: int, now_ms: int, arrivals: Arrivals, step: Step, done: set[int]) -> Arrivals:
+        """Leave out messages whose id was seen within the window, and forget older ids (X6, C43).
+
+        Those that are `done` were acknowledged before they became active. They use their ids up like others (Q13).
+        """
         window_ms, repeats = self._settings.dedup_window_ms, self._state.repeats
         found = find_repeats(repeats, number, arrivals, window_ms)
         for outdated in list(repeats.outdated(number, max(now_ms, found.newest_ms), window_ms)):
@@ -224,15 +227,16 @@ class Entrance:
                 ),
                 step,
             )
-        if not found.repeats:
+        dropped = found.repeats - done
+        if not dropped:
             return arrivals
         source = self._state.sources[number]
-        offsets = np.array(sorted(found.repeats), np.int64)
+        offsets = np.array(sorted(dropped), np.int64)
         none_yet = np.zeros(len(offsets), np.uint32)
         messages = Messages(source.topic, source.partition, offsets, None, none_yet, None)
         row = route(Trigger.ARRIVE, Guard.REPEATED).row(State.UNREAD)
         step.events.append(ShardEvent(row.event, found.newest_ms, messages))
-        return without_offsets(arrivals, found.repeats)
+        return without_offsets(arrivals, dropped)
 
     def _enter(
         self, number: int, arrivals: Arrivals, views: Sequence[RecordView], step: Step, row: Row | None = None
@@ -266,11 +270,11 @@ class Entrance:
             return [RecordView(topic, partition, record, parse) for record in records]
         return [RecordView(topic, partition, record, parse) for record in records if record.offset in wanted]
 
-    def _drop_acknowledged(self, trigger: Trigger, number: int, records: Sequence[Record], step: Step) -> list[Record]:
-        """Leave out messages that were acknowledged before they became active (Q13)."""
+    def _honour(self, trigger: Trigger, number: int, behind: int, step: Step) -> set[int]:
+        """Return offsets below `behind` that were acknowledged before they became active, and forget that (Q13)."""
         # All offsets up to the last record, since an acknowledged offset may have no record in the log.
         remembered = self._state.remembered
-        coming = range(self._state.sources[number].next_offset, records[-1].offset + 1)
+        coming = range(self._state.sources[number].next_offset, behind)
         if len(coming) < len(remembered):
             honoured = {offset for offset in coming if (number, offset) in remembered}
         else:
@@ -278,7 +282,7 @@ class Entrance:
         row = route(trigger).row(State.REMEMBERED)
         for offset in sorted(honoured):
             self._decisions.apply_change(Change(row.changes[0], source=number, offset=offset), step)
-        return [record for record in records if record.offset not in honoured]
+        return honoured
 
     def _refuse_arrivals(
         self, number: int, records: Sequence[Record], arrivals: Arrivals, step: Step, now_ms: int

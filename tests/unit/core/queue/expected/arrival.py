@@ -45,6 +45,7 @@ class Arrival(Due):
                 one for one in self.remembered if one[:2] != (topic, partition) or one[2] > record.offset
             }
             if acknowledged:
+                self.honour(topic, partition, record, duration_ms)
                 continue
             if record.redriven_for not in ("", self.settings.name):
                 continue
@@ -80,6 +81,18 @@ class Arrival(Due):
             else:
                 self.messages[bookmark] = message
                 self.take_place(bookmark)
+
+    def honour(self, topic: str, partition: int, record: Published, duration_ms: int | None) -> None:
+        """What was acknowledged before it was active uses its id up, if it would have entered (Q13, X6, C43)."""
+        if record.redriven_for not in ("", self.settings.name) or record.transferred is not None or record.broken:
+            return
+        try:
+            message = Message((topic, partition, record.offset), "", self.deadline(record, duration_ms))
+        except ValueError:
+            return
+        used = record.message_id and self.settings.dedup_window_ms and not self.repeats(topic, partition, record)
+        if used and not self.late(message, record.timestamp):
+            self.seen[topic, partition, record.message_id] = record.timestamp
 
     def repeats(self, topic: str, partition: int, record: Published) -> bool:
         """Whether the record's id entered within the window before it (X6, C43)."""

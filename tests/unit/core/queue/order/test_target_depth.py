@@ -6,6 +6,7 @@ Each also runs beside the oracle, which `World` compares.
 import pytest
 
 from lapse.core.queue.settings import QueueSettings
+from lapse.core.queue.settlement.settlement import Claim
 from unit.core.queue.order.bodies import ON, at, depth, got, publish, world
 from unit.core.queue.world import World
 
@@ -155,3 +156,19 @@ def test_delayed_messages_count_in_the_target_depth_and_scheduled_ones_do_not() 
     one.deliver()
     one.settle("cancel", "inky", at(0), delay_ms=50)
     assert one.shard.room() == 1
+
+
+@pytest.mark.feature("X6", "Q13", "C43")
+def test_an_id_counts_if_its_message_was_acknowledged_before_it_was_active() -> None:
+    """Its consumer has handled it. So what its producer wrote again is a repeat."""
+    one = World(QueueSettings(name="orders", target_depth=1, dedup_window_ms=100))
+    for message_id in (b"a", b"b", b"a", b"b"):
+        one.publish("orders", message_id=message_id)
+    one.read("orders")
+    assert one.settle("acknowledge", "inky", Claim("orders", 0, 1, 2)) == ["settled", "settled"]
+    one.settle("acknowledge", "inky", Claim("orders", 0, 0, 0))
+    for _ in range(3):
+        one.read("orders")
+    assert one.peek() == []
+    told = [int(each.messages.offsets[0]) for each in one.step.events if each.kind == "repeated"]
+    assert told == [3], "what was acknowledged has one fate"
