@@ -128,6 +128,11 @@ class UnknownEntity(LapseError):
             "Correct the name, or configure it in lapse.toml and run `lapse apply`"
         )
 
+    @property
+    def is_hidden(self) -> bool:
+        """Whether it may exist, and the brokers hide it from this user."""
+        return bool(self._hidden)
+
     def among(self, sees: Callable[[str], bool]) -> UnknownEntity:
         """Return the error with only those known names that a user may see (X4)."""
         return UnknownEntity(

@@ -25,7 +25,7 @@ _SLOW_S: Final = 1.0
 _NAMED: Final = 10
 """The most entities without an answer that have a finding each. More of them share one."""
 
-_RUN_ONE: Final = "Is a worker running? Its log says what it waits for"
+_RUN_ONE: Final = "Start a worker: `lapse worker`. If one runs, its log says what it waits for"
 
 
 def check_service(config: Config, connection: Connection) -> list[Finding]:
@@ -125,7 +125,8 @@ def _silent(silent: list[str], asked: int) -> Iterator[Finding]:
 def _refused(what: str, error: BaseException) -> Finding:
     """Return the finding about an entity that cannot be asked."""
     if isinstance(error, UnknownEntity):
-        return wrong(what, str(error), "Its topics are listed above: repair those first")
+        told = str(error) if error.is_hidden else "it is not on this cluster yet"  # no other name: it is in lapse.toml
+        return wrong(what, told, "Its topics are listed above: repair those first")
     return wrong(what, f"does not answer: {error}", _RUN_ONE)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from lapse.config import Config, ConfigError, key
@@ -11,8 +11,9 @@ from lapse.doctor.finding import Finding, fine, warning, wrong
 from lapse.runtime.topics.advice import warnings
 from lapse.runtime.topics.cleanup_policy import OWN
 from lapse.runtime.topics.cluster import Cluster, GroupRefused
+from lapse.runtime.topics.difference import Difference
 from lapse.runtime.topics.topology import Topology, TopologyError
-from lapse.runtime.topics.wanted import Wanted
+from lapse.runtime.topics.wanted import Role, Wanted
 from lapse_client.reading.count_text import count_text
 
 _EXACTLY: Final = "message.timestamp.type"
@@ -63,12 +64,35 @@ def _differences(topology: Topology) -> Iterator[Finding]:
         yield fine("topics", f"{len(topology.wanted())} that lapse.toml needs are there, and fit")
     # `lapse apply` creates nothing for an entity that cannot be served in any case.
     first = {name: one.topic for one in differences if not one.mended for name in one.bars}
+    missing, deleted = dict[str, list[Difference]](), topology.deleted()
     for one in sorted(differences, key=lambda one: one.mended):  # first what has to be mended by hand
+        if one.create is not None:
+            missing.setdefault(one.create.entity, []).append(one)
+            continue
         remedy = "`lapse apply` mends it" if one.mended else "Do this yourself: `lapse apply` does not change it"
-        if one.create is not None and one.create.entity in first:
-            remedy = f"Mend topic {first[one.create.entity]} first, then `lapse apply` creates it"
-        barred = f"; not served because of it: {', '.join(one.bars)}" if one.bars else ""
-        yield wrong("topics", f"{one.topic}: {one.what}{barred}", remedy)
+        yield wrong("topics", f"{one.topic}: {one.what}{_barred(one)}", remedy)
+    for entity, ones in missing.items():
+        remedy = "`lapse apply` creates " + ("it" if len(ones) == 1 else "them")
+        if entity in first:
+            remedy = f"Mend topic {first[entity]} first, then {remedy}"
+        yield wrong("topics", _missing_text(entity, ones, again=entity in deleted), remedy)
+
+
+def _missing_text(entity: str, missing: list[Difference], *, again: bool) -> str:
+    """Return which topics an entity lacks, in one line, because a new entity lacks all of them."""
+    if len(missing) == 1:
+        return f"{missing[0].topic}: {missing[0].what}{_barred(missing[0])}"
+    owner = (
+        "for definitions" if any(one.create and one.create.role is Role.DEFINER for one in missing) else f"of {entity}"
+    )
+    anew = f"; {entity} was deleted, this begins a new one" if again else ""
+    barred = next((text for one in missing if (text := _barred(one))), "")
+    return f"{len(missing)} topics {owner} are missing: {', '.join(one.topic for one in missing)}{anew}{barred}"
+
+
+def _barred(difference: Difference) -> str:
+    """Return which entities are not served because of a difference; empty if all are."""
+    return f"; not served because of it: {', '.join(difference.bars)}" if difference.bars else ""
 
 
 def _settings(topology: Topology, settings: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
@@ -83,19 +107,25 @@ def _settings(topology: Topology, settings: Mapping[str, Mapping[str, Any]]) -> 
         )
     for one in own:
         actual = settings.get(one.name, {})
-        yield from _too_short(one, actual)
+        broken = {}
         for name, wanted in one.config.items():
             value = actual[name].value if name in actual else wanted
-            broken = (name == _EXACTLY and value != wanted) or (name in _AT_LEAST and int(value) < int(wanted))
-            if broken:
-                yield wrong(
-                    "settings",
-                    f"topic {one.name} has {name} = {value}, and lapse needs {wanted}",
-                    f"kafka-configs.sh --alter --topic {one.name} --add-config {name}={wanted}",
-                )
+            if (name == _EXACTLY and value != wanted) or (name in _AT_LEAST and int(value) < int(wanted)):
+                broken[name] = f"{name} = {value}, and lapse needs {wanted}"
+        remedy = _command(topology.config, one, list(broken))
+        yield from (wrong("settings", f"topic {one.name} has {text}", remedy) for text in broken.values())
+        yield from _too_short(topology.config, one, actual)
 
 
-def _too_short(topic: Wanted, actual: Mapping[str, Any]) -> Iterator[Finding]:
+def _command(config: Config, topic: Wanted, names: Iterable[str]) -> str:
+    """Return the command of Kafka's tools that gives a topic the wanted values of some settings."""
+    values = ",".join(f"{name}={topic.config[name]}" for name in names)
+    return (
+        f"kafka-configs.sh --bootstrap-server {config.lapse.brokers} --alter --topic {topic.name} --add-config {values}"
+    )
+
+
+def _too_short(config: Config, topic: Wanted, actual: Mapping[str, Any]) -> Iterator[Finding]:
     """Warn if Kafka removes a topic's records earlier than its entity's `retention` says; −1 keeps them for ever."""
     wanted_ms = int(topic.config.get(_RETENTION, -1))
     kept_ms = int(actual[_RETENTION].value) if _RETENTION in actual else -1
@@ -104,5 +134,5 @@ def _too_short(topic: Wanted, actual: Mapping[str, Any]) -> Iterator[Finding]:
             "settings",
             f"topic {topic.name} keeps records for {in_words(kept_ms)}, and retention of {topic.entity} is "
             f"{in_words(wanted_ms)}: what nobody has read by then is lost",
-            f"kafka-configs.sh --alter --topic {topic.name} --add-config {_RETENTION}={wanted_ms}",
+            _command(config, topic, [_RETENTION]),
         )

@@ -8,11 +8,13 @@ import pytest
 
 from lapse.config import Config
 from lapse.doctor.finding import Verdict
+from lapse.doctor.service import _refused
 from lapse.doctor.topics import _differences, _settings
 from lapse.protocol import topic
 from lapse.runtime.topics.retention import Retention
 from lapse.runtime.topics.topology import Topology
 from lapse_client import Connection, LapseError
+from lapse_client.error import UnknownEntity
 from lapse_client.kafka.metadata import Metadata
 
 CONFIG = Config.model_validate({"queue": {"both": {"topics": ["a", "b"]}, "orders": {}}})
@@ -25,8 +27,46 @@ def test_of_unequal_partitions_nothing_is_promised_that_apply_does_not_do() -> N
     assert {one.verdict for one in found.values()} == {Verdict.WRONG}
     assert "Give all of them the same number" in found["a"].told
     assert found["a"].remedy == "Do this yourself: `lapse apply` does not change it"
-    assert found[topic.commands("both")].remedy == "Mend topic a first, then `lapse apply` creates it"
-    assert found[topic.commands("orders")].remedy == "`lapse apply` mends it"
+    lacking = {
+        "5 topics of both are missing": "Mend topic a first, then `lapse apply` creates them",
+        "6 topics of orders are missing": "`lapse apply` creates them",
+    }
+    for told, remedy in lacking.items():
+        assert found.pop(told).remedy == remedy
+    assert len(found) == 2, "one line for each entity, and one for the topics of definitions"
+
+
+@pytest.mark.feature("Q15", "X7")
+def test_one_topic_that_is_missing_is_told_with_its_purpose() -> None:
+    wanted = {one.name: one.partitions for one in Topology(CONFIG, {"a": 1, "b": 1}).wanted()}
+    del wanted[topic.events("orders")]
+    (one,) = _differences(Topology(CONFIG, wanted))
+    assert (
+        one.told
+        == f"{topic.events('orders')}: missing; events of orders, 1 partition; not served because of it: orders"
+    )
+    assert one.remedy == "`lapse apply` creates it"
+
+
+@pytest.mark.feature("Q15")
+def test_settings_that_are_wrong_are_mended_by_one_command_that_can_be_pasted() -> None:
+    there = Topology(CONFIG, {one.name: one.partitions for one in Topology(CONFIG, {}).wanted()})
+    name = topic.changelog("lapse", "orders")
+    actual = {key: SimpleNamespace(value="0") for key in ("min.compaction.lag.ms", "delete.retention.ms")}
+    found = [one for one in _settings(there, {name: actual}) if one.about == "settings"]
+    assert [one.verdict for one in found] == [Verdict.WRONG] * 2
+    (remedy,) = {one.remedy for one in found}
+    assert remedy.startswith(f"kafka-configs.sh --bootstrap-server {CONFIG.lapse.brokers} --alter --topic {name} ")
+    assert "min.compaction.lag.ms=" in remedy
+    assert "delete.retention.ms=" in remedy
+
+
+@pytest.mark.feature("Q15")
+def test_an_entity_of_the_file_without_topics_is_not_said_to_be_absent_from_the_file() -> None:
+    one = _refused("queue orders", UnknownEntity("queue", "orders", ["jobs"]))
+    assert (one.told, one.verdict) == ("it is not on this cluster yet", Verdict.WRONG)
+    hidden = _refused("queue orders", UnknownEntity("queue", "orders", [], ["lapse.orders.commands"]))
+    assert "do not let this user see lapse.orders.commands" in hidden.told
 
 
 @pytest.mark.feature("X7")
