@@ -21,7 +21,7 @@ from lapse_spark.instant.state import state
 from lapse_spark.letters import archive as archive_job
 from lapse_spark.letters import audit, delta
 from lapse_spark.letters.redrive import Choice, Target, condition
-from lapse_spark.local_directory import check_written
+from lapse_spark.local_directory import check_writable, check_written
 from lapse_spark.monitoring import monitor as monitor_job
 from lapse_spark.monitoring import upkeep
 from lapse_spark.option import (
@@ -90,6 +90,7 @@ def monitor(
     strict: bool,
 ) -> None:
     """Count dead letters by entity, reasons and window into the directory PATH, each letter once."""
+    check_writable(path, cluster.config)
     pattern = cluster.await_letters(pattern, later=every is not None)
     session = cluster.session("monitor")
     with working("Counting dead letters") as watch:
@@ -149,6 +150,7 @@ def archive(
         days = archive_job.purge(session, path, purge_before.date(), dry_run=dry_run)
         print_json({"deleted": [day.isoformat() for day in days], "dry_run": dry_run})
         return
+    check_writable(path, cluster.config)
     pattern = cluster.await_letters(pattern, later=every is not None)
     session = cluster.session("archive", delta=knowing)
     with working("Archiving dead letters") as watch:
@@ -246,6 +248,7 @@ def redrive(
     )
     condition(choice)  # checked before Spark starts, as --hook is
     changes = _function(hook) if hook else None
+    check_writable(audit_path, cluster.config)
     pattern = _check_source(cluster, archive_path, pattern, entity)
     _check_target(cluster, to, send)
     session, letters = _letters(cluster, pattern, archive_path, kind)

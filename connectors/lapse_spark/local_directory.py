@@ -53,6 +53,26 @@ def check_replaceable(path: str, config: Mapping[str, str] = {}) -> None:
         )
 
 
+def check_writable(path: str, config: Mapping[str, str] = {}) -> None:
+    """Check that a local directory can be written to, or made.
+
+    Args:
+        path: the directory. It is not checked if it has a scheme, or Spark is set up for another file system.
+        config: further Spark settings.
+
+    Raises:
+        ValueError: a file is in the way, or this user may not write there.
+    """
+    place = _local(path, config)
+    if place is None:
+        return
+    nearest = next(one for one in (place, *place.absolute().parents) if one.exists())
+    if not nearest.is_dir():
+        raise ValueError(f"{path}: {nearest} is a file. Give a directory")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise ValueError(f"{path}: this user may not write to {nearest}. Give another directory, or have that changed")
+
+
 def _foreign(place: Path) -> Iterator[Path]:
     """Yield what Spark has not written: the path itself, if it is a file, or what is in the directory."""
     if not place.is_dir():

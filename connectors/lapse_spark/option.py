@@ -26,7 +26,7 @@ from lapse_client.kafka import time_check
 from lapse_client.kafka.connection import entities, is_for_people
 from lapse_client.letters import letter_topic
 from lapse_client.reading.instant import instant_ms
-from lapse_spark import lapse_toml
+from lapse_spark import fault, lapse_toml
 from lapse_spark.collected import in_utc
 from lapse_spark.connection import Connection
 from lapse_spark.quarantine import Quarantined
@@ -329,10 +329,10 @@ def plain_faults() -> Iterator[None]:
     except (ValueError, OSError, EmbeddedError, Quarantined, LapseError, KafkaException) as error:
         raise click.ClickException(str(error)) from error
     except PySparkException as error:
-        text = (error.getMessage() or str(error)).strip().splitlines()
-        raise click.ClickException(" ".join(text[:2])) from error
+        text = (error.getMessage() or str(error)).strip()
+        raise click.ClickException(fault.sentence("\n".join(text.splitlines()[:2]), text)) from error
     except Py4JJavaError as error:
-        raise click.ClickException(_innermost(error.java_exception)) from error
+        raise click.ClickException(fault.sentence(_innermost(error.java_exception), str(error))) from error
 
 
 @contextmanager
@@ -372,11 +372,12 @@ def _json_fallback(value: object) -> str:
     return str(value)
 
 
-def _innermost(fault: Any) -> str:
+def _innermost(error: Any) -> str:
     """Return the class and text of the innermost cause, which is that of Kafka's client."""
-    while fault.getCause() is not None:
-        fault = fault.getCause()
-    return f"{fault.getClass().getSimpleName()}: {fault.getMessage()}"
+    while error.getCause() is not None:
+        error = error.getCause()
+    text = str(error.getMessage()).partition("\n")[0]
+    return f"{error.getClass().getSimpleName()}: {text}"
 
 
 def _setting(text: str) -> tuple[str, str]:

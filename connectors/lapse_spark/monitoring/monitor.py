@@ -142,8 +142,13 @@ def run(
         max_records_per_batch: most records in a batch; None = no limit.
         strict: whether to fail at the first record that is no dead letter.
         watch: called with the progress of the stream.
+
+    Raises:
+        ValueError: another job writes to the output, or it has lost its checkpoint.
     """
     output = Output(spark, path)
+    output.check()
+    output.claim("monitor")
     span = Span(streaming=True, fail_on_data_loss=False, max_records_per_batch=max_records_per_batch)
     source = read.dead_letters(spark, connection, pattern=pattern, span=span)
 

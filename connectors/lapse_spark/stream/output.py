@@ -11,12 +11,16 @@ from datetime import date
 from functools import cached_property
 from typing import Any, Final
 
+import orjson
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 TABLES: Final = ("letters", "counts", "quarantine", "partitions", "closed")
 """The tables of the streaming jobs. Other tables of an output are not theirs."""
+
+JOB_FILE: Final = "job.json"
+"""The file that names the job that writes an output, beside its tables."""
 
 _DAY_MS: Final = 86_400_000
 _MERGED: Final = "_merged-"
@@ -55,6 +59,31 @@ class Output:
                 f"{self.path} has batches and no checkpoint ({self.checkpoint}): a new stream would count them again. "
                 "Put the checkpoint back, or give a new directory."
             )
+
+    def claim(self, job: str) -> None:
+        """Note which job writes here, because a job goes on from the checkpoint, and leaves out what is before it.
+
+        Args:
+            job: name of the job, such as `monitor`.
+
+        Raises:
+            ValueError: another job writes here. It would have left out letters without a word.
+        """
+        owner = self._job() if self.has_run else ""
+        if owner and owner != job:
+            raise ValueError(
+                f"{self.path} is the output of lapse spark {owner}: the {job} would go on where the {owner} has ended, "
+                "and leave out what is before. Give a new directory"
+            )
+        self.put_text(JOB_FILE, orjson.dumps({"job": job}).decode())
+
+    def _job(self) -> str:
+        """Return the job that has written this output; of an earlier version, by its tables, and empty without one."""
+        if self.names(".", JOB_FILE):
+            return str(orjson.loads(self.text(JOB_FILE))["job"])
+        if self.names(".", "counts"):
+            return "monitor"
+        return "archive" if self.names(".", "letters") else ""
 
     def write(self, table: str, rows: DataFrame, at: Column, batch: int) -> None:
         """Write a batch of a table, and replace the rows of an earlier attempt.

@@ -28,7 +28,7 @@ from lapse_spark import Connection, ledger
 from lapse_spark.cli import spark as commands
 from lapse_spark.letters import archive, redrive
 from lapse_spark.monitoring import monitor
-from lapse_spark.stream.output import Output
+from lapse_spark.stream.output import JOB_FILE, Output
 from support.programs.standalone import quick_java
 
 pytestmark = pytest.mark.spark
@@ -139,6 +139,47 @@ def test_an_output_without_its_checkpoint_is_refused(spark, kafka, dead, tmp_pat
     answer = CliRunner().invoke(commands, ["monitor", path, "--pattern", dead.pattern, "--bootstrap", kafka])
     assert answer.exit_code == 1
     assert "has batches and no checkpoint" in answer.output
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize("noted", [True, False], ids=["noted", "of an earlier version"])
+@pytest.mark.parametrize(("first", "second"), [("monitor", "archive"), ("archive", "monitor")])
+def test_the_output_of_another_job_is_refused(spark, kafka, dead, tmp_path, first, second, noted):
+    """It would go on from that job's checkpoint, and leave out all earlier letters without a word."""
+    path = str(tmp_path / "out")
+    dead(0, 3, Reason.TIME_LIMIT)
+
+    def run(job):
+        return CliRunner().invoke(commands, [job, path, "--pattern", dead.pattern, "--bootstrap", kafka])
+
+    assert run(first).exit_code == 0
+    if not noted:
+        Output(spark, path).remove(JOB_FILE)
+    refused = run(second)
+    assert refused.exit_code == 1
+    assert f"{path} is the output of lapse spark {first}: the {second} would go on" in refused.output
+    assert "\n" not in refused.output.strip()
+    again = run(first)
+    assert (again.exit_code, "0 records read" in " ".join(again.output.split())) == (0, True)
+
+
+@pytest.mark.feature("X7")
+def test_a_checkpoint_that_is_broken_is_told_in_one_line(spark, kafka, dead, tmp_path):
+    """Java's calls helped nobody, and the sentence named no file and no step."""
+    path = tmp_path / "out"
+    dead(0, 3, Reason.TIME_LIMIT)
+    words = ["monitor", str(path), "--pattern", dead.pattern, "--bootstrap", kafka]
+    assert CliRunner().invoke(commands, words).exit_code == 0
+    for file in ("metadata", "offsets/0"):
+        place = path / "_checkpoint" / file
+        before = place.read_bytes()
+        (place.parent / f".{place.name}.crc").unlink(missing_ok=True)
+        place.write_text("garbage\nx")
+        broken = CliRunner().invoke(commands, words)
+        place.write_bytes(before)
+        assert broken.exit_code == 1
+        (line,) = broken.output.strip().splitlines()
+        assert line.endswith("The checkpoint cannot be read: put back a copy of the whole directory, or give a new one")
 
 
 @pytest.mark.feature("X7")

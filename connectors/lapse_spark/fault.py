@@ -1,0 +1,53 @@
+"""Spark's errors in one sentence with the next step, for commands (X7)."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_FRAME: Final = re.compile(
+    r"^\[STREAM_FAILED\] Query \[.*?\] terminated with exception: |"
+    r"^(?:org\.apache\.spark\.SparkException: )?Job aborted due to stage failure: .*?\): |"
+    r"\s*SQLSTATE: \w+"
+)
+"""What Spark writes around an error that says nothing to a user: ids, numbers of tasks, a code of SQL."""
+
+_STEPS: Final = (
+    (
+        re.compile(
+            r"_checkpoint/|MALFORMED_LOG_FILE|\.streaming\.(?:StreamMetadata|OffsetSeqLog|CommitLog|HDFSMetadata)"
+        ),
+        "The checkpoint cannot be read: put back a copy of the whole directory, or give a new one",
+    ),
+    (
+        re.compile(r"AuthorizationException"),
+        "Have the right granted (docs/operations.md, Rights), or connect as another user",
+    ),
+    (
+        re.compile(
+            r"UnknownTopicOrPartition|OffsetOutOfRange|data may have been (?:lost|missed)|"
+            r"Cannot fetch (?:record|offset)|KAFKA_DATA_LOSS"
+        ),
+        "A topic was deleted, or Kafka has removed unread records: run the command again, an archive with --allow-gaps",
+    ),
+    (
+        re.compile(r"NotDirectoryException|AccessControlException|Permission denied|(?i:mkdirs?) (?:of|failed)"),
+        "Give a directory that this user may write to",
+    ),
+    (re.compile(r"No space left on device"), "Make room on that disk, and run the command again"),
+    (re.compile(r"OutOfMemoryError"), "Give Spark more memory: --conf spark.driver.memory=4g"),
+)
+"""What to do about an error, by its text, and that of its causes."""
+
+
+def sentence(told: str, whole: str = "") -> str:
+    """Return an error as a user needs it: what happened, and what to do, without Spark's frame and Java's calls.
+
+    Args:
+        told: the text of the error.
+        whole: text in which causes are looked for; empty = `told`.
+    """
+    text = _FRAME.sub("", " ".join(told.split("\n\tat ")[0].split()))
+    text = _FRAME.sub("", text)  # a stream's error is often that of a job
+    step = next((step for sign, step in _STEPS if sign.search(whole or told)), "")
+    return f"{text.rstrip('. ')}. {step}" if step else text
