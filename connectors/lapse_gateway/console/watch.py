@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -164,6 +164,11 @@ class Watch:
             for one in visible:
                 _note_silence(one)
         return looks
+
+    def needy(self, caller: Caller, names: Iterable[str]) -> list[str]:
+        """Return those of some names that needed attention when they were looked at last."""
+        known = ((name, self._looks.get((caller.name, name))) for name in names)
+        return [name for name, look in known if look is not None and look.needs]
 
     async def _ask(self, caller: Caller, look: Look, names: list[str]) -> None:
         """Ask one queue, over the connection that all of them share."""

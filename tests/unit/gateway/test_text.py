@@ -68,6 +68,19 @@ def test_what_many_queues_need_is_told_once() -> None:
     assert (paused.text, paused.of) == ("paused", [("queues", "b")])
 
 
+def test_needs_that_differ_in_a_count_are_one_with_its_span() -> None:
+    """A hundred queues without consumers gave a line for each count, and twenty lines are shown."""
+    waiting = " available, and nobody subscribes"
+    texts = [f"1 message is{waiting}", f"1,200 messages are{waiting}", f"20 messages are{waiting}"]
+    one, groups = group_needs(
+        [*(("queues", f"q{at}", text) for at, text in enumerate(texts)), ("queues", "r", "1 group waits: no match")]
+    )
+    assert (one.text, len(one.of)) == (f"1 to 1,200 messages are{waiting}", 3)
+    assert groups.text == "1 group waits: no match"
+    (same,) = group_needs([("queues", "a", texts[0]), ("queues", "b", texts[0])])
+    assert (same.text, same.key) == (texts[0], one.key)
+
+
 def test_an_instant_that_no_date_has_is_shown_as_what_it_is() -> None:
     """Any publisher may state one. A page with it could not be shown."""
     assert text.instant((1 << 63) - 2) == "epoch + 9223372036854775806 ms"
