@@ -77,6 +77,9 @@ class _Protocol(H11Protocol):
         for event in (answer, h11.Data(data=content), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event))
         self.transport.close()
+        if self.cycle is not None:  # its answer would follow, if it does not wait for the body
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._deadline is not None:

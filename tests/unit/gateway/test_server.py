@@ -236,6 +236,22 @@ def test_garbage_in_a_body_that_was_refused_already_ends_the_connection(caplog: 
     assert not [one for one in caplog.records if one.exc_info], "no trace"
 
 
+@pytest.mark.feature("X7")
+def test_garbage_in_a_body_that_nobody_waits_for_has_one_answer(caplog: pytest.LogCaptureFixture) -> None:
+    """The answer of the request came behind that about the garbage, and left a page of calls in the log."""
+
+    async def client(port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST /health HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n")
+        answers = (await asyncio.wait_for(reader.read(), 20)).split(b"HTTP/1.1 ")[1:]
+        assert [answer[:3] for answer in answers] == [b"400"]
+        writer.close()
+        await served(port)
+
+    serve(client)
+    assert not [one for one in caplog.records if one.exc_info], "no trace"
+
+
 @pytest.mark.feature("X7", "X2")
 def test_a_request_that_is_under_way_at_the_end_is_told_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
