@@ -32,9 +32,9 @@ from lapse.runtime.shard.reader import Reader
 from lapse.runtime.shard.removed_log import RemovedLog
 from lapse.runtime.shard.sent_log import AT_START, BEGIN, BEHIND
 from lapse.runtime.shard.step_turns import StepTurns
+from lapse.runtime.shard.step_work import BREATH_S, StepWork, WorkAhead
 from lapse.runtime.shard.taken_over import TakenOver
 from lapse.runtime.shard.timeline import Timeline
-from lapse.runtime.shard.work_ahead import WorkAhead
 from lapse.runtime.shard.writing import Writing
 from lapse.runtime.timers.clock import WorkerClock
 from lapse.runtime.timers.early_stamp import EarlyStamps
@@ -42,10 +42,6 @@ from lapse.runtime.timers.ticker import Ticker
 from lapse.runtime.tp import TP
 from lapse.runtime.turns import in_turns
 from lapse.runtime.watch import Watch, end_process
-
-_BREATH_S: Final = 0.001
-"""The pause between parts of a query, and between steps that write nothing, s. They do not wait for a broker, so
-without a pause the thread that reads from Kafka would never run."""
 
 _LOOK_AGAIN_S: Final = 0.05
 """How often to ask whether the consumer has passed records that it does not hand out, s."""
@@ -100,8 +96,12 @@ class Runner:
         self.machine = machine
         self._shown = shown = f"{entity}, partition {partition}"
         self._on_stopped = on_stopped
-        self._clock, self._catch_up, self.topics = clock, found.catch_up, found.topics
-        self._news, self._idle, self._may_run = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._clock = clock
+        self._catch_up = found.catch_up
+        self.topics = found.topics
+        self._news = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._may_run = asyncio.Event()
         commands, pauses = TP(commands_topic, partition), Pauses(watch, log)
         known = found.positions, found.merge_until
         self._inbox = Inbox(reader, machine, commands, *known, self._news.set, pauses, found.catch_up)
@@ -112,22 +112,22 @@ class Runner:
         self._ticker = Ticker(shown, commands, machine, producer, clock, self._news.set)
         gate = Gate(self._inbox, log, self._news.set)
         self._intake = Intake(machine, self._inbox, gate, self._timeline, found.topics, self._ticker.read)
+        self._work = StepWork(machine, self._inbox, self._intake, self._ticker, clock, self._news, self._may_run)
         self._deliveries = DeliveriesUnderWay(shown, machine, producer, found.floors)
         self._writer = EffectWriter(
             partition=partition, epoch=epoch, store=store, producer=producer, letters=letters,
             deliveries=self._deliveries, topics=found.topics, clock=clock, watch=watch, figures=machine.figures,
         )  # fmt: skip
         self._unwritten = found.unwritten
-        self._delivering_since: float | None = None
         self._task: asyncio.Task[None] | None = None
         self._writing = Writing()
         self._durable: Mapping[TP, int] = {}
         """Per source, the next offset that is not in the journal of this process yet."""
-        self._more = self._stopped = False
-        self._to_deliver = False
-        """Whether the last delivery left something to hand out."""
+        self._more = False
+        self._stopped = False
         self._ahead = WorkAhead()
-        self._store, self._turns = store, turns
+        self._store = store
+        self._turns = turns
 
     async def start(self) -> None:
         """Make the epoch's beginning durable, and start the task. If that fails, the runner must be abandoned."""
@@ -230,7 +230,7 @@ class Runner:
                 if self.machine.stopped and not self._ahead:
                     await self._stop_for_good()
                     return
-                await asyncio.sleep(_BREATH_S if self._more and not self._writer.wrote else 0)
+                await asyncio.sleep(BREATH_S if self._more and not self._writer.wrote else 0)
         except asyncio.CancelledError:
             raise
         except Fenced as error:
@@ -283,25 +283,25 @@ class Runner:
         if not ahead.taken:  # a replay takes in all messages of a step at once
             await self._deliveries.take_back(self._writing.end, BEGIN)
         taken = ahead.taken + await self._intake.messages(machine.step_records - ahead.taken)
-        await self._go_on()
+        await self._work.go_on()
         taken += await self._intake.commands(2 * machine.step_records - taken)
         while (held_ms := self._inbox.held_ms) is not None and await self._arrival_gate.let_pass(held_ms):
             taken += await self._intake.commands(2 * machine.step_records - taken)
         self._inbox.fetch_caught_up(taken)
         await self._arrival_gate.let_pass(self._ticker.reached_ms)
         await self._deliveries.take_back(self._writing.end, BEHIND)
-        await self._let_act(machine.step_turns - ahead.turns)
+        await self._work.let_act(machine.step_turns - ahead.turns)
         self._ticker.arm()  # before the letters are written, so that both are on their way together
         self._more = False
         if self.topics.replaced:
             self._close_topics()
         elif self._has_caught_up():
             self._removed.tell(self._clock.now_ms())
-            if not (taken and ahead.delivered and self._to_deliver):
-                await self._deliver(1 if taken else machine.delivery_turns)
-                taken += await self._take_in_late(machine.step_records - taken)
-            self._more = self._to_deliver or self._removed.is_left
-        decided, self._delivering_since = self._delivering_since, None
+            if not (taken and ahead.delivered and self._work.to_deliver):
+                await self._work.deliver(1 if taken else machine.delivery_turns)
+                taken += await self._work.take_in_late(machine.step_records - taken)
+            self._more = self._work.to_deliver or self._removed.is_left
+        decided = self._work.end_delivering()
         effects = await machine.finish(self._write_letters, self._write_expired)
         if decided is not None:
             self._timeline.decided(began)
@@ -342,11 +342,11 @@ class Runner:
         for _ in range(_TURNS_TO_KAFKA):
             await asyncio.sleep(0)
         ahead = self._ahead
-        ahead.taken = await self._intake.messages(machine.step_records, lambda: self._is_over(writing))
+        ahead.taken = await self._intake.messages(machine.step_records, lambda: self._work.is_over(writing))
         if machine.acts_ahead:
-            ahead.turns = await self._let_act(machine.step_turns, until=writing)
-            if self._to_deliver and not self._is_over(writing):
-                await self._deliver(machine.delivery_turns, until=writing)
+            ahead.turns = await self._work.let_act(machine.step_turns, until=writing)
+            if self._work.to_deliver and not self._work.is_over(writing):
+                await self._work.deliver(machine.delivery_turns, until=writing)
                 ahead.delivered = True
         is_full = ahead.taken >= machine.step_records or ahead.turns >= machine.step_turns
         if not (is_full or self._ticker.has_due_work):
@@ -384,54 +384,6 @@ class Runner:
         """
         known = all(self._durable.get(tp, 0) >= offset for tp, offset in behind.items())
         return asyncio.create_task(self._send_letters(letters, beside=known))
-
-    def _is_over(self, until: asyncio.Future[None] | None) -> bool:
-        """Return whether work for the next step must stop: `until` is done, or the shard must pause."""
-        return until is not None and (until.done() or not self._may_run.is_set())
-
-    async def _take_in_late(self, most: int) -> int:
-        """Take in messages that arrived during a query's turn, so that this step includes them; return how many."""
-        if not (self.machine.acts_ahead and self._news.is_set()):
-            return 0
-        taken = await self._intake.messages(most)
-        self._inbox.fetch_caught_up(taken)
-        return taken
-
-    async def _go_on(self) -> None:
-        """Carry on with the unfinished command, for a few turns."""
-        for _ in range(self.machine.step_turns):
-            if self.machine.unfinished is None:
-                break
-            self.machine.continue_command()
-            await asyncio.sleep(0)
-
-    async def _let_act(self, most: int, until: asyncio.Future[None] | None = None) -> int:
-        """Let the machine do what is due by the last tick that was read, in up to `most` turns; return how many.
-
-        Begin no turn once `until` is done, or the shard must pause.
-        """
-        turns = 0
-        while turns < most and self._ticker.has_due_work:
-            if self._is_over(until):
-                break
-            self.machine.advance(self._ticker.reached_ms)
-            turns += 1
-            if turns < most or until is not None:
-                await asyncio.sleep(0)
-        return turns
-
-    async def _deliver(self, most: int, until: asyncio.Future[None] | None = None) -> None:
-        """Hand out messages in up to `most` turns; after the first, stop for news, or when `until` is done."""
-        if self._delivering_since is None:
-            self._delivering_since = time.monotonic()
-        for turn in range(most):
-            if turn:
-                await asyncio.sleep(_BREATH_S)
-                if self._news.is_set() or self._is_over(until):
-                    break
-            self._to_deliver = self.machine.deliver(self._clock.now_ms())
-            if not self._to_deliver:
-                break
 
     def _close_topics(self) -> None:
         """Close the state of topics that were deleted and created again (C42).
