@@ -19,6 +19,10 @@ _SURE_DIGITS: Final = 15
 _LONG: Final = re.compile(rb"[:,\[\s]-?(?:[0-9](?:\.?[0-9]){15}|[0-9.]+[eE])")
 """Finds numbers that a float may change: those with 16 digits or more, or with an exponent."""
 
+_DIGITS: Final = b"0123456789."
+_FORM: Final = bytes(0x30 if byte in _DIGITS else 0x65 if byte in b"eE" else 0x78 for byte in range(256))
+"""Translates a body, so that a number with an exponent has `0e`, and one with 16 digits has 16 times `0`."""
+
 _WHOLE: Final = range(-(1 << 63), 1 << 64)
 """The whole numbers that orjson writes."""
 
@@ -44,7 +48,7 @@ def loaded(body: bytes) -> Any:
         orjson.JSONDecodeError: the body is no JSON in UTF-8.
     """
     found = orjson.loads(body)
-    if _LONG.search(body):
+    if _may_have_long(body) and _LONG.search(body):
         try:
             return json.loads(body, parse_float=_fraction, parse_int=_whole)
         except RecursionError:  # orjson decodes deeper nesting
@@ -55,6 +59,12 @@ def loaded(body: bytes) -> Any:
 def dumped(value: object) -> bytes:
     """Encode JSON. An `ExactNumber` is written with all its digits."""
     return orjson.dumps(value, default=_fragment, option=orjson.OPT_PASSTHROUGH_DATACLASS)
+
+
+def _may_have_long(body: bytes) -> bool:
+    """Return False if `_LONG` finds nothing for sure. It takes a tenth of the time of a search without result."""
+    form = body.translate(_FORM)
+    return b"0" * (_SURE_DIGITS + 1) in form or b"0e" in form
 
 
 def _fraction(text: str) -> float | ExactNumber:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse_gateway import body
-from lapse_gateway.exact_number import dumped, loaded
+from lapse_gateway.exact_number import _LONG, _may_have_long, dumped, loaded
 from lapse_gateway.fault import Fault
 from lapse_gateway.publishing import Batch
 
@@ -31,6 +31,16 @@ def test_every_number_keeps_its_value(numbers: list[str], text: str) -> None:
     except orjson.JSONDecodeError:  # a number beyond the range of floats, or half a surrogate
         return
     assert exact(dumped(loaded(written.encode())).decode()) == exact(written)
+
+
+@given(st.lists(NUMBER | st.text(), max_size=5), st.sampled_from(",: [\n"))
+def test_no_long_number_is_passed_over(parts: list[str], between: str) -> None:
+    written = between.join(["", *parts]).encode()
+    assert _may_have_long(written) or not _LONG.search(written)
+
+
+def test_an_ordinary_body_is_not_searched() -> None:
+    assert not _may_have_long(b'{"key": "12", "value": {"price": 12.50, "at": 1795793968717, "text": "east 9"}}')
 
 
 def test_an_amount_in_a_batch_is_published_with_all_its_digits() -> None:
