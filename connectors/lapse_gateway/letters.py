@@ -248,7 +248,7 @@ def _redrive_letters(
     planned = plan(among if letters is None else letters, choice, Target(), _now_ms(choice.entity, connection), known)
     lines = found.noted(planned)
     if really:
-        send(lines, connection, redriven=known.redriven, copies=among.copies)
+        send(lines, connection, letters=among.topic, redriven=known.redriven, copies=among.copies)
     else:
         deque(lines, maxlen=0)
 

@@ -22,12 +22,11 @@ _CONTROL_S: Final = 30.0
 _LOOK_S: Final = 0.5
 _NO_ANSWER: Final = "no answer in time"
 _OPTIONS: Final = {
-    "transactional.id": TOPIC,
     "transaction.timeout.ms": int(_FLUSH_S * 1000),
     "message.max.bytes": 1_000_000_000,  # the topic's own limit decides
 }
 _OVERTAKEN: Final = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
-"""Errors that say that another redrive has begun."""
+"""Errors that say that another redrive of the same letters has begun."""
 
 _OF_THE_LETTER: Final = frozenset(
     {
@@ -50,6 +49,8 @@ class LetterSender:
         redriven: notes the letters that are sent.
         queues: acknowledges letters that are sent (C75).
         sent: called with each line, and with an empty text if its letter is committed, else with the error.
+        letters: the dead-letter topic of the letters. Of two senders for one topic the later one fences the earlier one
+            (C58); senders for different topics do not disturb each other.
 
     Attributes:
         queues: see above.
@@ -60,13 +61,20 @@ class LetterSender:
     """
 
     def __init__(
-        self, connection: Connection, redriven: Redriven, queues: LetterQueues, sent: Callable[[Line, str], None]
+        self,
+        connection: Connection,
+        redriven: Redriven,
+        queues: LetterQueues,
+        sent: Callable[[Line, str], None],
+        *,
+        letters: str,
     ) -> None:
         self.untaken: list[tuple[Line, KafkaError]] = []
         self.queues = queues
         self._connection = connection
         self._redriven = redriven
         self._sent = sent
+        self._transactional_id = f"{TOPIC}.{letters}"
         self._producer = self._opened()
 
     def send(self, lines: Sequence[Line]) -> int:
@@ -112,7 +120,7 @@ class LetterSender:
             self._sent(line, text)
 
     def _opened(self) -> Producer:
-        producer = self._connection.producer(**_OPTIONS)
+        producer = self._connection.producer(**{"transactional.id": self._transactional_id}, **_OPTIONS)
         producer.init_transactions(_CONTROL_S)
         return producer
 

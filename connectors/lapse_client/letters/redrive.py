@@ -230,6 +230,7 @@ def send(
     lines: Iterable[Line],
     connection: Connection,
     *,
+    letters: str,
     redriven: Redriven,
     queues: LetterQueues | None = None,
     rate: float | None = None,
@@ -239,12 +240,13 @@ def send(
     """Send the letters that are not refused, and wait until Kafka has all of them.
 
     Letters are sent in transactions with the records that note it. So a killed run has sent whole transactions, and
-    the next run sends the rest. If two runs overlap, the later one fences the earlier one.
+    the next run sends the rest. If two runs with the same letters overlap, the later one fences the earlier one.
 
     Args:
         lines: lines of the plan. They should come from the generator that `plan` returns, so that letters that another
             run has sent meanwhile are refused.
         connection: connection to the cluster.
+        letters: the dead-letter topic of the letters.
         redriven: notes the letters that are sent; the same object as in the plan's `known`.
         queues: acknowledges letters that are sent (C75); None = at queues with the names of their topics.
         rate: the most letters per second; None = no limit.
@@ -263,8 +265,8 @@ def send(
         raise _lacking_right(f"it may not see {TOPIC}, if it is there")
     try:
         redriven.make_topic()
-        sender = LetterSender(connection, redriven, queues or LetterQueues(connection), sent)
-        # The sender has ended other runs, which may have sent letters since the plan was begun (C58).
+        sender = LetterSender(connection, redriven, queues or LetterQueues(connection), sent, letters=letters)
+        # The sender has ended other runs with these letters. They may have sent some since the plan was begun (C58).
         redriven.read(whole=True)
         done = _send_in_batches(_known_targets(lines, topics, connection), sender, rate)
         sender.queues.settle([copy for copy in copies if copy in redriven])
@@ -320,7 +322,7 @@ def _failure(error: KafkaException, connection: Connection) -> LapseError:
     """Return the error of a redrive that Kafka has ended: overtaken, without a right, or without a broker."""
     code = error.args[0].code()
     if code in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
-        return LapseError("another `lapse dlq redrive` has begun and goes on; this one ends")
+        return LapseError("another redrive of the same dead-letter topic has begun and goes on; this one ends")
     if code in LACKS_RIGHT:
         return _lacking_right(error.args[0].str().rstrip("."))
     return ConnectionFailed(connection.bootstrap_servers, error)
@@ -329,7 +331,7 @@ def _failure(error: KafkaException, connection: Connection) -> LapseError:
 def _lacking_right(why: str) -> LapseError:
     return LapseError(
         f"Kafka refuses this user: {why}. Have granted what a redrive takes: Create, Read and Write on the topic "
-        f"{TOPIC}, Write on the transactional id of that name, and Write on the targets"
+        f"{TOPIC}, Write on the transactional ids that begin with that name, and Write on the targets"
     )
 
 

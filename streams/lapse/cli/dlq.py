@@ -192,6 +192,7 @@ def redrive(
                 count = send(
                     lines,
                     connection,
+                    letters=letters.topic,
                     redriven=known.redriven,
                     queues=queues,
                     rate=rate,

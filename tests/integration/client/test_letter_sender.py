@@ -25,14 +25,30 @@ def test_each_letter_is_reported_when_another_redrive_has_taken_over(kafka: str,
     redriven.make_topic()
     lines = [_line(name, offset) for offset in range(3)]
     reported = {id(line): "" for line in lines}
-    overtaken = LetterSender(
-        connection, redriven, LetterQueues(connection), lambda line, text: reported.__setitem__(id(line), text)
-    )
-    LetterSender(connection, redriven, LetterQueues(connection), lambda line, text: None)
+    overtaken = _sender(connection, redriven, f"dlq.{name}", lambda line, text: reported.__setitem__(id(line), text))
+    _sender(connection, redriven, f"dlq.{name}", lambda line, text: None)
     with pytest.raises(KafkaException) as caught:
         overtaken.send(lines)
     assert caught.value.args[0].code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED)
     assert all(text.startswith("not sent") for text in reported.values()), reported
+
+
+@pytest.mark.feature("D5", "C58")
+def test_redrives_of_different_dead_letter_topics_do_not_end_each_other(
+    kafka: str, unique: Callable[[str], str]
+) -> None:
+    names, connection = [unique("orders"), unique("bills")], Connection(kafka)
+    create(AdminClient({"bootstrap.servers": kafka}), *(NewTopic(name, 1, 1) for name in names))
+    redriven = Redriven(connection)
+    redriven.make_topic()
+    reported: list[str] = []
+    senders = [
+        _sender(connection, redriven, f"dlq.{name}", lambda line, text: reported.append(f"{line.topic}: {text}"))
+        for name in names
+    ]
+    assert [sender.send([_line(name, 0)]) for name, sender in zip(names, senders, strict=True)] == [1, 1]
+    assert reported == [f"{name}: " for name in names]
+    assert all(_line(name, 0).letter in Redriven(connection).read(whole=True) for name in names)
 
 
 @pytest.mark.feature("D5", "X7")
@@ -46,14 +62,18 @@ def test_each_letter_is_reported_when_nothing_can_be_sent_after_one_that_kafka_r
     redriven.make_topic()
     lines = [_line(name, 0), _line(name, 1, b"x" * 5_000)]
     reported = {id(line): "" for line in lines}
-    sender = LetterSender(
-        connection, redriven, LetterQueues(connection), lambda line, text: reported.__setitem__(id(line), text)
-    )
+    sender = _sender(connection, redriven, f"dlq.{name}", lambda line, text: reported.__setitem__(id(line), text))
     monkeypatch.setattr(letter_sender, "_CONTROL_S", 5.0)
     sender._connection = Connection("127.0.0.1:1")
     with pytest.raises(KafkaException):
         sender.send(lines)
     assert all(text.startswith("not sent") for text in reported.values()), reported
+
+
+def _sender(
+    connection: Connection, redriven: Redriven, letters: str, sent: Callable[[Line, str], None]
+) -> LetterSender:
+    return LetterSender(connection, redriven, LetterQueues(connection), sent, letters=letters)
 
 
 def _line(topic: str, offset: int, value: bytes = b"{}") -> Line:

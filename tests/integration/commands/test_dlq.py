@@ -272,10 +272,18 @@ def test_a_redriven_letter_counts_as_settled_in_queues_over_its_topic(served: De
     letters = DeadLetterReader(name, connection=served.connection)
     third = Choice(filter="/n = 3 AND HEADER('lapse-redriven-count') = '0'")
     lines = list(plan(letters, third, Target(), 0, sending))
-    assert send(lines, served.connection, redriven=sending.redriven, queues=Nobody(served.connection)) == 1
+    assert (
+        send(
+            lines, served.connection, letters=letters.topic, redriven=sending.redriven, queues=Nobody(served.connection)
+        )
+        == 1
+    )
     # Another run had looked before, and sends only now. A look may also be too early for a commit just before it.
     late = plan(letters, third, Target(), 0, beside)
-    assert send(late, served.connection, redriven=beside.redriven, queues=Nobody(served.connection)) == 0
+    assert (
+        send(late, served.connection, letters=letters.topic, redriven=beside.redriven, queues=Nobody(served.connection))
+        == 0
+    )
     assert "0 letters sent" in dlq(
         served, "redrive", *arguments, "--filter", "/n = 3 AND HEADER('lapse-redriven-count') = '0'"
     )

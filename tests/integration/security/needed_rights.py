@@ -83,7 +83,7 @@ ROWS: Final = {
             Need(SEE, _REDRIVEN),
             Need(READ, _REDRIVEN),
             Need(WRITE, _REDRIVEN),
-            Need(WRITE, _REDRIVEN, TRANSACTION),
+            Need(WRITE, f"{_REDRIVEN}.dlq.{{q}}", TRANSACTION, _REDRIVEN),
             Need(WRITE, "{q}"),
         ),
     ),

@@ -381,12 +381,12 @@ def test_each_right_is_named_that_one_command_alone_takes(office: Office, monkey
         publisher.publish(office.orders, b"x")
     office.permit(AclOperation.READ, dead, office.orders)
     redrive = ("dlq", "redrive", dead, "--to", office.orders, "--yes")
-    told = f"Create, Read and Write on the topic {REDRIVEN}, Write on the transactional id of that name"
+    told = f"Create, Read and Write on the topic {REDRIVEN}, Write on the transactional ids that begin with that name"
     assert told in office.refused(*redrive)
     for operation in (AclOperation.CREATE, AclOperation.READ, AclOperation.WRITE):
         office.permit(operation, REDRIVEN)
     assert told in office.refused(*redrive)
-    office.permit(AclOperation.WRITE, REDRIVEN, kind=ResourceType.TRANSACTIONAL_ID)
+    office.permit(AclOperation.WRITE, f"{REDRIVEN}.{dead}", kind=ResourceType.TRANSACTIONAL_ID)
     assert f"{office.orders}: the brokers do not let this user write it" in office.refused(*redrive)
     office.permit(AclOperation.WRITE, office.orders)
     assert office.done(*redrive).stdout.endswith("1 letter sent.\n")

@@ -243,7 +243,7 @@ def test_a_letter_is_not_redriven_over_a_newer_record(sow: Make) -> None:
         (b"gone", b"2"): "",
         (b"deleted", None): "",
     }
-    assert send(lines, one.connection, redriven=known.redriven) == 2
+    assert send(lines, one.connection, letters=letters.topic, redriven=known.redriven) == 2
     until(lambda: one.shown() == {"newer": {"n": 3}, "gone": 2})
     again = list(plan(letters, Choice(overwrite=True), Target(), 0, Known.of(one.connection)))
     assert {(line.letter.key, line.letter.value): line.refused for line in again} == {
@@ -269,7 +269,7 @@ def test_a_letter_whose_payload_has_the_key_is_not_redriven_over_a_newer_record(
     lines = list(plan(letters, Choice(), Target(), 0, known))
     assert {line.letter.record_key: line.refused for line in lines} == {b'["newer"]': "newer record", b'["gone"]': ""}
     assert {line.letter.key for line in lines} == {None}
-    assert send(lines, one.connection, redriven=known.redriven) == 1
+    assert send(lines, one.connection, letters=letters.topic, redriven=known.redriven) == 1
     until(lambda: one.shown() == {'["newer"]': {"k": "newer", "n": 3}, '["gone"]': {"k": "gone"}})
     (plain,) = [record for record in one.read(one.name) if "lapse-redriven-count" in dict(record.headers() or ())]
     assert "lapse-record-key" not in dict(plain.headers())

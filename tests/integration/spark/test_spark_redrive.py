@@ -53,7 +53,8 @@ def command(kafka, dead):
         connection = Client(kafka)
         known = Known.of(connection)
         letters = DeadLetterReader(dead.name, connection=connection)
-        return send(plan(letters, Choice(**choice), Target(), 0, known), connection, redriven=known.redriven)
+        lines = plan(letters, Choice(**choice), Target(), 0, known)
+        return send(lines, connection, letters=letters.topic, redriven=known.redriven)
 
     return run
 
