@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from lapse_client.error import ConnectionFailed, LapseError
 from lapse_client.kafka.connection import Connection, Silence, arrived, log_bounds, offsets_at
-from lapse_client.kafka.fault import unreadable
+from lapse_client.kafka.fault import NOT_THERE, unreadable
 
 _POLL_S: Final = 0.5
 _OPEN_S: Final = 15.0
@@ -35,6 +35,7 @@ def span(
     *,
     whole: bool = False,
     committed: bool = True,
+    listed: bool = False,
 ) -> Iterator[Message]:
     """Yield the records of topics that were written at or after an instant, up to their present ends.
 
@@ -49,6 +50,8 @@ def span(
         whole: whether to wait for the ends of open transactions, so that no committed record is missing.
         committed: whether to leave out records of open and aborted transactions. False is for topics that are written
             without transactions, where somebody else's must hide nothing.
+        listed: whether the topics come from a list of what the cluster had. Those that were deleted before the reading
+            begins are left out.
 
     Raises:
         LapseError: a topic cannot be read, or a transaction stays open.
@@ -56,7 +59,7 @@ def span(
     level = "read_committed" if committed else "read_uncommitted"
     consumer = connection.consumer(enable_partition_eof=True, isolation_level=level)
     try:
-        places, ends = _bounds(consumer, topics)
+        places, ends = _bounds(consumer, topics, listed)
         if whole:
             ends = _whole_ends(connection, consumer, places)
         if since_ms is not None and places:
@@ -104,13 +107,25 @@ def _records(
         progress(done, total)
 
 
-def _bounds(consumer: Consumer, topics: Mapping[str, int]) -> tuple[dict[_Name, TopicPartition], dict[_Name, int]]:
+def _bounds(
+    consumer: Consumer, topics: Mapping[str, int], listed: bool = False
+) -> tuple[dict[_Name, TopicPartition], dict[_Name, int]]:
     """Return the partitions of topics, each with its first offset, and their ends."""
     places: dict[_Name, TopicPartition] = {}
     ends: dict[_Name, int] = {}
+    deleted = set[str]()
     for name in ((topic, partition) for topic, count in topics.items() for partition in range(count)):
-        places[name] = TopicPartition(*name)
-        places[name].offset, ends[name] = log_bounds(consumer, places[name])
+        if name[0] in deleted:
+            continue
+        place = TopicPartition(*name)
+        try:
+            place.offset, ends[name] = log_bounds(consumer, place)
+        except KafkaException as error:
+            if not (listed and error.args[0].code() in NOT_THERE):
+                raise
+            deleted.add(name[0])
+            continue
+        places[name] = place
     return places, ends
 
 

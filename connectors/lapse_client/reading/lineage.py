@@ -201,7 +201,7 @@ class Lineage:
         self, names: Iterable[str], since_ms: int | None = None, until_ms: int | None = None
     ) -> Iterator[Message]:
         topics = {name: self._topics[name] for name in names if name in self._topics}
-        return span(self._connection, topics, since_ms, lambda _: until_ms, self._progress)
+        return span(self._connection, topics, since_ms, lambda _: until_ms, self._progress, listed=True)
 
 
 def place(message: Message) -> Bookmark:

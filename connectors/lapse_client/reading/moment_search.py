@@ -124,6 +124,7 @@ class MomentSearch:
             since_ms,
             lambda name: self._over_ms.get(of.get(name, "")),
             lambda done, total: self._watcher(what, done, total),
+            listed=True,
         )
 
     def _first_in(self, some: Iterable[BookmarkRange]) -> Bookmark | None:

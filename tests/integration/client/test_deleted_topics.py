@@ -1,0 +1,42 @@
+"""Whoever reads all topics of a cluster is not ended by somebody who deletes one of them meanwhile."""
+
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from lapse_client import Connection, ConnectionFailed
+from lapse_client.kafka import connection as clients
+from lapse_client.kafka.span import span
+from support.kafka.log import until, write
+
+pytestmark = pytest.mark.feature("D7", "X7")
+
+
+@pytest.fixture
+def here(
+    kafka: str, unique: Callable[[str], str], create_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> tuple[Connection, dict[str, int]]:
+    """A cluster, and two topics with records."""
+    monkeypatch.setattr(clients, "METADATA_TIMEOUT_S", 2.0)
+    topics = {create_topic(unique(stem)): 1 for stem in ("going", "staying")}
+    for name in topics:
+        write(kafka, name, [b"1", b"2"])
+    return Connection(kafka), topics
+
+
+def delete(connection: Connection, name: str) -> None:
+    admin = AdminClient({"bootstrap.servers": connection.bootstrap_servers})
+    admin.delete_topics([name])[name].result(30)
+    until(lambda: name not in admin.list_topics(timeout=15).topics, "its deletion")
+
+
+def test_what_was_deleted_after_it_was_listed_is_left_out(here: tuple[Connection, dict[str, int]]) -> None:
+    """It was told as `no connection to Kafka`, though the broker had answered."""
+    connection, topics = here
+    going, staying = topics
+    delete(connection, going)
+    found = [(one.topic(), one.value()) for one in span(connection, topics, since_ms=0, listed=True)]
+    assert found == [(staying, b"1"), (staying, b"2")]
+    with pytest.raises(ConnectionFailed, match="Unknown"):
+        list(span(connection, topics))
