@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,7 @@ from lapse.cli.children import Children
 from lapse.cli.config_option import CONFIG
 from lapse.cli.ending import end_at_once_by_a_second_ctrl_c
 from lapse.config import Config, ConfigError, load
+from lapse.core.entitlement import Right, find_entitlement
 from lapse.core.error_code import ErrorCode
 from lapse.embedded import daemon
 from lapse.embedded.broker import given_broker
@@ -266,7 +268,8 @@ def _wait_for_entities(stand: Stand, worker: Child) -> bool:
     deadline = time.monotonic() + _SERVES_WITHIN_S
     connection = cluster.connection_with(stand.config, stand.servers)
     for name in [*stand.config.queue, *stand.config.sow]:
-        while not _answers(name, stand.config, connection):
+        allowed = _as_user(connection, stand.config, name)
+        while not _answers(name, stand.config, allowed):
             if worker.code is not None:
                 if _text(stand.path) != stand.text:
                     return False  # the worker may have read and refused the new text
@@ -275,6 +278,22 @@ def _wait_for_entities(stand: Stand, worker: Child) -> bool:
                 click.echo(f"lapse dev: {name} does not answer yet; its worker's log says why.", err=True)
                 return False
     return True
+
+
+def _as_user(connection: Connection, config: Config, entity: str) -> Connection:
+    """Return a connection of a user who may read an entity, if there is one: workers log what they refuse."""
+    if (name := _reader(config, entity)) is None or connection.user:
+        return connection
+    try:
+        return replace(connection, user=name, secret=config.users[name].keys()[0].decode())
+    except ValueError:  # the key cannot be read: the worker's log says so
+        return connection
+
+
+def _reader(config: Config, entity: str) -> str | None:
+    """Return the first user who may read an entity; None if there is none."""
+    granted = ((name, find_entitlement(entity, user.granted())) for name, user in config.users.items())
+    return next((name for name, entitlement in granted if Right.READ in entitlement.rights), None)
 
 
 def _answers(name: str, config: Config, connection: Connection) -> bool:
@@ -313,6 +332,11 @@ def _print_addresses(stand: Stand, as_json: bool) -> None:
     ]
     if stand.servers.rpartition(":")[2] != str(_DEFAULT_PORT):
         lines.append(f"  export KAFKA_BOOTSTRAP_SERVERS={stand.servers}")
+    queues = sorted(queues, key=lambda one: _reader(stand.config, one) is None)  # first one that a user may read
+    if queues and (reader := _reader(stand.config, queues[0])) is not None:
+        user = stand.config.users[reader]
+        key = f"LAPSE_SECRET_FILE={shlex.quote(user.key_file)}" if user.key_file else f'LAPSE_SECRET="${user.key_env}"'
+        lines.append(f"  export LAPSE_USER={reader} {key}")
     if queues:
         lines += [f"  lapse publish {queues[0]} '{{\"id\": 1}}'", f"  lapse queue subscribe {queues[0]} --count 1"]
     lines.append("  lapse doctor")

@@ -9,10 +9,11 @@ from contextlib import ExitStack
 from typing import Any, Final
 
 from lapse.config import Config
+from lapse.core.error_code import ErrorCode
 from lapse.doctor.finding import Finding, fine, warning, wrong
 from lapse.doctor.lag import check_lag
 from lapse.doctor.transactions import check_transactions
-from lapse_client.error import LapseError, UnknownEntity
+from lapse_client.error import CommandFailed, LapseError, UnknownEntity
 from lapse_client.kafka.connection import Connection
 from lapse_client.queue.queues import Figures, Queues
 from lapse_client.reading.count_text import count_text
@@ -127,6 +128,9 @@ def _refused(what: str, error: BaseException) -> Finding:
     if isinstance(error, UnknownEntity):
         told = str(error) if error.is_hidden else "it is not on this cluster yet"  # no other name: it is in lapse.toml
         return wrong(what, told, "Its topics are listed above: repair those first")
+    if isinstance(error, CommandFailed) and error.code in (ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN):
+        told = f"is served, and its figures are for users with a right on it: {error}"
+        return warning(what, told, "Set LAPSE_USER, and LAPSE_SECRET or LAPSE_SECRET_FILE, to those of such a user")
     return wrong(what, f"does not answer: {error}", _RUN_ONE)
 
 

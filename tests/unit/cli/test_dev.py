@@ -1,6 +1,7 @@
 """The children of `lapse dev`: what it prints of them, and that none is left behind."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,6 +14,8 @@ import pytest
 from lapse.cli import children, dev
 from lapse.cli.child import Child
 from lapse.cli.ending import end_at_once_by_a_second_ctrl_c
+from lapse.config import Config
+from lapse_client import Connection
 
 
 def test_lines_that_show_nothing_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,3 +82,30 @@ def test_a_secret_that_cannot_be_read_ends_it_before_anything_starts(tmp_path: P
     assert (
         done.stderr == f"Error: LAPSE_SECRET_FILE = {tmp_path / 'missing'}: cannot be read: No such file or directory\n"
     )
+
+
+@pytest.mark.feature("X4")
+def test_where_there_are_users_one_of_them_asks_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Workers warned of each question as one that bears no user, and the shown commands were refused."""
+    key = tmp_path / "ann's.key"
+    key.write_text("k" * 32)
+    monkeypatch.setenv("BOBS_KEY", "b" * 32)
+    users = {
+        "bob": {"key_env": "BOBS_KEY", "entitlements": {"mails": {"publish": True}, "orders": {"read": True}}},
+        "ann": {"key_file": str(key), "entitlements": {"mails": {"read": True}}},
+    }
+    config = Config.model_validate({"queue": {"jobs": {}, "mails": {}, "orders": {}}, "users": users})
+    plain = Connection("127.0.0.1:1")
+    asked = {name: dev._as_user(plain, config, name) for name in config.queue}
+    assert {name: (one.user, one.secret) for name, one in asked.items()} == {
+        "jobs": ("", ""),
+        "mails": ("ann", "k" * 32),
+        "orders": ("bob", "b" * 32),
+    }
+    dev._print_addresses(dev.Stand(config, tmp_path, "127.0.0.1:1"), as_json=False)
+    shown = capsys.readouterr().out
+    assert f"export LAPSE_USER=ann LAPSE_SECRET_FILE={shlex.quote(str(key))}\n  lapse publish mails" in shown
+    key.unlink()
+    assert dev._as_user(plain, config, "mails") is plain, "the worker says what is wrong with the key"

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from lapse.config import Config
-from lapse.doctor.finding import Verdict
-from lapse.doctor.service import _clock
+from lapse.core.error_code import ErrorCode
+from lapse.doctor.finding import Finding, Verdict
+from lapse.doctor.service import _clock, _refused
+from lapse_client.error import CommandFailed, LapseError
 
 CONFIG = Config.model_validate({"lapse": {"max_clock_skew": "1s"}})
 
@@ -35,3 +37,17 @@ def test_a_clock_that_nobody_has_measured_is_not_judged() -> None:
     assert list(_clock(CONFIG, broker_that_is(60_500, measured=False))) == []
     (found,) = _clock(CONFIG, broker_that_is(0))
     assert found.verdict is Verdict.FINE
+
+
+@pytest.mark.feature("Q15", "X4")
+def test_a_worker_that_refuses_us_is_not_said_to_be_away() -> None:
+    def found(error: Exception) -> Finding:
+        return _refused("queue orders", error)
+
+    for code in (ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN):
+        answer: Any = SimpleNamespace(code=code, partition=0, command="depth", error="the command bears no user")
+        one = found(CommandFailed("orders", answer))
+        assert one.verdict is Verdict.WARNING
+        assert one.told.startswith("is served, ")
+        assert "LAPSE_USER" in one.remedy
+    assert "lapse worker" in found(LapseError("the answer was cut")).remedy
