@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -13,7 +14,7 @@ from lapse.runtime.shard.effort import Portion
 
 _STEP_S: Final = 0.02
 """The time that a step should take while a crowd leaves, s. Records that arrive meanwhile wait for two steps at
-most."""
+most. Its part of the crowd should not take more CPU, however slow Kafka is: other entities wait for that time."""
 
 _SMALL_STEPS: Final = 3.0
 """A step may take this many times as long as a small one in any case. If Kafka is slow, small parts are no quicker."""
@@ -46,10 +47,14 @@ class Crowd:
 
     Args:
         shard: the shard of the messages.
+        cpu_clock: returns the CPU time of this thread, s.
     """
 
-    def __init__(self, shard: QueueShard) -> None:
+    def __init__(self, shard: QueueShard, cpu_clock: Callable[[], float] = time.thread_time) -> None:
         self._shard = shard
+        self._cpu_clock = cpu_clock
+        self._cpu_s = self._last_cpu_s = 0.0
+        """CPU that the crowd has taken in this step and in the last one, s."""
         self._portion = Portion(_MOST, _FIRST, _LEAST)
         self._room = self._given = self._portion.size
         """How many more messages may expire, return or materialise in this step."""
@@ -112,7 +117,9 @@ class Crowd:
     def advance(self, now_ms: int, step: Step) -> None:
         """Do a part of what is due at an instant, ms since the epoch; do nothing if the step is full."""
         if not self.is_full:
+            began_s = self._cpu_clock()
             self._room -= self._shard.advance(now_ms, step, self._room)
+            self._cpu_s += self._cpu_clock() - began_s
 
     def step_ends(self) -> dict[str, int]:
         """End a step that is about to be written, and make room for the next one.
@@ -121,6 +128,7 @@ class Crowd:
             The room that the step had if a replay must know it, because not even one scheduled message would have
                 fitted (X10).
         """
+        self._last_cpu_s, self._cpu_s = self._cpu_s, 0.0
         self._was_full = self.is_full
         self._was_small = not self.is_full or self._given <= _LEAST
         had = {"room": self._given} if self._room < WEIGHT else {}
@@ -139,6 +147,7 @@ class Crowd:
         if self._was_small:
             self._small_s += (_LEARNS if self._small_s else 1.0) * (seconds - self._small_s)
         if self._was_full:
-            self._portion.note_time(seconds, max(_STEP_S, _SMALL_STEPS * self._small_s), fill=_FILL)
+            of_time = seconds / max(_STEP_S, _SMALL_STEPS * self._small_s)
+            self._portion.note_time(max(of_time, self._last_cpu_s / _STEP_S), 1.0, fill=_FILL)
         if self._room == self._given:
             self._room = self._given = self._portion.size

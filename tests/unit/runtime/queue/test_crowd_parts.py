@@ -8,6 +8,7 @@ import pytest
 from lapse.core.queue import command as queue_command
 from lapse.protocol import answer
 from lapse.runtime.kafka.output import Output, Packed
+from lapse.runtime.queue.crowd import Crowd
 from unit.runtime.queue.machine_alone import Letters, Record, command, crowded, finish, machine
 
 
@@ -54,6 +55,27 @@ def test_the_parts_of_a_crowd_are_not_small_where_a_small_part_takes_as_long() -
     assert sum(steps) == 40_000
     assert max(steps) == 4_096
     assert steps.index(4_096) <= 12, "it is known after some steps how long Kafka takes"
+
+
+@pytest.mark.feature("C60", "L5")
+def test_the_parts_of_a_scheduled_crowd_take_little_cpu_where_kafka_is_slow() -> None:
+    """1,024 messages a step took 58 ms of CPU, for which all other entities waited."""
+    one, letters = crowded(8_000, **{"lapse-enqueue-at-ms": 2_000}), Letters()
+
+    def placed() -> int:
+        return one.shard.depth()["available"]
+
+    one.crowd = Crowd(one.shard, cpu_clock=lambda: placed() * 0.000_05)
+    parts: list[int] = []
+    while placed() < 8_000:
+        before = placed()
+        one.advance(2_000)
+        finish(one, letters)
+        parts.append(placed() - before)
+        one.note_step_time(0.15)
+    assert sum(parts) == 8_000
+    assert max(parts) <= 512
+    assert max(parts[-5:]) <= 400, "20 ms"
 
 
 BEFORE_ALL = {
