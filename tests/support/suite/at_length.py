@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
 import pytest
+from _pytest.mark import ParameterSet
 
 AT_LENGTH: Final = "LAPSE_SOAK" in os.environ
 QUICK: Final = "LAPSE_QUICK" in os.environ and not AT_LENGTH
@@ -31,5 +32,11 @@ def cases(always: Sequence[T], at_length: Sequence[T]) -> list[T]:
 
 
 def alike(first: T, *others: T) -> list[Any]:
-    """Return cases that show one statement. `make test-fast` tries only the first."""
-    return [first, *(pytest.param(one, marks=pytest.mark.slow) for one in others)]
+    """Return cases that show one statement. `make test-fast` tries only the first. A case may be a `pytest.param`."""
+    return [first, *map(_slow, others)]
+
+
+def _slow(case: object) -> ParameterSet:
+    if isinstance(case, ParameterSet):
+        return pytest.param(*case.values, marks=[*case.marks, pytest.mark.slow], id=case.id)
+    return pytest.param(case, marks=pytest.mark.slow)
