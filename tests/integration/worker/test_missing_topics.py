@@ -82,6 +82,9 @@ def test_a_missing_dead_letter_topic_holds_up_its_letters_only(deploy: Deploy) -
     worker = here.worker().wait_for_shards(2)
     letters = f"dlq.{here.name('sick')}"
     delete(here, letters)
+    here.write("sick", "dies before the worker")
+    until(lambda: here.depth("sick").get("dying") == 1, "a message whose letters have lost their topic")
+    assert "never retrieved" not in worker.text
     worker.kill()
     worker.start().wait_for_shards(2)
     assert len(told(worker, f"queue {here.name('sick')}", letters, "missing", "lapse apply")) == 1
@@ -89,11 +92,11 @@ def test_a_missing_dead_letter_topic_holds_up_its_letters_only(deploy: Deploy) -
     here.write("well", "a")
     receives(here, "well", b"a")
     here.write("sick", "dies")
-    until(lambda: here.depth("sick").get("dying") == 1, "a message that waits for its letter")
+    until(lambda: here.depth("sick").get("dying") == 2, "a message that waits for its letter")
     here.write("sick", "lives")
     receives(here, "sick", b"lives")
     here.apply()
-    here.letters("sick", 1, timeout_s=40)
+    here.letters("sick", 2, timeout_s=40)
     until(lambda: here.depth("sick").get("dying") == 0, "its letter is safe")
     assert worker.running
     assert worker.shards == 2

@@ -49,6 +49,10 @@ PARTS = {
         "705a6cdd6d08",
         "kafka/producer.py, BatchProducer.give_up",
     ),
+    "aiokafka.producer.message_accumulator:MessageBatch.failure": (
+        "f578d10f7af8",
+        "kafka/producer.py, BatchProducer.give_up",
+    ),
     "aiokafka.consumer.consumer:AIOKafkaConsumer.__init__": ("cc0488fba0cc", "kafka/metadata.py, client_of"),
     "faust.app.base:App._new_transport": ("2beb690a9fb2", "kafka/transport.py, install"),
     "aiokafka.client:AIOKafkaClient._metadata_update": ("b0fbd354d3af", "kafka/metadata.py, _update_in_parts"),

@@ -228,6 +228,7 @@ class BatchProducer:
         for batch in accumulator._batches.pop(TopicPartition(topic, partition), ()):
             accumulator._pending_batches.add(batch)  # its future's callback removes it from there
             batch.failure(why)
+            batch._drain_waiter.exception()  # nobody waits for it, which asyncio would log as an error
 
     async def send_one(self, topic: str, partition: int, key: bytes | None, value: bytes) -> RecordMetadata:
         """Send one record, and wait until Kafka has it; the result has the broker's timestamp."""
