@@ -100,10 +100,7 @@ class DeliveriesUnderWay:
             self._give_up()  # the journal took so long that it was not even sent
         sent = time.monotonic()
         until_s = math.inf if decided is None else decided + self._machine.delivery_sendable_s
-        under_lease: list[Leased] = []
-        writes = await self._producer.send(outputs, leased, until_s, under_lease)
-        self._sent.add(step, writes)
-        self._sent.under_lease.add(step, under_lease)
+        writes = await self._send(step, outputs, leased, until_s)
         self._expected.pop(step, None)
         answers = self._machine.kept_answers
         if kept and answers is not None:
@@ -129,12 +126,21 @@ class DeliveriesUnderWay:
         sent, last_tenth_s = time.monotonic(), self._machine.delivery_sendable_s / 9
         for until_ms, some in groupby(deliveries, itemgetter(1)):
             outputs = [output for output, _ in some]
-            until_s, under_lease = sent + (until_ms - now_ms) / 1000 - last_tenth_s, list[Leased]()
-            which = range(len(outputs)) if until_ms else ()
-            self._sent.add(0, await self._producer.send(outputs, which, until_s, under_lease))
-            self._sent.under_lease.add(0, under_lease)
-        self._sent.add(0, await self._producer.send(answers) if answers else [])
+            until_s = sent + (until_ms - now_ms) / 1000 - last_tenth_s
+            await self._send(0, outputs, range(len(outputs)) if until_ms else (), until_s)
+        if answers:
+            await self._send(0, answers)
         await self.arrive()
+
+    async def _send(
+        self, step: int, outputs: Sequence[Output | Packed], leased: Collection[int] = (), until_s: float = math.inf
+    ) -> list[asyncio.Future[Any]]:
+        """Send records of a step, and note them; the arguments are those of `BatchProducer.send`."""
+        under_lease: list[Leased] = []
+        writes = await self._producer.send(outputs, leased, until_s, under_lease)
+        self._sent.add(step, writes)
+        self._sent.under_lease.add(step, under_lease)
+        return writes
 
     async def collect(self, step: int = 0) -> None:
         """Process the results of finished writes. A failed write ends the process.
