@@ -56,7 +56,6 @@ def run(
         ValueError: the output has another format or is another job's, or has lost its checkpoint.
     """
     output = delta.output(spark, path, kind)
-    output.check()
     output.claim("archive")
     span = Span(streaming=True, fail_on_data_loss=fail_on_data_loss, max_records_per_batch=max_records_per_batch)
     source = read.dead_letters(spark, connection, pattern=pattern, span=span)

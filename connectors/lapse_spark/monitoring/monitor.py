@@ -147,7 +147,6 @@ def run(
         ValueError: another job writes to the output, or it has lost its checkpoint.
     """
     output = Output(spark, path)
-    output.check()
     output.claim("monitor")
     span = Span(streaming=True, fail_on_data_loss=False, max_records_per_batch=max_records_per_batch)
     source = read.dead_letters(spark, connection, pattern=pattern, span=span)

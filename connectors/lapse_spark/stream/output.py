@@ -67,8 +67,9 @@ class Output:
             job: name of the job, such as `monitor`.
 
         Raises:
-            ValueError: another job writes here. It would have left out letters without a word.
+            ValueError: another job writes here. It would have left out letters without a word. Or see `check`.
         """
+        self.check()
         owner = self._job() if self.has_run else ""
         if owner and owner != job:
             raise ValueError(
