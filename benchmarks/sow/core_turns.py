@@ -11,6 +11,7 @@ import psutil
 from benchmarks.comparison.contestant import Figures, alone
 from benchmarks.instruments.load import order
 from benchmarks.instruments.plain_record import PlainRecord
+from lapse.core.expression import grammar
 from lapse.core.lifetime import Expiration
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.shard import SowShard
@@ -32,6 +33,7 @@ def run(messages: int = 100_000) -> Figures:
         messages: the number of records, all due within one second.
     """
     gc.disable()  # in a worker it runs rarely
+    grammar()  # a worker loads it at its start
     shard = SowShard(SowSettings(name="turns", expiration=Expiration(True)))
     lifetimes = [[("lapse-expires-at-ms", b"%d" % (_NOW_MS + 60_000 + ms))] for ms in range(1000)]
     longest: dict[str, float] = {"update": 0.0, "query": 0.0, "order": 0.0, "deletion": 0.0, "expiry": 0.0}
