@@ -18,6 +18,9 @@ logger = logging.getLogger(__name__)
 BY_THE_BROKER: Final = 1
 """Kafka's number for the timestamp type of a `LogAppendTime` topic."""
 
+_MEASURE_EVERY_S: Final = 0.9
+"""After how long a measurement is due again, s. It takes a moment, so this is less than a second (C3)."""
+
 _STEP_MS: Final = 1_000
 """A greater correction means that the broker's clock was stepped. It is then followed backwards, too."""
 
@@ -47,6 +50,7 @@ class WorkerClock:
         self._offset = BrokerOffset()
         self._warned = False
         self._floor_ms = 0
+        self._begun_at = float("-inf")
         self.measured_at: float | None = None
 
     @property
@@ -79,6 +83,18 @@ class WorkerClock:
     def seconds_until(self, instant_ms: int) -> float:
         """Return the seconds until the broker's clock reaches an instant; 0 if it has."""
         return max(0.0, (instant_ms - self.now_ms()) / 1000)
+
+    def seconds_until_measurement(self) -> float:
+        """Return the seconds until a shard with timers must measure the clock again; 0 if it must at once (C3).
+
+        A measurement that another shard has begun counts, so that only one of many shards measures.
+        """
+        latest = self._begun_at if self.measured_at is None else max(self._begun_at, self.measured_at)
+        return max(0.0, latest + _MEASURE_EVERY_S - self._monotonic())
+
+    def begin_measurement(self) -> None:
+        """Note that a record is about to be sent whose timestamp measures the clock."""
+        self._begun_at = self._monotonic()
 
     @property
     def skew_ms(self) -> float:

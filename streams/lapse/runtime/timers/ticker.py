@@ -20,8 +20,6 @@ _SPACING_S: Final = 0.005
 _BEHIND_S: Final = 0.025
 """The spacing while something is still due by the last tick. What becomes due meanwhile leaves along with it (C60)."""
 
-_MEASURE_EVERY_S: Final = 1.0
-
 
 class Ticker:
     """Writes a tick when the machine has something to do, and measures the broker's clock by it (C3).
@@ -83,7 +81,7 @@ class Ticker:
         is_behind = due_ms <= self.reached_ms
         if due_ms >= NEVER or (is_behind and not self.has_due_work):
             return  # nothing is due, or it does not wait for time
-        delay_s = min(self._clock.seconds_until(due_ms), _MEASURE_EVERY_S)
+        delay_s = min(self._clock.seconds_until(due_ms), self._clock.seconds_until_measurement())
         spacing_s = self._last_at + (_BEHIND_S if is_behind else _SPACING_S) - time.monotonic()
         self._timer = asyncio.get_running_loop().call_later(max(delay_s, spacing_s, 0), self._tick)
 
@@ -105,14 +103,13 @@ class Ticker:
 
     def _tick(self) -> None:
         self._timer = None
-        now = time.monotonic()
         due = self._machine.next_due_ms() <= self._clock.now_ms()
-        fresh = self._clock.measured_at is not None and now - self._clock.measured_at < _MEASURE_EVERY_S
-        if not due and fresh:
+        if not due and self._clock.seconds_until_measurement() > 0:
             self.arm()
             return
         self._under_way = True
-        self._last_at = now
+        self._last_at = time.monotonic()
+        self._clock.begin_measurement()
         self._task = asyncio.create_task(self._send(), name=f"tick {self._name}")
 
     async def _send(self) -> None:
