@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
 import orjson
 
 from lapse.core.generation import generation_of, offset_of
@@ -38,7 +37,7 @@ class Entry:
         topic: underlying topic.
         partition: its partition.
         offsets: the messages, ascending.
-        deadlines_ms: deadline of each, ms since the epoch; 0 without one.
+        deadlines_ms: deadline of each, ms since the epoch; `NEVER` without one.
         deliveries: delivery count of each.
         cancels: cancel count of each.
         reasons: why they left, in L14's order.
@@ -79,7 +78,7 @@ class Entry:
             value=value,
             headers=headers,
             reasons=self.reasons,
-            expires_at_ms=self.deadlines_ms[at] or None,
+            expires_at_ms=None if self.deadlines_ms[at] == NEVER else self.deadlines_ms[at],
             expired_at_ms=self.at_ms,
             delivery_count=self.deliveries[at],
             cancel_count=self.cancels[at],
@@ -127,8 +126,7 @@ def of_removal(removal: Removal) -> list[Entry]:
     """Return the entries of messages that left a queue."""
     messages = removal.messages
     count = len(messages)
-    deadlines = np.zeros(count, np.int64) if messages.deadlines_ms is None else messages.deadlines_ms
-    deadlines_ms = np.where(deadlines == NEVER, 0, deadlines).tolist()
+    deadlines_ms = [NEVER] * count if messages.deadlines_ms is None else messages.deadlines_ms.tolist()
     deliveries = messages.deliveries.tolist()
     cancels = [0] * count if messages.cancels is None else messages.cancels.tolist()
     offsets = messages.offsets.tolist()
@@ -154,7 +152,7 @@ def of_copy(left: RecordRemoval) -> Entry:
         left.bookmark.topic,
         left.bookmark.partition,
         [left.bookmark.offset],
-        [0 if left.deadline_ms == NEVER else left.deadline_ms],
+        [left.deadline_ms],
         [0],
         [0],
         tuple(str(reason) for reason in left.reasons),

@@ -105,6 +105,22 @@ def test_the_function_is_given_what_is_known_of_each_message():
     assert second.bookmark == "t:3:5"
 
 
+@pytest.mark.feature("C7")
+def test_a_deadline_in_1970_is_one_over_a_crash_too():
+    async def run(first_owner: bool) -> list[int | None]:
+        made = ExpiryRule("q", 1, caller := Caller(), Log())
+        left = RecordRemoval(Bookmark("s", 0, 1), None, None, (), 1, (Reason.TIME_LIMIT,), 5, deadline_ms=0)
+        items = [*made.removed(removal([4, 6], [0, NEVER]), [record(4), record(6)]), *made.copied([left])]
+        rule = made if first_owner else ExpiryRule("q", 2, caller, Log(), dict(items))
+        caller.gate.set()
+        rule.start(lambda: None)
+        await settled(caller, 3)
+        rule.stop()
+        return [one.expires_at_ms for one in caller.called]
+
+    assert [asyncio.run(run(first_owner)) for first_owner in (True, False)] == [[0, None, 0]] * 2
+
+
 def test_a_slow_function_holds_nothing_up_and_the_journal_forgets_only_what_is_done():
     async def run() -> None:
         caller = Caller()
