@@ -89,7 +89,7 @@ def _tree(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text("utf-8-sig"))
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{path}: no such file; name the deployment's lapse.toml with --config") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not TOML, a number that is too long, or nested too deep
         raise ValueError(f"{path}: {error}") from error
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -114,9 +113,11 @@ def connection_from_file(path: Path) -> Connection:
 
 def is_lapse_toml(path: Path) -> bool:
     """Return whether a file is a `lapse.toml`, and not a command's own kind of file; False if it cannot be read."""
+    from lapse.config.document import ConfigError, read_toml
+
     try:
-        return not _TABLES.isdisjoint(tomllib.loads(path.read_text("utf-8-sig")))
-    except (OSError, ValueError):
+        return not _TABLES.isdisjoint(read_toml(path))
+    except ConfigError:
         return False
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +15,7 @@ from lapse.cli.config_option import CONFIG
 from lapse.cli.definition import live, opened
 from lapse.config import Config, ConfigError, load
 from lapse.config.definition import WORD, Kind
+from lapse.config.document import parse_toml
 from lapse.runtime.topics.definition_draft import Draft, Refused, Request, create_and_grant, draft, patched
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange
 from lapse.runtime.topics.deleted_entities import settled
@@ -125,8 +125,8 @@ def _toml(key: str, value: str) -> Mapping[str, Any] | None:
         if "\n" in text:
             continue
         try:
-            return tomllib.loads(f"{key} = {text}")
-        except tomllib.TOMLDecodeError:
+            return parse_toml(f"{key} = {text}", key)
+        except ConfigError:
             continue
     return None
 

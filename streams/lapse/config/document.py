@@ -55,7 +55,9 @@ class ConfigError(Exception):
     """A configuration is invalid. The text names file, line and key of every fault."""
 
 
-_LONG_NUMBER: Final = re.compile(r"\d[\d_]{4000}")
+_LONG_NUMBER: Final = re.compile(r"\d[\d_]{4000}|0[xob][\da-fA-F_]{1000}")
+_MOST_BITS: Final = 4_000
+"""Python cannot print a number of much more bits, so no error could quote it."""
 
 
 def load(path: Path) -> Config:
@@ -64,19 +66,11 @@ def load(path: Path) -> Config:
     Raises:
         ConfigError: the file is missing, is not TOML, or has invalid content.
     """
-    try:
-        text = path.read_text("utf-8-sig")
-    except FileNotFoundError as error:
-        raise ConfigError(
-            f"{path}: no such file; write one (docs/configuration.md shows how) or pass --config"
-        ) from error
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"it is not UTF-8, from byte {error.start} on"
-        raise ConfigError(f"{path}: cannot be read: {reason}") from error
+    text = _read_text(path, "write one (docs/configuration.md shows how) or pass --config")
     config = loads(text, str(path), path.absolute().parent)
     faults = [*_check_files(config, text, path), *_check_functions(config, text, path)]
     if faults:
-        raise ConfigError("\n".join(faults))
+        raise ConfigError("\n".join(map(_shorten, faults)))
     return config
 
 
@@ -86,10 +80,17 @@ def _check_files(config: Config, text: str, path: Path) -> list[str]:
     lines = Lines(text)
     for key in ("ca_file", "certificate_file", "key_file"):
         file = getattr(config.security, key)
-        if file is not None and not Path(file).is_file():
+        if file is not None and not _is_file(Path(file)):
             line = lines.line_of(["security", key])
             faults.append(f"{path}:{line}: security.{key}: there is no file {file}")
     return faults
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long, or a directory that must not be read
+        return False
 
 
 def _check_functions(config: Config, text: str, path: Path) -> list[str]:
@@ -125,18 +126,7 @@ def loads(text: str, name: str = "lapse.toml", beside: Path | None = None) -> Co
     Raises:
         ConfigError: the text is not TOML, or has invalid content.
     """
-    try:
-        tree = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(_describe_syntax(error, name)) from error
-    except RecursionError as error:
-        raise ConfigError(
-            f"{name}: tables or lists are nested too deep; lapse needs no more than five levels"
-        ) from error
-    except ValueError as error:  # Python refuses numbers of thousands of digits
-        long = _LONG_NUMBER.search(text)
-        place = name if long is None else f"{name}:{text.count(chr(10), 0, long.start()) + 1}"
-        raise ConfigError(f"{place}: a number is too long; none that lapse takes has more than 19 digits") from error
+    tree = parse_toml(text, name)
     try:
         return Config.model_validate(tree, context={"beside": beside or Path()})
     except ValidationError as error:
@@ -145,6 +135,70 @@ def loads(text: str, name: str = "lapse.toml", beside: Path | None = None) -> Co
         if len(found) > _MOST_FAULTS:
             faults.append(f"{name}: and {len(found) - _MOST_FAULTS:,} faults more; correct these first")
         raise ConfigError("\n".join(faults)) from error
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file.
+
+    Raises:
+        ConfigError: it is missing, cannot be read, or is not TOML.
+    """
+    return parse_toml(_read_text(path, "write it, or name another one"), str(path))
+
+
+def _read_text(path: Path, if_missing: str) -> str:
+    try:
+        return path.read_text("utf-8-sig")
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: no such file; {if_missing}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else f"it is not UTF-8, from byte {error.start} on"
+        raise ConfigError(f"{path}: cannot be read: {reason}") from error
+
+
+def parse_toml(text: str, name: str) -> dict[str, Any]:
+    """Parse TOML.
+
+    Args:
+        text: the text.
+        name: its name in errors.
+
+    Raises:
+        ConfigError: it is not TOML, or nothing that lapse reads is like that.
+    """
+    try:
+        tree = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(_describe_syntax(error, name)) from error
+    except RecursionError as error:
+        raise ConfigError(
+            f"{name}: tables or lists are nested too deep; lapse needs no more than five levels"
+        ) from error
+    except ValueError as error:  # Python refuses decimal numbers of thousands of digits
+        raise _long_number(text, name) from error
+    if _has_long_number(tree):
+        raise _long_number(text, name)
+    return tree
+
+
+def _has_long_number(tree: object) -> bool:
+    """Return whether a value is a hexadecimal, octal or binary number that cannot be printed."""
+    left = [tree]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            left += value.values()
+        elif isinstance(value, list):
+            left += value
+        elif isinstance(value, int) and value.bit_length() > _MOST_BITS:
+            return True
+    return False
+
+
+def _long_number(text: str, name: str) -> ConfigError:
+    long = _LONG_NUMBER.search(text)
+    place = name if long is None else f"{name}:{text.count(chr(10), 0, long.start()) + 1}"
+    return ConfigError(f"{place}: a number is too long; none that lapse takes has more than 19 digits")
 
 
 def _shorten(fault: str) -> str:

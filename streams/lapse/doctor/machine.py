@@ -75,9 +75,16 @@ def _check_java() -> Finding:
     return fine("Java", f"{java.version}, {java.executable}")
 
 
+def _exists(place: Path) -> bool:
+    try:
+        return place.exists()
+    except OSError:  # a name that is too long
+        return False
+
+
 def _check_disk(data_dir: Path) -> Finding:
     place = data_dir.absolute()
-    while not place.exists():
+    while not _exists(place):
         place = place.parent
     free = shutil.disk_usage(place).free
     text = f"{free / 2**30:.1f} GiB free for the worker's data ({data_dir})"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from lapse.config.document import ConfigError
+from lapse.config.document import ConfigError, read_toml
 from lapse.config.root import SecurityConfig
 from lapse.protocol import topic as names
 
@@ -60,10 +59,7 @@ def load(path: Path) -> Link:
     Raises:
         ConfigError: it is missing, is not TOML, or has unknown contents.
     """
-    try:
-        return checked(tomllib.loads(path.read_text("utf-8")), str(path))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"{path}: {error}") from error
+    return checked(read_toml(path), str(path))
 
 
 def checked(tree: dict[str, object], where: str) -> Link:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import tomllib
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from pydantic import ValidationError
 
 from lapse.config import Config, ConfigError, QueueConfig, SowConfig, load
 from lapse.config.definition import Definition, DefinitionChange, Kind
-from lapse.config.document import describe_fault
+from lapse.config.document import describe_fault, read_toml
 from lapse.core.lifetime import NEVER
 from lapse.core.near_name import did_you_mean
 from lapse.protocol import topic as names
@@ -125,7 +124,7 @@ class Lapse:
         if config.users:
             raise ConfigError(f"{path}: users are not checked here; test with a file that has none")
         self._beside = file.parent
-        tree = tomllib.loads(file.read_text("utf-8"))
+        tree = read_toml(file)
         self._add({kind: tree.get(kind, {}) for kind in self._tree})
         deployment = config.lapse.app_id
         if deployment not in self._definers:

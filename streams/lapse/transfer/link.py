@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 
-from lapse.config.document import ConfigError
+from lapse.config.document import ConfigError, read_toml
 from lapse.config.duration import DurationMs
 from lapse.config.root import SecurityConfig
 from lapse.protocol import topic as names
@@ -76,10 +75,7 @@ def load(path: Path | None, stated: dict[str, str]) -> Link:
         ConfigError: it is missing, is not TOML, or has unknown contents; the text names every fault.
     """
     where = "lapse transfer" if path is None else str(path)
-    try:
-        tree = {} if path is None else tomllib.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"{path}: {error}") from error
+    tree = {} if path is None else read_toml(path)
     try:
         return Link.model_validate({**tree, **stated})
     except ValidationError as error:

@@ -5,9 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from lapse.cli.cluster import is_lapse_toml
+from lapse.cli.define import read_settings
 from lapse.config import ConfigError, load
 from lapse.config.document import loads
+from lapse.replication import link as replication
 from lapse.runtime.topics.cluster import _parts
+from lapse.testing import Lapse
+from lapse.transfer import link as transfer
+from lapse_spark.lapse_toml import app_id
 
 pytestmark = pytest.mark.feature("X7")
 
@@ -20,6 +26,11 @@ pytestmark = pytest.mark.feature("X7")
             "[queue.q]\npartitions = " + "1" * 10_000,
             "lapse.toml:2: a number is too long; none that lapse takes has more",
         ),
+        (
+            "[queue.q]\nrate = { messages = 0x" + "f" * 5_000 + ', per = "1s" }',
+            "lapse.toml:2: a number is too long; none that lapse takes has more",
+        ),
+        ("[queue.q]\npartitions = 0b" + "1" * 20_000, "lapse.toml:2: a number is too long"),
         ("[lapse]\napp_id = '" + "a" * 2_000_000 + "'", "expected a text that matches"),
         ("[queue.q]\nlease_period = '" + "a" * 2_000_000 + "'", "expected a duration"),
         ("[lapse]\nsession_timeout = '1ms'", "session_timeout: has to be from"),
@@ -33,10 +44,42 @@ def test_what_is_too_much_is_refused_in_a_line(text: str, told: str) -> None:
     assert len(str(caught.value)) < 2_000
 
 
+@pytest.mark.parametrize("key", ["ca_file", "on_expire"])
+def test_a_long_name_of_a_file_or_function_is_refused_in_a_line(tmp_path: Path, key: str) -> None:
+    path, name = tmp_path / "lapse.toml", "a" * 100_000
+    path.write_text(f'[security]\nca_file = "{name}"\n' if key == "ca_file" else f'[queue.q]\n{key} = "{name}:b"\n')
+    with pytest.raises(ConfigError, match="there is no file|on_expire") as caught:
+        load(path)
+    assert len(str(caught.value)) < 2_000
+
+
 def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
     path = tmp_path / "lapse.toml"
     path.write_bytes(b"\xef\xbb\xbf[queue.orders]\n")
     assert list(load(path).queue) == ["orders"]
+    assert is_lapse_toml(path)
+    with Lapse() as lapse:
+        lapse.load(path)
+        assert lapse.depth("orders") == 0
+    path.write_bytes(b'\xef\xbb\xbffrom = "a:1"\nto = "b:1"\ntopics = ["prices"]\n')
+    assert replication.load(path).downstream == "b:1"
+    path.write_bytes(b'\xef\xbb\xbfto = "b:1"\n')
+    assert transfer.load(path, {}).target == "b:1"
+
+
+@pytest.mark.parametrize("value", ["1" * 10_000, "0x" + "f" * 5_000, "[" * 50_000, '"\udc80"'])
+def test_every_file_and_setting_is_refused_in_a_line(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "link.toml"
+    path.write_bytes(f"to = {value}".encode("utf-8", "surrogateescape"))
+    for read in (replication.load, lambda file: transfer.load(file, {}), load):
+        with pytest.raises(ConfigError, match="too long|too deep|not UTF-8"):
+            read(path)
+    assert not is_lapse_toml(path)
+    if not value.startswith("0x"):
+        with pytest.raises(ValueError, match=r"link\.toml: "):
+            app_id(path)
+    if value.isascii():
+        assert read_settings((f"partitions={value}",)) == {"partitions": value}, "a text, which is then refused"
 
 
 @pytest.mark.feature("C38")

@@ -52,7 +52,8 @@ def test_a_package_of_another_version_than_the_pinned_one_is_wrong(monkeypatch: 
 @pytest.mark.feature("Q15")
 def test_a_disk_that_is_nearly_full_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     place = str(tmp_path / "not" / "there" / "yet")
-    assert [one.verdict for one in found("disk", data_dir=place)] == [Verdict.FINE]
+    for name in (place, str(tmp_path / ("long" * 1_000))):
+        assert [one.verdict for one in found("disk", data_dir=name)] == [Verdict.FINE]
     monkeypatch.setattr("lapse.doctor.machine.shutil.disk_usage", lambda _: Usage(1 << 40, 1 << 40, 1 << 20))
     (disk,) = found("disk", data_dir=place)
     assert disk.verdict is Verdict.WARNING
