@@ -89,11 +89,16 @@ class Progress:
         """Return key and value of a record without progress, whose timestamp measures the broker's clock."""
         return f"{self._link}:opened:0".encode(), None
 
-    def read(self, settings: dict[str, Any]) -> None:
-        """Read the topic to its present end.
+    def read(self, settings: dict[str, Any], end: int) -> None:
+        """Read the topic to a record that this link has just written.
 
-        Records behind an open transaction of another link are hidden, so wait for its end. Otherwise the records that
-        this link has copied since would be copied again.
+        A broker that has just begun to lead the topic may say that it ends earlier, and records behind an open
+        transaction of another link are hidden. So wait for that record. Otherwise the records that this link has copied
+        since would be copied again.
+
+        Args:
+            settings: those of librdkafka for the downstream.
+            end: the offset behind that record.
 
         Raises:
             KafkaException: the brokers do not answer, or a transaction stays open.
@@ -108,26 +113,22 @@ class Progress:
                 "isolation.level": "read_committed",
             }
         )
-        place = TopicPartition(TOPIC, 0, 0)
-        end: int | None = None
-        reached, give_up = 0, time.monotonic() + _OPEN_S
+        reached, answered, give_up = 0, False, time.monotonic() + _OPEN_S
         try:
-            consumer.assign([place])
-            while end is None or reached < end:
-                message = consumer.poll(_PATIENCE_S if end is None else _LOOK_S)
+            consumer.assign([TopicPartition(TOPIC, 0, 0)])
+            while reached < end:
+                message = consumer.poll(_LOOK_S if answered else _PATIENCE_S)
                 if message is None:
-                    if end is not None and time.monotonic() < give_up:
+                    if answered and time.monotonic() < give_up:
                         continue
-                    why = "no answer" if end is None else f"a transaction is open, which begins at offset {reached}"
+                    why = f"a transaction is open, which begins at offset {reached}" if answered else "no answer"
                     raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{TOPIC}: {why}"))
-                error = message.error()
+                answered, error = True, message.error()
                 if error is None:
                     self.take(message.key() or b"", message.value())
                     reached = (message.offset() or 0) + 1
                 elif error.code() == KafkaError._PARTITION_EOF:
                     reached = message.offset() or 0
-                    if end is None:  # the same answer of the broker says how far uncommitted records go
-                        _, end = consumer.get_watermark_offsets(place, cached=True)
                 else:
                     raise KafkaException(error)
         finally:

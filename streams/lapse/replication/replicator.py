@@ -40,7 +40,7 @@ from lapse.replication.progress import Progress
 from lapse.replication.translation import Downstream, Translation, Upstream
 from lapse.runtime.kafka import security
 from lapse.runtime.timers.clock import WorkerClock
-from lapse_client.kafka.connection import Connection, entities
+from lapse_client.kafka.connection import Connection, entities, log_bounds
 from lapse_client.kafka.fault import BEHIND_REFUSAL, LACKS_RIGHT, abort, flushed, written_or_refused
 from lapse_client.kafka.produced import produce
 
@@ -54,6 +54,8 @@ _LOOK_S: Final = 20.0
 _RETRY_S: Final = 1.0
 _SET_WITHIN_S: Final = 5.0
 """How long to try until the downstream's progress topic has the broker's timestamps, s."""
+_END_WITHIN_S: Final = 5.0
+"""How long to wait until brokers know where the topics upstream end, s."""
 _MOST_BYTES: Final = 1_000_000_000
 """The largest record that this client sends, bytes. The brokers know what a topic takes."""
 
@@ -133,16 +135,16 @@ class Replicator:
         producer = self._producer(source)
         ids, replicas = self._topic_ids(upstream, downstream), self._replicas(downstream)
         reached = Progress(source, target, ids, replicas)
-        reached.read({**self._to, **_QUIET})
         consumer = self._consumer()
         try:
-            consumer.assign(self._starts(consumer, upstream, reached))
             work = Work(consumer, producer, Translation(source, target), reached, self._link, breadths)
             if not work.open() and self._keep_stamps(downstream):
                 # Brokers learn of a setting a moment after it was set.
                 until_s = time.monotonic() + _SET_WITHIN_S
                 while not work.open() and time.monotonic() < until_s and not self._stopped.wait(_WAIT_S):
                     pass
+            reached.read({**self._to, **_QUIET}, work.progress_end)
+            consumer.assign(self._starts(consumer, upstream, reached))
             if self._opened is not None:
                 self._opened()
                 self._opened = None
@@ -264,14 +266,19 @@ class Replicator:
         return True
 
     def _starts(self, consumer: Consumer, upstream: AdminClient, reached: Progress) -> list[TopicPartition]:
-        """Return the positions from which to read."""
+        """Return the positions from which to read.
+
+        A broker that has just begun to lead a partition may say that it ends earlier, so it is asked again for a while.
+        """
         starts: list[TopicPartition] = []
+        until_s = time.monotonic() + _END_WITHIN_S
         topics = upstream.list_topics(timeout=_PATIENCE_S).topics
         for name in map(names.sow, self._link.topics):
             for partition in topics[name].partitions:
                 taken = reached.next_offset(name, partition)
                 place = TopicPartition(name, partition, OFFSET_BEGINNING if taken is None else taken)
-                end = consumer.get_watermark_offsets(place, timeout=_PATIENCE_S)[1]
+                while place.offset > (end := log_bounds(consumer, place)[1]) and time.monotonic() < until_s:
+                    self._stopped.wait(_WAIT_S)
                 if place.offset > end:
                     logger.warning("%s, partition %d: created again upstream; read from its beginning", name, partition)
                     place.offset = OFFSET_BEGINNING
@@ -280,7 +287,11 @@ class Replicator:
 
 
 class Work:
-    """The loop of one session: a batch from upstream becomes a transaction downstream."""
+    """The loop of one session: a batch from upstream becomes a transaction downstream.
+
+    Attributes:
+        progress_end: the offset behind the last record that was written to the progress topic.
+    """
 
     def __init__(
         self,
@@ -298,6 +309,7 @@ class Work:
         self._targets = {names.sow(name): underlying for name, underlying in link.topics.items()}
         self._same_breadth = {topic: above == below for topic, (above, below) in breadths.items()}
         self._clock = WorkerClock()
+        self.progress_end = 0
 
     def open(self) -> bool:
         """Measure the broker's clock, which shows how late an expiry is read; return whether it could be measured.
@@ -402,6 +414,8 @@ class Work:
 
         def written(error: KafkaError | None, message: Message) -> None:
             kind, stamp_ms = message.timestamp()
+            if error is None:
+                self.progress_end = (message.offset() or 0) + 1
             if error is None and kind == TIMESTAMP_LOG_APPEND_TIME:
                 self._clock.measured(sent, time.monotonic(), stamp_ms)
 

@@ -19,8 +19,9 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 import support.workers.skewed
 from lapse.embedded import EmbeddedKafka
 from lapse.protocol import topic as names
-from lapse.replication import replicator
+from lapse.replication import progress, replicator
 from lapse.replication.link import Link
+from lapse.replication.progress import Progress
 from lapse.replication.replicator import Replicator
 from lapse.replication.translation import TIMESTAMP_MS
 from lapse_client import Connection, Publisher, SowClient
@@ -28,7 +29,7 @@ from lapse_client.sow.record import SowRecord
 from support.flow.sow_state import size
 from support.kafka.compaction import compact_eagerly
 from support.kafka.created_topic import create, take_at_most
-from support.kafka.log import Tail, until
+from support.kafka.log import Tail, until, write
 from support.processes import fork_server
 from support.processes.deployment import broker_now_ms
 from support.processes.worker import Worker
@@ -245,8 +246,8 @@ def test_a_replica_with_a_wrong_clock_knows_how_late_it_reads_an_expiry(
     """It reads the expiry at once; by its own clock that would be five minutes late, and the expiry would be told."""
     servers = own_kafka.bootstrap_servers
     # As older versions made it, with the timestamps of producers.
-    progress = NewTopic("lapse.replication", 1, 1, config={"cleanup.policy": "compact"})
-    create(AdminClient({"bootstrap.servers": servers}), progress)
+    old = NewTopic(progress.TOPIC, 1, 1, config={"cleanup.policy": "compact"})
+    create(AdminClient({"bootstrap.servers": servers}), old)
     with deployments(kafka, servers, unique, tmp_path, ENABLED) as (above, below):
         above.out.skew(300)
         above.out.start()
@@ -257,6 +258,28 @@ def test_a_replica_with_a_wrong_clock_knows_how_late_it_reads_an_expiry(
         above.publish("later", {"n": 1}, ttl_ms=0)
         until(lambda: "later" in below.shown(), "what was written after the expiry")
         assert below.written() == 3
+
+
+@pytest.mark.feature("S10")
+def test_progress_is_read_up_to_what_the_link_has_written_itself(kafka: str, unique: Callable[[str], str]) -> None:
+    """A broker that has just begun to lead the topic may say that it ends earlier."""
+    admin = AdminClient({"bootstrap.servers": kafka})
+    if progress.TOPIC not in admin.list_topics(timeout=15).topics:
+        create(admin, NewTopic(progress.TOPIC, 1, 1, config=progress.CONFIG))
+    link = Progress(unique("here"), "there", {"lapse.sow.prices": "1>2"})
+
+    def note(offset: int) -> int:
+        key, value = link.record("lapse.sow.prices", 0, offset)
+        return write(kafka, progress.TOPIC, [value], key=key)[0].offset
+
+    end = note(3) + 2
+    reading = threading.Thread(target=link.read, args=({"bootstrap.servers": kafka}, end))
+    reading.start()
+    reading.join(1)
+    assert reading.is_alive(), "what was written last is not there yet"
+    note(7)
+    reading.join(30)
+    assert link.next_offset("lapse.sow.prices", 0) == 7
 
 
 @pytest.mark.feature("S10", "C56")

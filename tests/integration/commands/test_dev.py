@@ -222,7 +222,7 @@ def test_a_transaction_that_stays_open_is_reported_and_readers_that_need_all_wai
     letter = cast("DeadLetter", SimpleNamespace(lapse_id="a"))
     assert not notes.read().sent(letter), "a plan may be made without them"
     with ThreadPoolExecutor(2) as beside:
-        reads = [beside.submit(ours.read, servers), beside.submit(notes.read, whole=True)]
+        reads = [beside.submit(ours.read, servers, 2), beside.submit(notes.read, whole=True)]
         wait(reads, 1.0)
         open_one.abort_transaction(30)
         for one in reads:
