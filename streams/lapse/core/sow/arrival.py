@@ -122,9 +122,9 @@ def parse_update(record: Record, source: int, at_ms: int, settings: SowSettings)
         Refused: its key, command, lifetime, schedule or origin is invalid.
     """
     timestamp_ms = record.timestamp
-    means = not _has_history(record.headers)
+    history = _has_history(record.headers)
     try:
-        source_of = origin.parse_origin(record.headers) if means and record.headers else None
+        source_of = origin.parse_origin(record.headers) if record.headers and not history else None
     except ValueError as error:
         raise Refused(Reason.UNDECODABLE, str(error)) from error
     expiration = settings.expiration if source_of is None else _AS_STATED
@@ -137,7 +137,7 @@ def parse_update(record: Record, source: int, at_ms: int, settings: SowSettings)
     delta = False
     for name, value in record.headers:
         if name == COMMAND:
-            if means and value not in (b"delta", b"publish"):
+            if value not in (b"delta", b"publish") and not history:
                 given = (value or b"").decode("utf-8", "replace")
                 raise Refused(Reason.UNDECODABLE, f"{COMMAND} = {given!r}: expected publish or delta")
             delta = value == b"delta"
@@ -150,8 +150,8 @@ def parse_update(record: Record, source: int, at_ms: int, settings: SowSettings)
         deadline_ms,
         record.offset,
         source,
-        means and delta and record.value is not None,
-        _stored_headers(record.headers, means),
+        delta and record.value is not None and not history,
+        _stored_headers(record.headers, history),
         record.value,
         source_of,
     )
@@ -162,9 +162,9 @@ def _has_history(headers: Headers) -> bool:
     return any(name in _OF_AN_UPDATE for name, _ in headers) and is_letter(headers)
 
 
-def _stored_headers(headers: Headers, means: bool) -> bytes:
-    """Return packed headers without those that are not stored as they came; `means` is false for history."""
-    left_out = _NOT_STORED if means else _NOT_STORED | origin.NAMES
+def _stored_headers(headers: Headers, history: bool) -> bytes:
+    """Return packed headers without those that are not stored as they came, nor the origin if that is history."""
+    left_out = _NOT_STORED | origin.NAMES if history else _NOT_STORED
     if any(name in left_out for name, _ in headers):
         headers = [header for header in headers if header[0] not in left_out]
     return pack_headers(headers) if headers else b""
