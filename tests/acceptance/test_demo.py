@@ -53,7 +53,7 @@ def adds_up(told: dict[str, Any], flights: int) -> None:
     assert ledger["published"] == told["flights"] == flights
     assert sum(ledger["fates"].values()) + ledger["still_queued"] == flights
     assert sum(ledger["dead_lettered"].values()) == ledger["fates"]["dead_lettered"]
-    assert ledger["still_queued"] == ledger["expected_depth"] == 0
+    assert ledger["still_queued"] == ledger["expected_depth"] == ledger["listed"] == 0
     for group in ("by_carrier", "by_origin", "by_hour"):
         assert sum(counted["published"] for counted in told[group].values()) == flights
         letters = sum(counted["dead_letters"] for counted in told[group].values())

@@ -136,10 +136,9 @@ def _perform(
                 in_sight = watch.await_nothing_in_sight(plan.aircraft_ttl_ms / 1000 + 3.0)
         crew.stop(crew.subscribers)
         depth = _depth(plan)
-        crew.stop(crew.workers)
         for crash in crew.crashes:
             show.note(f"[yellow]{crash}, by itself, and was started again[/yellow]")
-        with show.phase("Spark reckons the ledger from the topics"):
+        with show.phase("Spark reckons the ledger from the topics, and asks the queue"):
             findings = _compute_findings(spark, plan, depth)
     finally:
         crew.stop(crew.all_members)
