@@ -407,7 +407,7 @@ class QueueShard:
             return
         self.subscribing.apply_backlog_cap(step)
         self._transitions.remove_beyond_limits(now_ms, step)
-        self.activity.begin(now_ms, step)
+        self.activity.begin(now_ms, step, self.agreement)
         self.allowance.take_over(now_ms, step, unwritten)
 
     def release_memory(self) -> Portions[None]:

@@ -100,14 +100,19 @@ class Activity(Generic[S]):
         # A later use that was not journaled is at most this much later.
         self._last_ms = 0 if journaled is None else journaled.at_ms + self._slack_ms
 
-    def begin(self, now_ms: int, step: S) -> None:
-        """Begin an epoch. A new shard, or a changed configuration, counts as used now."""
-        if not self.is_temporary:
-            return
+    def begin(self, now_ms: int, step: S, agreement: Agreement[S]) -> None:
+        """Begin an epoch. A new shard, or a changed configuration, counts as used now.
+
+        So it vetoes an end for idleness that is not decided yet. A configuration may also say that the entity is not
+        temporary any more.
+        """
         known = self._usable.last_use
-        if known is None or known.configured != self._configured:
+        if not self.is_temporary:
+            agreement.note_use(now_ms, step)
+        elif known is None or known.configured != self._configured:
             self._last_ms = max(self._last_ms, now_ms)
             self._journal(step)
+            agreement.note_use(now_ms, step)
 
     def note_use(self, now_ms: int, step: S, agreement: Agreement[S]) -> None:
         """Note a use of the shard, which postpones the end of a temporary entity."""

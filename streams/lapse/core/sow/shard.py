@@ -286,7 +286,7 @@ class SowShard:
         self.state.now_ms = max(self.state.now_ms, now_ms)
         self._removals.began_ms = now_ms
         self.agreement.take_over(now_ms)
-        self.activity.begin(now_ms, step)
+        self.activity.begin(now_ms, step, self.agreement)
         self._commands.resume(now_ms, step)
 
     def subscriptions(self) -> list[Subscription]:

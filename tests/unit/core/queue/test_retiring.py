@@ -422,3 +422,46 @@ def test_a_shard_that_has_agreed_to_end_begins_no_transfer() -> None:
     assert refused.value.refusal.code is ErrorCode.DELETE_IN_PROGRESS
     shard.agreement.receive(ShardMessage(kind=ShardMessageKind.RELEASED, id=5, sender=0, to=1), T0, step)
     assert begin(command, T0, step)["counts"]["held"] == 1
+
+
+def _agreed_by_both() -> tuple[QueueShard, ShardMessage]:
+    """The first of two idle shards, which has agreed to end, and the other one's report, which it has not read yet."""
+    shards = [QueueShard(settings(partition=number, shards=2, configured="before")) for number in range(2)]
+    for shard in shards:
+        shard.take_over(T0, Step())
+    asking, reports = Step(), list[ShardMessage]()
+    shards[0].advance(T0 + IDLE_MS, asking)
+    under_way = asking.shard_messages
+    while under_way:
+        message, step = under_way.pop(0), Step()
+        if message.kind is ShardMessageKind.REPORT:
+            reports.append(message)
+        else:
+            shards[message.to].agreement.receive(message, T0 + IDLE_MS, step)
+            under_way += step.shard_messages
+    (report,) = reports
+    assert report.report is not None
+    assert report.report.willing
+    return shards[0], report
+
+
+@pytest.mark.feature("Q18", "C39", "Q23")
+@pytest.mark.parametrize("changed", [{"idle_ms": 0}, {"lease_ms": 60_000}], ids=["permanent", "another lease"])
+def test_a_changed_configuration_vetoes_an_end_that_is_not_decided_yet(changed: dict[str, int]) -> None:
+    """The first shard is taken over with it between its own consent and the other's."""
+    first, report = _agreed_by_both()
+    again = QueueShard(settings(shards=2, configured="after", **changed), first.state)
+    step = Step()
+    again.take_over(T0 + IDLE_MS, step)
+    again.agreement.receive(report, T0 + IDLE_MS + 1, step)
+    assert not again.agreement.retired
+    assert {one.kind for one in step.shard_messages} == {ShardMessageKind.RELEASED}
+
+
+@pytest.mark.feature("Q18", "C39")
+def test_a_take_over_alone_vetoes_no_end() -> None:
+    first, report = _agreed_by_both()
+    again = QueueShard(settings(shards=2, configured="before"), first.state)
+    again.take_over(T0 + IDLE_MS, Step())
+    again.agreement.receive(report, T0 + IDLE_MS + 1, Step())
+    assert again.agreement.retired
