@@ -18,6 +18,10 @@ ordering = "total"
 [queue.many]
 topic_pattern = "many-.*"
 default_publish_target = "many-1"
+[queue.ranked]
+priority = "/price"
+[queue.rated]
+rate = "10/s"
 [sow.prices]
 """
 
@@ -66,4 +70,6 @@ CASES: Final = (
     Case("orders", {"orders": 1}),
     Case("orders", {"orders": 3}),
     Case("both", {"web": 4, "fax": 2}),
+    Case("ranked", {"ranked": 4}),
+    Case("rated", {"rated": 2}),
 )

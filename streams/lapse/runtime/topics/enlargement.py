@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lapse.config import QueueConfig
+from lapse.config.shares import partition_rate_fault
 from lapse.protocol import topic as names
 from lapse.runtime.topics.topology import Topology, TopologyError
 from lapse.runtime.topics.wanted import GROWING, Role
@@ -72,6 +73,18 @@ def enlargement(topology: Topology, queue: str) -> Enlargement:
             f"{queue}: {partitions} partitions are no multiple of its {shards} shards, so keys would move between the "
             f"old ones as well, and lose their order. Add partitions up to {(partitions // shards + 1) * shards}"
         )
+    if partitions > 1 and (why := _needs_one_order(config, partitions)):
+        raise TopologyError(
+            f"{queue}: {why}. Its one shard reads all partitions of its topics, so nothing has to be done. For more "
+            "shards, take this setting away first"
+        )
     few = tuple(one for one in sorted(own) if topology.existing[one] < partitions)
     deliveries = {one.name for one in topology.wanted() if one.entity == queue and one.role is Role.DELIVERIES}
     return Enlargement(queue, shards, partitions, few, tuple(one for one in few if one in deliveries))
+
+
+def _needs_one_order(config: QueueConfig, partitions: int) -> str:
+    """Return why a queue in the order of its partitions can have one shard only; empty if it can have more."""
+    if config.priority is not None:
+        return f'priority over {partitions} shards requires ordering = "total" (Q17)'
+    return "" if config.rate is None else partition_rate_fault(partitions)
