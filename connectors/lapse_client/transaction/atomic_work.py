@@ -223,14 +223,8 @@ class AtomicWork:
                 produce(producer, name, output.value, output.key, headers=output.headers, on_delivery=reported)
             for delivery in transaction.deliveries:
                 facts = {"delivery_count": delivery.delivery_count, "transactional_id": self._id}
-                produce(
-                    producer,
-                    decisions[delivery.queue].topic,
-                    orjson.dumps(facts),
-                    claim(delivery),
-                    partition=delivery.shard.partition,
-                    on_delivery=reported,
-                )
+                place, value = (decisions[delivery.queue].topic, delivery.shard.partition), orjson.dumps(facts)
+                _produce_claim(producer, place, value, claim(delivery), reported)
             self._written(producer, failures)
             self._hold(transaction.deliveries)
         except BaseException:
@@ -337,3 +331,25 @@ class AtomicWork:
             self._begun()
             self._logs[queue] = found
         return found
+
+
+def _produce_claim(
+    producer: Producer,
+    place: tuple[str, int],
+    value: bytes,
+    key: Claim,
+    reported: Callable[[KafkaError | None, Message], None],
+) -> None:
+    """Produce a claim to a topic and partition.
+
+    The producer refuses the partition of a shard that the queue got since, because it looks for new partitions every
+    five minutes only. Then it is made to look (C81).
+    """
+    name, partition = place
+    try:
+        produce(producer, name, value, key, partition=partition, on_delivery=reported)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError._UNKNOWN_PARTITION:
+            raise
+        producer.list_topics(name, timeout=_CONTROL_S)
+        produce(producer, name, value, key, partition=partition, on_delivery=reported)
