@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lapse.config import Config, QueueConfig
+from lapse.core.queue.journal.inherited import inherit
 from lapse.core.queue.journal.restored import restoring
 from lapse.core.queue.segments.spill import Segments
 from lapse.protocol import topic as names
@@ -208,6 +209,8 @@ class QueueEntity(Entity):
                 source = restored.state.sources[restored.state.sources.number(tp.topic, tp.partition)]
                 source.next_offset, source.is_read = max(source.next_offset, offset), True
                 source.first_offset = begun.get(f"{tp.topic}:{tp.partition}", 0)
+        for found_elsewhere in self._growing.inherited(partition):
+            inherit(restored.state, found_elsewhere)
         output = QueueOutput(self.name, partition, epoch, settings.dead_letter_topic, self.letter_partitions())
         output.ignores_lifetimes = not settings.expiration.enabled
         services, window_bytes = self.services, self.config.payload_window << 20

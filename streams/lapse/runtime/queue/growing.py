@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from lapse.core.queue.journal.inherited import KINDS, Inherited, Place, inherited
 from lapse.core.shard import growth
 from lapse.core.shard.growth import Growth
 from lapse.runtime.journal.changelog import Changelog
@@ -35,6 +36,15 @@ class _Nothing(dict[bytes, bytes]):
         """Keep nothing."""
 
 
+class _Facts(dict[bytes, bytes]):
+    """A mapping that keeps only what a new shard takes over from an older one."""
+
+    def __setitem__(self, key: bytes, value: bytes) -> None:
+        """Keep a record of one of these kinds."""
+        if key[:1] in KINDS:
+            super().__setitem__(key, value)
+
+
 class Growing:
     """What one worker knows of the growth of a queue.
 
@@ -48,6 +58,7 @@ class Growing:
         self._services = services
         self._own: dict[int, Growth] = {}
         self._others: dict[int, Changelog] = {}
+        self._inherited: dict[int, list[Inherited]] = {}
         self._warned: set[int] = set()
         self._reading = asyncio.Lock()
 
@@ -160,15 +171,37 @@ class Growing:
                     shard,
                 )
             own = replace(own, shards=shards, waits=False, read=begin)
+        self._inherited.pop(shard, None)
         if own is not None:
             mine = set(places)
-            for place, offset in own.read.items():
-                if place in mine:
-                    known.setdefault(place, offset)
+            begun = {place: offset for place, offset in own.read.items() if place in mine and place not in known}
+            if begun:
+                self._inherited[shard] = await self._inherit(store, shard, begun)
+            known.update(begun)
             self._own[shard] = own
         else:
             self._own.pop(shard, None)
         return False
+
+    async def _inherit(self, store: JournalStore, shard: int, begun: Mapping[str, int]) -> list[Inherited]:
+        """Return what older shards know of a new shard's unread messages.
+
+        A crash repeats this until the journal of the new shard has it, together with its read positions.
+        """
+        of: dict[Place, int] = {}
+        for place, offset in begun.items():
+            topic, _, partition = place.rpartition(":")
+            of[topic, int(partition)] = offset
+        found: list[Inherited] = []
+        for other in range(shard):
+            into = Changelog(_Facts())
+            await store.owner.changelog_reader.read(store.changelog_topic, other, into)
+            found.append(inherited(into.items(), of))
+        return found
+
+    def inherited(self, shard: int) -> list[Inherited]:
+        """Return, once, what a new shard takes over from older ones at the take-over under way."""
+        return self._inherited.pop(shard, [])
 
     async def taken_over(
         self, store: JournalStore, shard: int, epoch: int, shards: int, changelog: Changelog, known: dict[str, Any],

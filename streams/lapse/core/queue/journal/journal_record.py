@@ -88,6 +88,11 @@ def sequence_of(value: bytes) -> int:
     return sequence
 
 
+def is_paused(value: bytes) -> bool:
+    """Return whether deliveries were paused after a step."""
+    return bool(_HEAD.unpack_from(value)[4])
+
+
 def sources_of(value: bytes) -> list[Source]:
     """Return the sources as they were after a step."""
     return _after_sources(value)[0]
