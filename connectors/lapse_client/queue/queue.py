@@ -11,13 +11,14 @@ from lapse.protocol.answer import Answer, OpenSubscription, QueuedMessage
 from lapse.protocol.bookmark import Bookmark, BookmarkLike, BookmarkRange
 from lapse.protocol.command import MOST_PEEKED, Command
 from lapse_client.kafka.connection import Connection
+from lapse_client.queue.bookmark_settlement import settle_bookmarks
 from lapse_client.queue.deletion import wait_until_gone
 from lapse_client.queue.open_subscriptions import open_subscriptions
 from lapse_client.queue.queues import combine_figures
 from lapse_client.session.client import Client
 from lapse_client.session.further_shards import GrowingListener
 from lapse_client.session.session import Session
-from lapse_client.subscriber.settlement import SettlementResult, chunks, results
+from lapse_client.subscriber.settlement import SettlementResult, results
 from lapse_client.subscriber.settler import Settling
 
 
@@ -90,8 +91,8 @@ class Queue(Client[None]):
         session = self._live()
         name = BookmarkRange.parse(str(bookmark))
         command = Command.of(command="sow", bookmarks=[str(bookmark)])
-        (answer,) = session.ask([session.shard_of(name.partition)], command, self._timeout_s)
-        return next(iter(answer.messages), None)
+        answers = session.ask(session.shards_of(name.partition), command, self._timeout_s)
+        return next((message for answer in answers for message in answer.messages), None)
 
     def acknowledge(
         self,
@@ -148,16 +149,13 @@ class Queue(Client[None]):
             CommandFailed: a shard refused, for instance the filter.
             EntityDeleted: the queue was deleted.
         """
-        by_partition: dict[int, list[str]] = {}
-        for text in map(str, bookmarks):
-            by_partition.setdefault(BookmarkRange.parse(text).partition, []).append(text)
-        if bool(by_partition) is (filter is not None):
+        named = [*map(str, bookmarks)]
+        if bool(named) is (filter is not None):
             raise ValueError(f"{how}: name either bookmarks or a filter")
-        if filter is not None:
-            answers = self._ask(Command.of(command=how, filter=filter, delay_ms=delay_ms, fault=fault))
-        else:
-            answers = self._settle_bookmarks(how, by_partition, delay_ms, fault)
-        return [result for answer in answers for result in results(answer)]
+        command = Command.of(command=how, filter=filter, delay_ms=delay_ms, fault=fault)
+        if filter is None:
+            return settle_bookmarks(self._live(), command, named, self._timeout_s)
+        return [result for answer in self._ask(command) for result in results(answer)]
 
     def pause(self) -> None:
         """Pause deliveries until `resume`, also across restarts of workers."""
@@ -255,21 +253,6 @@ class Queue(Client[None]):
         self.close()
         wait_until_gone(self._connection, self.name, self._timeout_s)
         return dict(answer.counts)
-
-    def _settle_bookmarks(
-        self, how: str, by_partition: dict[int, list[str]], delay_ms: int | None, fault: str
-    ) -> list[Answer]:
-        session = self._live()
-        asked: list[tuple[int, Command]] = []
-        for partition, texts in by_partition.items():
-            shard = session.shard_of(partition)
-            if shard not in session.partitions:
-                raise ValueError(f"{texts[0]}: {self.name} has partitions 0 to {session.partitions[-1]}")
-            asked.extend(
-                (shard, Command.of(command=how, bookmarks=some, delay_ms=delay_ms, fault=fault))
-                for some in chunks(texts)
-            )
-        return session.ask_each(asked, self._timeout_s)
 
     def _ask(self, command: Command) -> list[Answer]:
         session = self._live()

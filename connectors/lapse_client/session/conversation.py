@@ -30,9 +30,9 @@ class Conversation(Client[None]):
         """The numbers of all shards."""
         return range(self._entities[0][1])
 
-    def shard_of(self, partition: int) -> int:
-        """Return the number of the shard that has the messages of an underlying partition (Q17)."""
-        return self._live().shard_of(partition)
+    def shards_of(self, partition: int) -> list[int]:
+        """Return the shards that may have messages of an underlying partition, first the one that reads it (C81)."""
+        return self._live().shards_of(partition)
 
     def ask(self, partitions: Iterable[int], command: Command, timeout_s: float) -> list[Answer]:
         """Send a command to some shards and wait for all answers, as `Channel.ask` does."""

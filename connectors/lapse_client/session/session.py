@@ -159,8 +159,16 @@ class Session(Generic[T]):
         return range(len(self.shards))
 
     def shard_of(self, partition: int) -> int:
-        """Return the number of the shard that has the messages of an underlying partition (Q17)."""
-        return 0 if len(self.shards) == 1 else partition
+        """Return the number of the shard that reads an underlying partition (Q17, C81)."""
+        return partition % len(self.shards)
+
+    def shards_of(self, partition: int) -> list[int]:
+        """Return the shards that may have messages of an underlying partition, first the one that reads it.
+
+        The others may have read it while the queue had fewer shards. What they scheduled then, they have still (C81).
+        """
+        count = len(self.shards)
+        return list(dict.fromkeys(partition % fewer for fewer in range(count, 0, -1) if count % fewer == 0))
 
     def ask(self, partitions: Iterable[int], command: Command, timeout_s: float) -> list[Answer]:
         """Send a command to some shards and wait for all answers, as `Channel.ask` does."""

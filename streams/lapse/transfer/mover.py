@@ -259,10 +259,7 @@ class Mover:
         if choice.bookmarks:
             named: dict[int, list[str]] = {}
             for one in choice.bookmarks:
-                shard = self._source_side.shard_of(one.partition)
-                if shard not in self._source_side.shards:
-                    raise TransferError(f"{one}: queue {self._source_side.queue} has no such partition")
-                named.setdefault(shard, []).append(str(one))
+                named.setdefault(self._source_side.shards_of(one.partition)[0], []).append(str(one))
             return {shard: tuple(texts) for shard, texts in named.items()}
         answers = self._source_side.ask(self._hold((), "", top_n=0))
         consumer = self._source_side.connection.consumer()
@@ -286,10 +283,10 @@ class Mover:
         busy = {shard for shard, answer in answers.items() if held[shard] or answer.handed_over}
         if not busy:
             return busy
-        pairs = self._put([one for some in held.values() for one in some])
+        holders = {one.bookmark: shard for shard, some in held.items() for one in some}
         by_shard: dict[int, list[tuple[Bookmark, Bookmark]]] = {shard: [] for shard in busy}
-        for here, there in pairs:
-            by_shard[self._source_side.shard_of(here.partition)].append((here, there))
+        for here, there in self._put([one for some in held.values() for one in some]):
+            by_shard[holders[str(here)]].append((here, there))
         confirmed = self._source_side.ask_each({shard: self._confirmation(some) for shard, some in by_shard.items()})
         gone = [HandOver.parse(text) for answer in confirmed.values() for text in answer.handed_over]
         for answer in confirmed.values():
@@ -346,11 +343,13 @@ class Mover:
 
     def _accept(self, records: list[BookmarkRange]) -> None:
         """Make records visible. The shards there may still need to read them."""
-        give_up = time.monotonic() + _ACCEPT_S
+        give_up, turn = time.monotonic() + _ACCEPT_S, 0
         while records:
             by_shard: dict[int, list[str]] = {}
             for one in records:
-                by_shard.setdefault(self._target_side.shard_of(one.partition), []).append(str(one))
+                shards = self._target_side.shards_of(one.partition)
+                # Perhaps an older shard has read it, while the queue there had fewer shards (C81).
+                by_shard.setdefault(shards[turn % len(shards)], []).append(str(one))
             answers = self._target_side.ask_each(
                 {
                     shard: Command(command="transfer_accept", transfer=self._transfer, bookmarks=tuple(texts))
@@ -363,6 +362,7 @@ class Mover:
                 for one in answer.settlements
                 if one.result in _UNREAD
             ]
+            turn += 1
             if records and time.monotonic() > give_up:
                 raise TransferError(f"queue {self._target_side.queue} has not read {records[0]} for {_ACCEPT_S:.0f} s")
             if records:

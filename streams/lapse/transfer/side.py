@@ -59,10 +59,10 @@ class Side:
         assert self._conversation is not None
         return list(self._conversation.partitions)
 
-    def shard_of(self, partition: int) -> int:
-        """Return the shard that has the messages of an underlying partition."""
+    def shards_of(self, partition: int) -> list[int]:
+        """Return the shards that may have messages of an underlying partition, first the one that reads it (C81)."""
         assert self._conversation is not None
-        return self._conversation.shard_of(partition)
+        return self._conversation.shards_of(partition)
 
     def ask(self, command: Command) -> dict[int, Answer]:
         """Send the same command to every shard; return answers by shard."""

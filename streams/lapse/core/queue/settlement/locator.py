@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from lapse.core.generation import generation_of, position_of
+from lapse.core.queue.arrival.source import Source
 from lapse.core.queue.segments.segment import Segment
 from lapse.core.queue.settlement import settlement
 from lapse.core.queue.settlement.settlement import Claim, Outcome, Result
@@ -47,7 +49,7 @@ class Locator:
             outcomes.append(Outcome(topic, partition, max(first, seen_to), last, Result.UNKNOWN))
 
     def _missing(self, number: int, first: int, last: int) -> Iterator[Outcome]:
-        """Yield the outcomes of offsets without a place: scheduled, expired, or settled before."""
+        """Yield the outcomes of offsets without a place: scheduled, expired, settled before, or of an older shard."""
         source = self._state.sources[number]
         marks: list[tuple[int, int, Result]] = [
             (offset, offset, Result.TRANSFERRING if self._state.scheduled[number, offset].held else Result.SCHEDULED)
@@ -61,9 +63,24 @@ class Locator:
         at = first
         for low, high, result in sorted(marks):
             if low > at:
-                yield Outcome(source.topic, source.partition, at, low - 1, Result.ALREADY_SETTLED)
+                yield from left_before(source, at, low - 1)
             if high >= at:
                 yield Outcome(source.topic, source.partition, max(at, low), high, result)
                 at = high + 1
         if at <= last:
-            yield Outcome(source.topic, source.partition, at, last, Result.ALREADY_SETTLED)
+            yield from left_before(source, at, last)
+
+
+def left_before(source: Source, first: int, last: int) -> Iterator[Outcome]:
+    """Yield the outcomes of messages that are not in the shard any more: what it never read is not known to it (C81).
+
+    Args:
+        source: their source.
+        first: first position.
+        last: last position, of the same generation.
+    """
+    begun = position_of(source.begun_offset, generation_of(first))
+    if first < begun:
+        yield Outcome(source.topic, source.partition, first, min(last, begun - 1), Result.UNKNOWN)
+    if last >= begun:
+        yield Outcome(source.topic, source.partition, max(first, begun), last, Result.ALREADY_SETTLED)

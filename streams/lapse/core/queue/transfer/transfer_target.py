@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.life.table import Trigger
 from lapse.core.queue.schedule.schedule import Schedule
+from lapse.core.queue.settlement.locator import left_before
 from lapse.core.queue.settlement.settlement import Claim, Outcome, Result
 from lapse.core.queue.step import Step
 
@@ -31,15 +32,16 @@ class TransferTarget:
             seen = 0 if number is None else self._state.sources[number].next_offset
             at = claim.first
             if number is not None:
+                source = self._state.sources[number]
                 for offset in list(self._state.scheduled.between(number, claim.first, min(claim.last, seen - 1))):
                     if offset > at:
-                        outcomes.append(Outcome(*claim[:2], at, offset - 1, Result.ALREADY_SETTLED))
+                        outcomes.extend(left_before(source, at, offset - 1))
                     result = self._accept(transfer_id, number, offset, now_ms, step)
                     outcomes.append(Outcome(*claim[:2], offset, offset, result))
                     at = offset + 1
-            if at < min(seen, claim.last + 1):
-                outcomes.append(Outcome(*claim[:2], at, min(seen - 1, claim.last), Result.ALREADY_SETTLED))
-                at = seen
+                if at < min(seen, claim.last + 1):
+                    outcomes.extend(left_before(source, at, min(seen - 1, claim.last)))
+                    at = seen
             if at <= claim.last:
                 outcomes.append(Outcome(*claim[:2], max(at, claim.first), claim.last, Result.UNKNOWN))
         return outcomes

@@ -1,0 +1,143 @@
+"""What a queue has promised about messages of a partition holds when another shard reads that partition (C81).
+
+Several queues get shards at once: each shows one feature that is at work while that happens.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from lapse.protocol import header
+from lapse_client import Queue, QueueSubscriber
+from support.kafka.log import until
+from support.processes.deployment import Deploy, Deployment, broker_now_ms
+
+QUEUES = {
+    "flow": {"partitions": 2},
+    "sink": {"partitions": 2},
+    "deep": {"target_queue_depth": 1},
+    "once": {"dedup_window": "10m"},
+    "halted": {},
+    "atomic": {},
+    "ranked": {"priority": "/p"},
+}
+LATER = 3_600_000
+
+
+def add_partitions(here: Deployment, stem: str, count: int) -> None:
+    admin = AdminClient({"bootstrap.servers": here.servers})
+    admin.create_partitions([NewPartitions(here.name(stem), count)])[here.name(stem)].result(15)
+
+    def known() -> bool:
+        return len(admin.list_topics(here.name(stem), timeout=15).topics[here.name(stem)].partitions) == count
+
+    until(known, "the partitions are known")
+
+
+def bookmark(here: Deployment, stem: str, partition: int, offset: int) -> str:
+    return f"{here.name(stem)}:{partition}:{offset}"
+
+
+def settled(queue: Queue, how: str, *bookmarks: str) -> list[str]:
+    return [one.result for one in queue.settle(how, bookmarks)]
+
+
+def received(here: Deployment, stem: str, wait_s: float = 30.0) -> str | None:
+    """What a consumer gets next, and acknowledges."""
+    with here.subscriber(stem, 1) as subscriber:
+        delivery = subscriber.receive(wait_s)
+        if delivery is None:
+            return None
+        subscriber.settle("acknowledge", [delivery], wait=True)
+        return (delivery.value or b"").decode()
+
+
+def replace_atomically(subscriber: QueueSubscriber, to: str) -> None:
+    """Put a message's value on another topic in one transaction with its acknowledgment (X9)."""
+    delivery = subscriber.receive(60)
+    assert delivery is not None
+    with delivery.transaction() as work:
+        work.produce(to, delivery.value)
+
+
+def moved(here: Deployment, *arguments: str) -> int:
+    to = ("--to", here.servers, "--to-queue", here.name("sink"))
+    done = here.lapse("transfer", here.name("flow"), *to, "--json", *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return int(json.loads(done.stdout.splitlines()[-1])["transferred"])
+
+
+def more_shards(here: Deployment, stems: Sequence[str]) -> None:
+    for stem in stems:
+        done = here.lapse("queue", "partitions", here.name(stem), "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.feature("C81", "Q8", "Q13", "Q17", "C21", "C43", "L5", "X6", "X9")
+def test_what_was_promised_of_a_partition_holds_when_another_shard_reads_it(deploy: Deploy) -> None:
+    here = deploy(QUEUES).apply()
+    worker = here.worker().wait_for_shards(9)
+    later = [(header.ENQUEUE_AT_MS, b"%d" % (broker_now_ms() + LATER))]
+    grown = ("deep", "once", "halted", "atomic")
+    for stem, count in (("flow", 4), ("sink", 4), ("ranked", 4), *((stem, 2) for stem in grown)):
+        add_partitions(here, stem, count)
+    until(lambda: all(f"{here.name(stem)}" in worker.text for stem in grown), "it is told", 40)
+
+    # Two shards read four partitions: commands by bookmark find the shard.
+    here.write("flow", "withdrawn", "later", headers=later, partition=3)
+    here.write("flow", "moved", partition=2)
+    with here.queue("flow") as queue:
+        until(lambda: (queue.depth()["scheduled"], queue.depth()["depth"]) == (2, 1), "it reads all partitions", 40)
+        assert settled(queue, "cancel", bookmark(here, "flow", 3, 0)) == ["settled"]
+        found = queue.look_at(bookmark(here, "flow", 3, 1))
+        assert found is not None
+        assert found.state == "scheduled"
+    assert moved(here, "--bookmark", bookmark(here, "flow", 2, 0)) == 1
+    assert received(here, "sink") == "moved"
+
+    # What only the older shard knows of messages that it has not handed out.
+    here.write("deep", "first", "acknowledged", "third", partition=1)
+    with here.queue("deep") as queue:
+        until(lambda: queue.depth()["depth"] == 1, "the depth is reached", 40)
+        assert settled(queue, "acknowledge", bookmark(here, "deep", 1, 1)) == ["settled"]
+    here.write("once", "told", partition=1, headers=[(header.MESSAGE_ID, b"a")])
+    assert received(here, "once") == "told"
+    with here.queue("halted") as queue:
+        queue.pause()
+
+    here.write("atomic", "before")
+    atomic = here.subscriber("atomic", 2).start()
+    replace_atomically(atomic, here.name("sink"))
+
+    more_shards(here, ("flow", *grown))
+    told = [
+        f"{here.name(stem)}: has {count} shards from now on" for stem, count in (("flow", 4), *((s, 2) for s in grown))
+    ]
+    until(lambda: all(one in worker.text for one in told), "they have their shards", 60)
+    refused = here.lapse("queue", "partitions", here.name("ranked"))
+    assert refused.returncode == 1
+    assert 'priority over 4 shards requires ordering = "total"' in refused.stderr
+
+    with here.queue("flow") as queue:
+        assert settled(queue, "cancel", bookmark(here, "flow", 3, 1)) == ["settled"], "the older shard has it still"
+        assert queue.depth()["scheduled"] == 0
+        assert settled(queue, "acknowledge", bookmark(here, "flow", 3, 1)) == ["already_settled"]
+    assert received(here, "deep") == "first"
+    assert received(here, "deep", 60) == "third"
+    here.write("once", "repeated", partition=1, headers=[(header.MESSAGE_ID, b"a")])
+    here.write("once", "new", partition=1)
+    assert received(here, "once", 60) == "new"
+    here.write("halted", "held", partition=1)
+    with here.queue("halted") as queue:
+        until(lambda: queue.depth()["available"] == 1, "the new shard reads", 60)
+        assert received(here, "halted", 3) is None, "all shards are paused"
+        queue.resume()
+        assert received(here, "halted") == "held"
+    here.write("atomic", "after", partition=1)
+    with atomic:
+        replace_atomically(atomic, here.name("sink"))
+    assert {received(here, "sink"), received(here, "sink")} == {"before", "after"}
