@@ -252,6 +252,7 @@ def serve(
     """
     from lapse.config import ConfigError
     from lapse.protocol import topic as names
+    from lapse.runtime.topics import topic_settings  # noqa: F401  # else both threads below import aiokafka at once
     from lapse.runtime.topics.cluster import Cluster, awaited
     from lapse.runtime.topics.topology import TopologyError
 

@@ -1,37 +1,45 @@
-"""Imports Faust without the web client that it brings along, which no worker uses.
+"""Imports Faust without the web client and the YAML parser that it brings along, which no worker uses.
 
-`faust.types.web` imports aiohttp for the name of a class in its annotations. aiohttp reads the machine's certificates
-when it is imported, twice. That and its own modules took a quarter of the CPU that a worker's imports take.
+`faust.types.web` imports aiohttp for the name of a class in its annotations, and Faust's settings for their default.
+aiohttp reads the machine's certificates when it is imported, twice. That and its own modules took a quarter of the CPU
+that a worker's imports take. `faust.serializers.codecs` imports yaml if it is there.
 """
 
 from __future__ import annotations
 
 import sys
 from types import ModuleType
-from typing import Final
+from typing import Final, cast
 
 _PACKAGE: Final = "aiohttp"
 _CLIENT: Final = "aiohttp.client"
 _TYPES: Final = "faust.types.web"
+_YAML: Final = "yaml"
 
 
 class NoSession:
-    """What Faust's annotations name instead of aiohttp's session."""
+    """What Faust's annotations and a worker's settings name instead of aiohttp's session."""
 
 
 def import_faust() -> None:
     """Import the part of Faust that wants aiohttp, with a placeholder for that.
 
-    Do nothing if either is imported already. Faust's setting `HttpClient` still means aiohttp's own class, which is
-    imported when it is asked for. Whoever imports aiohttp afterwards gets the package itself.
+    Do nothing if either is imported already. Faust's setting `HttpClient` still means aiohttp's own class by default,
+    which is imported with the settings of an app. Whoever imports aiohttp or yaml afterwards gets the package itself.
     """
     if _TYPES in sys.modules or _PACKAGE in sys.modules:
         return
     package, client = ModuleType(_PACKAGE), ModuleType(_CLIENT)
     vars(package)["client"] = client
     vars(client)["ClientSession"] = NoSession
-    sys.modules[_PACKAGE], sys.modules[_CLIENT] = package, client
+    left_out = {_PACKAGE: package, _CLIENT: client}
+    if _YAML not in sys.modules:
+        left_out[_YAML] = cast("ModuleType", None)  # an import of it fails
+    sys.modules.update(left_out)
     try:
-        import faust.types.web  # noqa: F401  # only this import wants it
+        # Only these imports want them.
+        import faust.serializers.codecs
+        import faust.types.web  # noqa: F401
     finally:
-        del sys.modules[_PACKAGE], sys.modules[_CLIENT]
+        for name in left_out:
+            del sys.modules[name]

@@ -11,6 +11,7 @@ from lapse.config import Config
 from lapse.runtime.kafka import security
 from lapse.runtime.kafka.assignor import SteadyAssignor
 from lapse.runtime.kafka.table import SelfRestoredTable, SelfRestoredTables
+from lapse.runtime.lean_faust import NoSession
 
 _POLL_RECORDS: Final = 5_000
 _FETCH_BYTES: Final = 4 << 20
@@ -47,6 +48,7 @@ def faust_settings(config: Config) -> dict[str, Any]:
         "broker_commit_interval": 1.0,
         "stream_wait_empty": False,
         "stream_buffer_maxsize": 4096,
+        "HttpClient": NoSession,
         "ConsumerScheduler": DefaultSchedulingStrategy,
         "PartitionAssignor": SteadyAssignor,
         "Table": SelfRestoredTable,
