@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from lapse.config.decided_entities import DecidedEntities
     from lapse.runtime.application import LapseApp
     from lapse.runtime.endpoint import Endpoint
+    from lapse.runtime.topics.cluster import Cluster
     from lapse.runtime.topics.definitions import DefinitionsTopic
     from lapse.runtime.topics.definitions_reader import Contents
     from lapse.runtime.worker_log import Format
@@ -186,15 +187,14 @@ def _opened(config: Config, log_level: str, log_format: Format) -> Endpoint:
 def _read_definitions(path: Path, config: Config, endpoint: Endpoint) -> DecidedEntities:
     """Read from the definitions topic what this worker serves (Q23)."""
     from lapse.config.decided_entities import before_definitions, decide
-    from lapse.protocol import topic as names
     from lapse.runtime.topics.cluster import Cluster, awaited
     from lapse.runtime.topics.definitions import DefinitionsTopic
     from lapse.runtime.topics.topology import TopologyError
 
     try:
         with ThreadPoolExecutor(1) as beside:  # so that signals are handled while librdkafka waits
-            topics = beside.submit(awaited, Cluster(config).metadata, endpoint.note_away).result().topics
-            topic = DefinitionsTopic(config)
+            cluster, topic = Cluster(config), DefinitionsTopic(config)
+            beside.submit(awaited, cluster.reach, endpoint.note_away).result()
             there = beside.submit(_once_there, topic, endpoint.note_away).result()
         endpoint.note_back()
         if there is None:
@@ -207,10 +207,21 @@ def _read_definitions(path: Path, config: Config, endpoint: Endpoint) -> Decided
         decided = replace(decided, warnings=(*decided.warnings, f"{hidden}. The worker takes it up as soon as it ends"))
     if decided.definitions:
         return decided
-    if there is None and names.commands(names.definer(config.lapse.app_id)) not in topics:
+    if there is None and not _can_be_defined(cluster, config, endpoint):
         raise click.ClickException(f"{path}: {_NOTHING}. If programs are to create queues, run `lapse apply` first")
     idle = f"nothing is defined that can be served; the worker waits for `lapse apply`, or for programs: {topic.name}"
     return replace(decided, warnings=(*decided.warnings, idle))
+
+
+def _can_be_defined(cluster: Cluster, config: Config, endpoint: Endpoint) -> bool:
+    """Return whether programs can create entities here, because `lapse apply` has made the topics for that."""
+    from lapse.protocol import topic as names
+    from lapse.runtime.topics.cluster import awaited
+
+    with ThreadPoolExecutor(1) as beside:
+        topics = beside.submit(awaited, cluster.metadata, endpoint.note_away).result().topics
+    endpoint.note_back()
+    return names.commands(names.definer(config.lapse.app_id)) in topics
 
 
 def _once_there(topic: DefinitionsTopic, away: Callable[[str], None]) -> Contents | None:

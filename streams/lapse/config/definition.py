@@ -227,6 +227,8 @@ def find_change(before: Definition | None, after: Definition, beside: Path) -> D
     if before is None:
         return DefinitionChange(None, after)
     new = after.config(beside)
+    if before.kind == after.kind and before.settings == after.settings:
+        return None
     if before.kind != after.kind:
         return DefinitionChange(before, after)
     old = before.config(beside)

@@ -103,12 +103,20 @@ class LapseApp(faust.App):
             self.definitions.start()
         if self.definer is not None:
             self.definer.start()
-        self.run_beside(self.entity_cleanup.finish())
+        self.run_beside(self._finish_cleanup())
         self.late_entities.start()
         if self.key_watch is not None:
             self.run_beside(self.key_watch.run())
         self.run_beside(cast("BatchConsumer", self.consumer).end_if_refused())
         await super().on_start()
+
+    async def _finish_cleanup(self) -> None:
+        """Finish what a killed worker has left, once this one serves its entities: it reads all topics."""
+        tables = self.tables
+        assert isinstance(tables, SelfRestoredTables)
+        await self.entity_cleanup.balanced()
+        await tables.restored()
+        await self.entity_cleanup.finish()
 
     def readiness(self) -> Readiness:
         """Return whether the worker serves what it should."""

@@ -37,6 +37,8 @@ class PreRead:
     def note(self, shards: Iterable[int]) -> None:
         """Note which shards the worker has."""
         noted = sorted(shards)
+        if self._noted is None:
+            self.shards(0)  # mostly the note is the same as before
         if noted == self._noted:
             return
         self._noted = noted

@@ -43,6 +43,10 @@ class ShardOwner(Protocol):
     def stands_by(self) -> bool:
         """Whether this worker follows the changelogs of shards at other workers."""
 
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether changelogs are read before shards are assigned."""
+
     def may_pre_read(self) -> bool:
         """Return whether to read the changelog before shards are assigned; False if that happens at once."""
 

@@ -11,7 +11,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any, Final
 
 from faust.stores.base import Store as FaustStore
@@ -24,7 +23,7 @@ from lapse.runtime.journal.pre_read import PreRead
 from lapse.runtime.journal.shard_owner import ShardOwner
 from lapse.runtime.journal.standby import Standby
 from lapse.runtime.journal.troubled_shards import TROUBLE, TroubledShards
-from lapse.runtime.kafka.lean_service import LeanService
+from lapse.runtime.kafka.lean_service import LeanService, table_directory
 from lapse.runtime.kafka.producer import BatchTooLarge
 from lapse.runtime.turns import in_turns
 
@@ -173,7 +172,7 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
 
     async def on_start(self) -> None:
         """Read the changelogs of the shards that this worker had, until shards are assigned."""
-        shards = self._pre_read().shards(self.owner.partitions)
+        shards = self._pre_read().shards(self.owner.partitions) if self.owner.reads_ahead else set()
         if not shards or not self.owner.may_pre_read():
             return
         await self._look_at_changelog()
@@ -182,7 +181,7 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
 
     def _pre_read(self) -> PreRead:
         if self._noted is None:
-            self._noted = PreRead(Path(str(self.app.conf.tabledir)) / f"{self.table_name}.shards")
+            self._noted = PreRead(table_directory(self.app) / f"{self.table_name}.shards")
         return self._noted
 
     def _follow(self, shards: set[int]) -> None:

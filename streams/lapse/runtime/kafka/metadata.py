@@ -47,6 +47,8 @@ class NeededTopics:
 
     def __init__(self) -> None:
         self.names: set[str] = set()
+        self._later: set[str] = set()
+        """Those of shards that are taken over once the first ones serve, or take long."""
         self._learned: list[tuple[float, ClusterMetadata]] = []
         self._asking = asyncio.Lock()
 
@@ -63,6 +65,15 @@ class NeededTopics:
         finally:
             self._asking.release()
 
+    def expect(self, topics: Iterable[str]) -> None:
+        """Note topics that are needed once the first shards serve: these should not wait for an answer about all."""
+        self._later.update(topics)
+
+    def widen(self) -> None:
+        """Ask from now on for all topics at once that are expected."""
+        self.names |= self._later
+        self._later.clear()
+
     def keep(self, found: ClusterMetadata) -> None:
         """Keep metadata that a client has just got."""
         self._learned.append((time.monotonic(), found))
@@ -70,10 +81,13 @@ class NeededTopics:
     def settle(self) -> None:
         """Note that no shard is taken over any more. Clients ask for what each of them lacks when they need it."""
         self.names.clear()
+        self._later.clear()
 
     def forget(self, topics: Iterable[str]) -> None:
         """Remove topics, and drop kept metadata: other topics may get these names soon."""
-        self.names -= set(topics)
+        topics = set(topics)
+        self.names -= topics
+        self._later -= topics
         self._learned.clear()
 
     def copy_to(self, cluster: ClusterMetadata, topics: set[str]) -> set[str]:

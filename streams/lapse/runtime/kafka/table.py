@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Iterable, KeysView
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, KeysView
 from typing import Any, Final
 
 from aiokafka.errors import IllegalStateError
@@ -70,6 +70,10 @@ class SelfRestoredTable(LeanService, Table[Any, Any]):
     async def on_start(self) -> None:
         """Start the store."""
         await self.add_runtime_dependency(self.data)
+
+    def _get_tasks(self) -> Iterator[Any]:
+        """Return nothing: Faust's only task removes the old keys of windows, and this table has no windows."""
+        return iter(())
 
 
 class SelfRestoredTables(TableManager):
@@ -166,6 +170,8 @@ class SelfRestoredTables(TableManager):
             for _ in range(self._further_places):
                 places.release()
             self._further_places = 0
+            app: Any = self.app
+            app.services.needed.widen()
 
     def _ended(self, name: str, task: asyncio.Task[None]) -> None:
         self._begun.discard(task)

@@ -16,6 +16,7 @@ from lapse.runtime.journal.changelog import Changelog, Items
 from lapse.runtime.journal.spill import Spill
 from lapse.runtime.journal.spill_file import SpillFile
 from lapse.runtime.kafka.fetched_rows import FetchedRows
+from lapse.runtime.kafka.lean_service import table_directory
 from lapse.runtime.queue.forwarding import Forwarding
 from lapse.runtime.queue.growing import Growing
 from lapse.runtime.queue.machine import QueueMachine
@@ -182,7 +183,7 @@ class QueueEntity(Entity):
     @property
     def _directory(self) -> Path:
         assert self.app is not None
-        return Path(str(self.app.conf.tabledir))
+        return table_directory(self.app)
 
     def _segments(self, partition: int) -> Segments:
         if self.config.state == "memory":

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import faust
@@ -20,6 +19,7 @@ from lapse.runtime.journal.changelog_reader import ChangelogReader
 from lapse.runtime.journal.store import JournalStore
 from lapse.runtime.kafka.agent import WorkerAgent
 from lapse.runtime.kafka.feeder import Feeder
+from lapse.runtime.kafka.lean_service import table_directory
 from lapse.runtime.kafka.output import Output
 from lapse.runtime.kafka.producer import BatchProducer
 from lapse.runtime.letters.expiry_rule import ExpiryRule
@@ -133,6 +133,11 @@ class Entity(NamedTopics):
     def stands_by(self) -> bool:
         """Whether this worker follows the changelogs of shards at other workers."""
         return self.services.stands_by
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether changelogs are read while the group waits for a dead member."""
+        return self.services.reads_ahead
 
     def may_pre_read(self) -> bool:
         """Return whether to read the changelog while the group waits for a dead member."""
@@ -268,8 +273,8 @@ class Entity(NamedTopics):
 
     def hold(self, partition: int) -> None:
         """Do not fetch the sources of a shard before it is taken over."""
-        self.services.needed.names |= {names.commands(self.name), *self.deliveries, self._store().changelog_topic}
-        self.services.needed.names |= self.targets.keys() - self._lacking
+        self.services.needed.expect({names.commands(self.name), *self.deliveries, self._store().changelog_topic})
+        self.services.needed.expect(self.targets.keys() - self._lacking)
         self._consumer().hold((self.name, partition), self._brought(partition))
 
     def rest(self, partition: int) -> None:
@@ -283,7 +288,7 @@ class Entity(NamedTopics):
     def _under_way(self, partition: int) -> UnderWay:
         """Return the note of what a shard is handling."""
         assert self.app is not None
-        path = Path(str(self.app.conf.tabledir)) / names.table(self.name)
+        path = table_directory(self.app) / names.table(self.name)
         shards = self.partitions if self.has_own_readers else 1
         return UnderWay(path, partition, shards, turns=self.services.one_by_one)
 

@@ -135,17 +135,27 @@ class Cluster:
             BrokersAway: no broker answers.
             TopologyError: a broker refuses.
         """
+        return self._answered(patience_s, lambda within_s: self._admin.list_topics(timeout=within_s))
+
+    def reach(self, patience_s: float) -> None:
+        """Do the same without the topics, of which there may be thousands: only find out that a broker answers."""
+        self._answered(patience_s, self._described_cluster)
+
+    def _described_cluster(self, within_s: float) -> None:
+        self._admin.describe_cluster(request_timeout=within_s).result()
+
+    def _answered(self, patience_s: float, ask: Callable[[float], _One]) -> _One:
         if why := broker_address.address_fault(self._config.lapse.brokers):
             raise TopologyError(why)
         self._silence.forget()
         if patience_s <= FIRST_ANSWER_S:
             with contextlib.suppress(KafkaException):
-                return self._admin.list_topics(timeout=_FIRST_LOOK_S)
+                return ask(_FIRST_LOOK_S)
             self._admin.poll(0)  # makes librdkafka pass on its log lines
             if self._silence.refusal or self._silence.is_nobody_there(self._config.lapse.brokers):
                 patience_s = _FIRST_LOOK_S
         try:
-            return self._admin.list_topics(timeout=patience_s)
+            return ask(patience_s)
         except KafkaException as error:
             self._admin.poll(0)
             silence = f"no answer from Kafka at {self._config.lapse.brokers}: "

@@ -40,11 +40,13 @@ class ExistingShards:
             topic: the topic, as the queue with its present shards needs it.
             count: its number of partitions.
         """
+        if topic.role not in GROWING or not topic.partitions < count:
+            return False
         queue = self._config.queue.get(topic.entity)
         if queue is None or queue.shards_read_topics or not self.exists(topic.entity):
             return False
         read = max((self._existing.get(one, 0) for one in queue.underlying(topic.entity)), default=0)
-        return topic.role in GROWING and topic.partitions < count <= read and count % topic.partitions == 0
+        return count <= read and count % topic.partitions == 0
 
     def _own(self, entity: str) -> list[str]:
         """Return the topics of an entity with a partition for each shard; some have more while shards are added."""

@@ -37,7 +37,6 @@ class TopologyError(RuntimeError):
 
 _HOLDS_PAYLOADS: Final = frozenset({Role.DELIVERIES, Role.CHANGELOG, Role.SOW, Role.DEAD_LETTERS})
 
-
 _OF_ANY_BREADTH: Final = frozenset({*OF_THE_USER, Role.DEFINER})
 """Topics whose number of partitions is never wrong by itself; `_misshapen` checks underlying ones."""
 
@@ -85,6 +84,7 @@ class Topology:
         self.limits = {} if limits is None else dict(limits)
         self.retentions = {} if retentions is None else dict(retentions)
         self._there = ExistingShards(config, existing)
+        self._named_topics: dict[str, list[str]] = {}
 
     def partitions(self, entity: str) -> int:
         """Return the number of shards of an entity: as many as its underlying topics have partitions."""
@@ -144,9 +144,11 @@ class Topology:
 
     def _named(self, name: str) -> list[str]:
         """Return underlying topics that must exist: those with a name, and the target of publishes."""
-        entity = self._entity(name)
-        target = entity.publish_target(name)
-        return list(dict.fromkeys([*entity.underlying(name), *([target] if target else [])]))
+        if name not in self._named_topics:
+            entity = self._entity(name)
+            target = entity.publish_target(name)
+            self._named_topics[name] = [*dict.fromkeys([*entity.underlying(name), *([target] if target else [])])]
+        return self._named_topics[name]
 
     def _breadth(self, name: str, shards: int) -> int:
         """Return the number of partitions of an entity's missing topics.
@@ -204,8 +206,12 @@ class Topology:
         """Return the topics on which an entity writes to clients: to all, and to each of its users alone (X4)."""
         return [names.deliveries(name, user) for user in ("", *self.config.entitled_users(name))]
 
-    def _of(self, name: str) -> Iterator[Wanted]:
-        """Yield every topic that an entity needs."""
+    @cached_property
+    def _of(self) -> dict[str, tuple[Wanted, ...]]:
+        """Every topic that an entity needs, by its name."""
+        return {name: tuple(self._needed_by(name)) for name in self.entities()}
+
+    def _needed_by(self, name: str) -> Iterator[Wanted]:
         entity = self._entity(name)
         count = self.partitions(name)
         stamped = {"message.timestamp.type": "LogAppendTime"}
@@ -246,7 +252,7 @@ class Topology:
     @cached_property
     def _wanted(self) -> tuple[Wanted, ...]:
         found: dict[str, Wanted] = {}
-        for topic in itertools.chain(self._of_definitions(), *map(self._of, self.entities())):
+        for topic in itertools.chain(self._of_definitions(), *self._of.values()):
             known = found.get(topic.name)
             if known is not None and known.role is topic.role:
                 topic = replace(topic, partitions=max(topic.partitions, known.partitions))
@@ -330,7 +336,7 @@ class Topology:
             kind = "queue" if name in self.config.queue else "SOW topic"
             found += [
                 f"{kind} {name}: {without(topic.role, topic.name)}"
-                for topic in self._of(name)
+                for topic in self._of[name]
                 if topic.role in OF_THE_USER and topic.name not in self.existing and topic.name not in self.lacks
             ]
         misshapen = [one for one in self._misshapen() if not one.bars]
