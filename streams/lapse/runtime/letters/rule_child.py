@@ -36,7 +36,9 @@ def main(name: str) -> None:
     _answer(answers, {"ready": True})
     while (head := sys.stdin.buffer.read(FRAME.size)) and len(head) == FRAME.size:
         (size,) = FRAME.unpack(head)
-        for message in pickle.loads(sys.stdin.buffer.read(size)):  # noqa: S301  # written by our parent process
+        body = sys.stdin.buffer.read(size)
+        _answer(answers, {"taken": True})  # if this process ends before, no call was made
+        for message in pickle.loads(body):  # noqa: S301  # written by our parent process
             _answer(answers, _call(function, message))
 
 

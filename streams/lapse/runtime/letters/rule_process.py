@@ -95,19 +95,17 @@ class RuleProcess:
 
     async def _call_some(self, messages: Sequence[ExpiredMessage]) -> int:
         """Call the function until a call ends the process; return how many messages are done."""
+        failure = "cannot be started"
         try:
             process = await self._started()
+            failure = "did not take the next messages, so it is started again"
+            await self._hand_over(process, messages)
         except (RuleEndedError, TimeoutError, OSError) as error:
-            # No call was made: these messages wait until the process can be started.
-            self._log_error("cannot be started: %s", str(error) or "no answer in time")
+            # No call was made: these messages wait for a process that takes them.
+            self._log_error("%s: %s", failure, str(error) or "no answer in time")
             await self.stop()
             await asyncio.sleep(_RESTART_PAUSE_S)
             return 0
-        assert process.stdin is not None
-        body = pickle.dumps(list(messages), protocol=pickle.HIGHEST_PROTOCOL)
-        with contextlib.suppress(ConnectionError, TimeoutError):  # the missing answer shows the error
-            process.stdin.write(FRAME.pack(len(body)) + body)
-            await asyncio.wait_for(process.stdin.drain(), self._timeout_s)
         for at, message in enumerate(messages):
             try:
                 answer = await asyncio.wait_for(self._answer(process), self._timeout_s)
@@ -127,6 +125,19 @@ class RuleProcess:
             else:
                 self.figures.done += 1
         return len(messages)
+
+    async def _hand_over(self, process: asyncio.subprocess.Process, messages: Sequence[ExpiredMessage]) -> None:
+        """Send messages to the process; return when it has taken them, and is about to call the function.
+
+        Raises:
+            RuleEndedError: the process ended before, for instance while it had nothing to do.
+            TimeoutError: it stands still.
+        """
+        assert process.stdin is not None
+        body = pickle.dumps(list(messages), protocol=pickle.HIGHEST_PROTOCOL)
+        with contextlib.suppress(ConnectionError):  # the missing answer shows the error
+            process.stdin.write(FRAME.pack(len(body)) + body)
+        await asyncio.wait_for(self._answer(process), _START_S)
 
     async def _started(self) -> asyncio.subprocess.Process:
         if self._process is None:

@@ -1,6 +1,8 @@
 """Expiry rules in a process of their own: slow, failing and crashing functions, and what the worker makes of them."""
 
 import asyncio
+import os
+import signal
 import sys
 import textwrap
 import uuid
@@ -138,3 +140,22 @@ def test_a_call_that_takes_too_long_is_given_up(
 def test_many_failures_do_not_flood_the_log(rule: Callable[[str], str], caplog: pytest.LogCaptureFixture):
     assert call(rule("raise ValueError"), 500).failed == 500
     assert len(caplog.records) < 10
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM])
+def test_a_process_that_ended_between_two_calls_costs_no_message(
+    rule: Callable[[str], str], tmp_path: Path, sent: signal.Signals
+):
+    """The system's out-of-memory killer, or an operator, ends the process while it has nothing to do."""
+    function = rule(f"{WRITE}open(os.environ['SEEN'] + '.pid', 'w').write(str(os.getpid()))")
+
+    async def run() -> RuleFigures:
+        process = RuleProcess("q", function, 5_000)
+        await process.call([message(0)])
+        os.kill(int((tmp_path / "seen.pid").read_text("utf-8")), sent)
+        await process.call([message(1), message(2)])
+        await process.stop()
+        return process.figures
+
+    assert asyncio.run(run()) == RuleFigures(done=3)
+    assert seen(tmp_path) == ["v0", "v1", "v2"]
