@@ -310,7 +310,10 @@ def transferred_to(office: Office, queue: str) -> str:
 @pytest.mark.feature("C52", "D3")
 def test_the_rights_of_the_page_are_enough_for_a_worker_and_its_clients(office: Office) -> None:
     """Those of `docs/operations.md`, and no other."""
+    for kind in (ResourceType.TOPIC, ResourceType.GROUP):
+        office.revoke(kind)
     office.permit(AclOperation.READ, office.served.app_id, kind=ResourceType.GROUP)
+    office.permit(AclOperation.READ, names.definitions(office.served.app_id))
     both = [name for name in office.own if name.endswith((".commands", "-changelog"))]
     office.permit(AclOperation.READ, *office.named, *both)
     office.permit(AclOperation.WRITE, *office.own)
