@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 from collections.abc import Iterator
 from itertools import count
@@ -190,7 +191,21 @@ async def check_the_asynchronous_admin(here: Deployment, prices: str, name: str)
         await admin.delete_queue(name)
 
 
-@pytest.mark.feature("Q23", "C64", "C65", "C66", "X3", "D1")
+def check_what_cannot_be_shared(here: Deployment, admin: Admin, name: str) -> None:
+    """`rate` counts in one order; shares need to know all messages (C72)."""
+    grouped = {"group_by": "/customer", "target_queue_depth": 5}
+    for settings, why in (
+        ({"topics": [name], "rate": "5/1s"}, 'rate: a rate over 2 partitions requires ordering = "total"'),
+        ({"target_queue_depth": 5, "rate": "5/1s"}, "rate: is not possible together with target_queue_depth"),
+        ({**grouped, "group_weight": {"a": 2}}, "group_weight: is not possible together with target_queue_depth"),
+        ({**grouped, "group_limit": 2}, "group_limit: above 1 is not possible together with target_queue_depth"),
+    ):
+        with pytest.raises(CommandFailed, match=re.escape(why)) as caught:
+            admin.create_queue(here.name("shared"), **settings)
+        assert caught.value.code == ErrorCode.INVALID_ARGUMENT
+
+
+@pytest.mark.feature("Q23", "C64", "C65", "C66", "C72", "X3", "D1")
 def test_a_program_creates_changes_and_deletes_what_it_needs(deploy: Deploy) -> None:
     here = deploy({"orders": {}}, definitions="topic")
     here.configure({"orders": {}}, {"kept": {}}, definitions="topic")
@@ -206,6 +221,7 @@ def test_a_program_creates_changes_and_deletes_what_it_needs(deploy: Deploy) -> 
     assert needing_empty(SowConfig) == RECORDS_FORBID.keys()
     with Admin(here.app_id, connection=here.connection) as admin:
         check_creation(here, admin, name, fresh)
+        check_what_cannot_be_shared(here, admin, name)
         check_changes_beside_a_lease(here, admin, name)
         check_what_live_entities_forbid(here, admin)
         check_changes_of_topics(here, admin, name)
