@@ -18,7 +18,7 @@ from pydantic import (
 
 from lapse.config import expiry_function
 from lapse.config.duration import DurationMs, PeriodMs
-from lapse.config.fault import setting_error
+from lapse.config.fault import first_repeated, setting_error
 from lapse.config.payload import PayloadConfig
 from lapse.config.recovery_point import RecoveryPoint
 from lapse.config.retry import RetryConfig
@@ -205,9 +205,8 @@ class QueueConfig(EntityConfig):
                 "fairness",
                 f'"{self.fairness}" is not possible with semantics = "at-most-once"; only "round-robin" is (Q7)',
             )
-        for topic in self.topics:
-            if self.topics.count(topic) > 1:
-                raise setting_error("topics", f"{topic} is named twice")
+        if (twice := first_repeated(self.topics)) is not None:
+            raise setting_error("topics", f"{twice} is named twice")
         if self.topic_pattern is not None and self.default_publish_target is None and not self.topics:
             raise setting_error(
                 "topic_pattern",

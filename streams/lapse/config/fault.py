@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable
+from typing import TypeVar
+
 from pydantic_core import PydanticCustomError
+
+T = TypeVar("T", bound=Hashable)
 
 
 def placed_error(place: tuple[str, ...], text: str) -> PydanticCustomError:
@@ -23,3 +28,13 @@ def setting_error(key: str, text: str) -> PydanticCustomError:
         text: what is wrong.
     """
     return PydanticCustomError("misfit", "{text}", {"key": key, "text": text})
+
+
+def first_repeated(values: Iterable[T]) -> T | None:
+    """Return the first value that stands there twice; None if none does. A list may have many thousands."""
+    seen: set[T] = set()
+    for value in values:
+        if value in seen:
+            return value
+        seen.add(value)
+    return None

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
+from lapse.config.fault import first_repeated
 from lapse.protocol.bookmark import Bookmark
 
 _EXPECTED = (
@@ -29,10 +30,8 @@ def recovery_point(value: object) -> object:
         bookmarks = tuple(Bookmark.parse(text) for text in texts)
     except ValueError as error:
         raise ValueError(f"{_EXPECTED}; {error}") from error
-    places = [(one.topic, one.partition) for one in bookmarks]
-    for topic, partition in places:
-        if places.count((topic, partition)) > 1:
-            raise ValueError(f"two bookmarks for {topic}:{partition}; one for each partition")
+    if (twice := first_repeated((one.topic, one.partition) for one in bookmarks)) is not None:
+        raise ValueError(f"two bookmarks for {twice[0]}:{twice[1]}; one for each partition")
     return bookmarks
 
 

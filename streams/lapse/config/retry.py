@@ -7,7 +7,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from lapse.config.duration import PeriodMs
-from lapse.config.fault import setting_error
+from lapse.config.fault import first_repeated, setting_error
 from lapse.core.duration import in_words
 from lapse.core.queue.delivery.retry import LONGEST_MS, Cause, RetryRule
 
@@ -39,9 +39,8 @@ class RetryConfig(BaseModel):
             )
         if not self.on:
             raise setting_error("on", "names nothing after which messages wait; leave retry out where none should")
-        for cause in self.on:
-            if self.on.count(cause) > 1:
-                raise setting_error("on", f"{cause} is named twice")
+        if (twice := first_repeated(self.on)) is not None:
+            raise setting_error("on", f"{twice} is named twice")
         return self
 
     def rule(self) -> RetryRule:

@@ -302,21 +302,26 @@ class Config(BaseModel):
     def _refuse_unread_topics(self, name: str) -> None:
         """Refuse settings that name a topic that the queue does not read (Q2, Q16, L8)."""
         queue = self.queue[name]
+        own, pattern = set(queue.underlying(name)), queue.pattern()
+
+        def is_read(topic: str) -> bool:
+            return topic in own or (pattern is not None and pattern.fullmatch(topic) is not None)
+
         target = queue.default_publish_target
-        if target is not None and name not in self.readers(target):
+        if target is not None and not is_read(target):
             raise placed_error(
                 ("queue", name, "default_publish_target"),
                 f"{target} is none of the queue's topics: what is published there would not come to the queue",
             )
         for topic in queue.topic_expirations:
-            if name not in self.readers(topic):
+            if not is_read(topic):
                 raise placed_error(
                     ("queue", name, "topic_expirations", topic),
                     f"{topic} is none of the queue's topics: {self._topics_as_text(name)}",
                 )
         if isinstance(queue.recovery_point, tuple):
             for bookmark in queue.recovery_point:
-                if name not in self.readers(bookmark.topic):
+                if not is_read(bookmark.topic):
                     raise placed_error(
                         ("queue", name, "recovery_point"),
                         f"{bookmark} is of none of the queue's topics: {self._topics_as_text(name)}",

@@ -90,6 +90,18 @@ def test_a_long_chain_of_forwarding_is_looked_through_at_once() -> None:
     assert time.monotonic() - began < 10  # it took a minute for twice as many
 
 
+@pytest.mark.feature("C60")
+@pytest.mark.slow
+def test_many_names_in_a_list_are_compared_at_once() -> None:
+    names, began = [f"t{number}" for number in range(30_000)], time.monotonic()
+    points = [f"{name}:0:7" for name in names]
+    loads(f"[queue.q]\ntopics = {names}\nrecovery_point = {points}")
+    for key, twice in (("topics", "t7"), ("recovery_point", "t7:0:7")):
+        with pytest.raises(ConfigError, match=twice.partition(":")[0]):
+            loads(f"[queue.q]\n{key} = {[twice, *(names if key == 'topics' else points)]}")
+    assert time.monotonic() - began < 30  # it took minutes, and a client's definition stopped the worker so long
+
+
 def test_what_is_asked_of_a_controller_is_split() -> None:
     requests = list(_parts([1_500, 400, 300, 5_000, 1], lambda one: one))
     assert requests == [[1_500, 400], [300], [5_000], [1]]

@@ -215,7 +215,9 @@ class Definer:
         there, deleted = await asyncio.to_thread(
             settled, self._definitions.read_to_change, self._config, {request.name}
         )
-        made = draft(request, there, self._config, self._beside, deleted, self._definitions.unreadable)
+        made = await asyncio.to_thread(  # settings may be long lists, and shards go on meanwhile (C60)
+            draft, request, there, self._config, self._beside, deleted, self._definitions.unreadable
+        )
         if self._guard is not None:
             _check_right(lacking(made.config, request.name, user), request.name, user)
         cluster, differences, shards = await asyncio.to_thread(made.differences)
