@@ -8,7 +8,7 @@ from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command
 from lapse_client.kafka.connection import Connection
 from lapse_client.session.client import Client
-from lapse_client.session.listener import Listener
+from lapse_client.session.further_shards import GrowingListener
 from lapse_client.session.session import Session
 
 
@@ -27,8 +27,8 @@ class Conversation(Client[None]):
 
     @property
     def partitions(self) -> range:
-        """The numbers of all shards."""
-        return range(self._entities[0][1])
+        """The numbers of all shards, including those that a queue got since (C81)."""
+        return self._live().partitions
 
     def shards_of(self, partition: int) -> list[int]:
         """Return the shards that may have messages of an underlying partition, first the one that reads it (C81)."""
@@ -44,4 +44,4 @@ class Conversation(Client[None]):
 
     def _open(self) -> None:
         self._session = Session(self._connection, self._entities, self._lifecycle)
-        self._session.open(Listener(), self._timeout_s)
+        self._session.open(GrowingListener(self._connection, self._session), self._timeout_s)

@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from lapse.protocol import header
 from lapse_client import Queue, QueueSubscriber
+from lapse_client.session.conversation import Conversation
 from support.kafka.log import until
 from support.processes.deployment import Deploy, Deployment, broker_now_ms
 
@@ -113,11 +114,14 @@ def test_what_was_promised_of_a_partition_holds_when_another_shard_reads_it(depl
     atomic = here.subscriber("atomic", 2).start()
     replace_atomically(atomic, here.name("sink"))
 
-    more_shards(here, ("flow", *grown))
-    told = [
-        f"{here.name(stem)}: has {count} shards from now on" for stem, count in (("flow", 4), *((s, 2) for s in grown))
-    ]
-    until(lambda: all(one in worker.text for one in told), "they have their shards", 60)
+    with Conversation(here.connection, here.name("once"), 1) as conversation:
+        more_shards(here, ("flow", *grown))
+        told = [
+            f"{here.name(stem)}: has {count} shards from now on"
+            for stem, count in (("flow", 4), *((s, 2) for s in grown))
+        ]
+        until(lambda: all(one in worker.text for one in told), "they have their shards", 60)
+        until(lambda: len(conversation.partitions) == 2, "commands go to the new shards, too", 30)
     refused = here.lapse("queue", "partitions", here.name("ranked"))
     assert refused.returncode == 1
     assert 'priority over 4 shards requires ordering = "total"' in refused.stderr
