@@ -104,6 +104,9 @@ class ReplayedShard:
         taking = cast("Machine", arriving)  # it has everything that an inbox needs
         inbox = Inbox(MemoryReader(self._recording), taking, self._commands, positions, None, lambda: None)
         machine.begin_topics([], {})
+        for tp in positions:
+            if self._reads(serving, tp):
+                machine.shard.state.sources.number(*tp)  # its records came, perhaps without room for them (Q13)
         self._find_unwritten(machine, epoch, deliveries)
         self._noted = epoch.begin.noted
         # If the replay begins within an epoch, keep what the epoch itself has written under the same keys.

@@ -146,8 +146,10 @@ class QueueEntity(Entity):
         self, partition: int, epoch: int, changelog: Changelog, machine: Machine, known: dict[str, Any]
     ) -> None:
         assert isinstance(machine, QueueMachine)
+        state = machine.shard.state
+        for tp in self._begun[partition][1]:
+            state.sources.number(*tp)  # without room nothing is read, and acknowledgments may name messages (Q13)
         if not self.has_own_readers:
-            state = machine.shard.state
             await self._growing.taken_over(
                 self._store(), partition, epoch, self.partitions, changelog, known, state.first_held(), state.next_place
             )

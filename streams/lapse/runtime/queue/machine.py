@@ -89,7 +89,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self.delivery_patience_s = patience_s(settings.lease_ms)
         self.delivery_sendable_s = sendable_s(settings.lease_ms)
         self._journal = QueueJournal(restored.state, epoch, restored)
-        self._epoch, self._replaced = epoch, False
+        self._epoch, self._replaced, self.now_ms = epoch, False, 0
         self._payloads, self._output = payloads, output
         self._commands = QueueCommands(shard, publish_target, self.retry.why)
         self._parts = PartsJournal(epoch, self._commands.parts)
@@ -97,7 +97,6 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self._waiting: deque[Admitted] = deque()
         shard.allowance.counts_as_written = True
         self._handed_out = JournaledDeliveries(shard, restored.handed_out, output, payloads, restored.released)
-        self.now_ms = 0
         self._next_part: Callable[[], None] | None = None  # the next part of a command that takes several steps
         self._horizon = SweepHorizon(shard, payloads)
         self.rewinder = Rewinder(shard, payloads, self._horizon, lambda: self.under_way)
@@ -177,6 +176,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     def note_received(self, topic: str, partition: int) -> None:
         """Note records that have come. If there is no room for them, that alone is use of the queue (Q18)."""
+        self.shard.state.sources.number(topic, partition)  # also without room, acknowledgments may name them (Q13)
         self._flight.has_arrivals |= not self.room_for(topic, partition)
 
     def note_take(self, ends: Mapping[TP, int]) -> None:

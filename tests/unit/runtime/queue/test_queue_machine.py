@@ -14,7 +14,7 @@ from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.shard import effort
 from support.kafka.packed import outputs_of
 from support.suite.event_loop import finished
-from unit.runtime.queue.machine_alone import Letters, Payloads, Record, command, finish, machine, told
+from unit.runtime.queue.machine_alone import Letters, Payloads, Record, answered, command, finish, machine, told
 
 
 @pytest.mark.feature("C1", "C2", "Q8")
@@ -205,3 +205,18 @@ def test_the_next_portion_is_chosen_by_how_long_the_last_one_took() -> None:
     assert portion.size == 10
     portion.note_time(10.0)
     assert portion.size == 1
+
+
+@pytest.mark.feature("Q13", "C16")
+def test_a_message_of_a_partition_that_was_never_read_for_want_of_room_can_be_acknowledged() -> None:
+    settings = QueueSettings(name="orders", target_depth=1)
+    one = QueueMachine(settings, restore([]), 1, Payloads(), QueueOutput("orders", 0, 1, "dlq.orders", 1), "orders")
+    one.take_over(1_000)
+    assert one.arrive("orders", 0, [Record(0)]) == 1
+    one.note_received("others", 0)
+    acknowledged = answered(one, 1_001, "acknowledge", bookmarks=["others:0:0", "others:0:1", "elsewhere:0:0"])
+    results = [(told["bookmarks"], told["result"]) for told in acknowledged["settlements"]]
+    assert results == [("others:0:0", "settled"), ("others:0:1", "unknown"), ("elsewhere:0:0", "unknown")]
+    assert answered(one, 1_002, "acknowledge", bookmarks=["orders:0:0"])["settlements"][0]["result"] == "settled"
+    assert one.arrive("others", 0, [Record(0), Record(1)]) == 2
+    assert one.shard.depth()["depth"] == 1, "it was acknowledged before it became active"
