@@ -321,6 +321,8 @@ class Work:
         self._produce_progress(*self._reached.opening())
         flushed(self._producer, _PATIENCE_S)
         self._producer.commit_transaction(_PATIENCE_S)
+        if not self.progress_end:
+            raise KafkaException(KafkaError(KafkaError._FAIL, "the broker has not said where it wrote the progress"))
         return self._clock.is_measured
 
     def step(self) -> int:
@@ -414,8 +416,9 @@ class Work:
 
         def written(error: KafkaError | None, message: Message) -> None:
             kind, stamp_ms = message.timestamp()
-            if error is None:
-                self.progress_end = (message.offset() or 0) + 1
+            offset = message.offset()
+            if error is None and offset is not None and offset >= 0:  # after a lost answer, it may be unknown
+                self.progress_end = offset + 1
             if error is None and kind == TIMESTAMP_LOG_APPEND_TIME:
                 self._clock.measured(sent, time.monotonic(), stamp_ms)
 
