@@ -9,7 +9,7 @@ among several (Q7). A returned message goes to its last holder only if no other 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -54,6 +54,67 @@ class _Ranked(NamedTuple):
         return (0, place) if self.unranked[at] else (-int(~self.complements[at]) - 1, place)
 
 
+class _Dealing:
+    """Deals messages to subscriptions one after the other, until there is no space or the limit is reached.
+
+    Attributes:
+        ring: the subscriptions, in the order of the shard's table.
+    """
+
+    def __init__(self, ring: Sequence[Subscription], turns: Turns, limit: int) -> None:
+        self.ring = ring
+        self._turns = turns
+        self._left = limit
+        self._space = {one.number: one.space for one in ring}
+        self._outstanding = {one.number: one.outstanding for one in ring}
+        self._places: dict[int, list[int]] = {one.number: [] for one in ring}
+
+    def open_ones(self) -> list[Subscription]:
+        """Return the subscriptions that can get more."""
+        return [one for one in self.ring if self._space[one.number]] if self._left else []
+
+    def give(self, only: Subscription, places: Sequence[int]) -> None:
+        """Deal messages to the only subscription that can get more."""
+        taken = places[: min(self._left, self._space[only.number])]
+        if taken:
+            self._turns.note_served(only)
+            self._deal(only, taken)
+
+    def spread(
+        self,
+        open_ones: Sequence[Subscription],
+        places: Sequence[int],
+        codes: Mapping[int, NDArray[np.uint8]],
+        last: Sequence[int] | None,
+    ) -> None:
+        """Deal each message to one of several subscriptions.
+
+        Args:
+            open_ones: the subscriptions that can get more.
+            places: the messages' places, in the order of delivery.
+            codes: by subscription: whether each message matches its filter.
+            last: number of each message's last holder, `NOBODY` without one; None = no message has one.
+        """
+        matches = {number: (column == YES).tolist() for number, column in codes.items()}
+        for at, place in enumerate(places):
+            if not self._left:
+                break
+            fitting = [one for one in open_ones if self._space[one.number] and matches[one.number][at]]
+            if fitting:
+                self._deal(self._turns.pick(fitting, self._outstanding, NOBODY if last is None else last[at]), [place])
+
+    def shares(self) -> list[tuple[Subscription, list[int]]]:
+        """Return each subscription that gets anything, with its places in the order of delivery."""
+        return [(one, self._places[one.number]) for one in self.ring if self._places[one.number]]
+
+    def _deal(self, subscription: Subscription, places: Sequence[int]) -> None:
+        number, count = subscription.number, len(places)
+        self._places[number] += places
+        self._space[number] -= count
+        self._outstanding[number] += count
+        self._left -= count
+
+
 class Chooser:
     """Assigns messages of one shard to subscriptions at one instant.
 
@@ -87,31 +148,21 @@ class Chooser:
 
     def assign(self, subscriptions: Sequence[Subscription], limit: int) -> list[tuple[Subscription, list[int]]]:
         """Assign at most `limit` messages; return each subscription's places in the order of delivery."""
-        ring = [one for one in subscriptions if one.space]
-        self._filters = {one.filter for one in ring}
-        space = {one.number: one.space for one in ring}
-        outstanding = {one.number: one.outstanding for one in ring}
-        shares: dict[int, list[int]] = {one.number: [] for one in ring}
-        dealt = 0
+        dealing = _Dealing([one for one in subscriptions if one.space], self._turns, limit)
+        self._filters = {one.filter for one in dealing.ring}
         for segment, slots in self.in_order():
-            if dealt == limit or not any(space.values()):
+            open_ones = dealing.open_ones()
+            if not open_ones:
                 break
-            slots, codes = self._matched(segment, slots, [one for one in ring if space[one.number]])
-            last = last_holders(self._state, (slots + segment.base).tolist()) if len(ring) > 1 else None
-            for at, slot in enumerate(slots.tolist()):
-                if dealt == limit:
-                    break
-                fitting = [one for one in ring if space[one.number] and codes[one.number][at] == YES]
-                if not fitting:
-                    continue
-                chosen = self._turns.pick(fitting, outstanding, NOBODY if last is None else last[at])
-                shares[chosen.number].append(segment.base + slot)
-                space[chosen.number] -= 1
-                outstanding[chosen.number] += 1
-                dealt += 1
+            slots, codes = self._matched(segment, slots, open_ones)
+            places = (slots + segment.base).tolist()
+            if len(open_ones) == 1:
+                dealing.give(open_ones[0], places)
+            else:
+                dealing.spread(open_ones, places, codes, last_holders(self._state, places))
             if self.unknown:
                 break
-        return [(one, shares[one.number]) for one in ring if shares[one.number]]
+        return dealing.shares()
 
     def groups_held_back(self, subscriptions: Sequence[Subscription]) -> int:
         """Return how many groups wait because their first message matches no subscription, regardless of space."""

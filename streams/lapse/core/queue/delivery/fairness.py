@@ -57,7 +57,7 @@ class Turns:
             return []
         if len(open_ones) == 1:
             only = open_ones[0]
-            self._note_served(only)
+            self.note_served(only)
             return [(only, range(min(count, only.space)))]
         if last is not None and not {one.number for one in open_ones}.isdisjoint(last):
             return self._allot_singly(count, open_ones, last)
@@ -91,10 +91,11 @@ class Turns:
             chosen = min(
                 others, key=lambda one: (outstanding[one.number] / one.max_backlog, self._served.get(one.number, -1))
             )
-        self._note_served(chosen)
+        self.note_served(chosen)
         return chosen
 
-    def _note_served(self, subscription: Subscription) -> None:
+    def note_served(self, subscription: Subscription) -> None:
+        """Note that a subscription gets messages now."""
         self._last = subscription.number
         self._served[subscription.number] = self._dealt
         self._dealt += 1

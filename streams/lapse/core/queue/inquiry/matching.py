@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lapse.core.queue.inquiry.view import RecordView, parse_payloads
+from lapse.core.expression import Filter
+from lapse.core.queue.inquiry.view import RecordView, RowViews, parse_payloads
 from lapse.core.queue.segments.segment import SIZE, Segment, State
 
 UNKNOWN: Final = 0
@@ -139,20 +141,29 @@ class Matching:
         return self._filters[text][0]
 
     def judge(self, places: Sequence[int], messages: Sequence[RecordView | None]) -> None:
-        """Evaluate every filter on messages. A message whose record is gone (None) matches none."""
+        """Evaluate every filter on messages. A message whose record is gone (None) matches none.
+
+        Raises:
+            ValueError: there are not as many messages as places.
+        """
+        if len(messages) != len(places):
+            raise ValueError(f"one list is shorter: {len(messages)} messages for {len(places)} places")
+        if not len(places):
+            return
         if any(getattr(predicate, "uses_payload", False) for predicate, _ in self._filters.values()):
             parse_payloads(messages)  # outside the measured work
+        indexes, slots = np.divmod(np.asarray(places, np.int64), SIZE)
+        bounds = [0, *(np.flatnonzero(np.diff(indexes)) + 1).tolist(), len(slots)]
         for text, (predicate, columns) in self._filters.items():
             with self.measured(text) as look:
                 judged = 0
-                for place, message in zip(places, messages, strict=True):
-                    index, slot = divmod(place, SIZE)
-                    column = columns.get(index)
-                    if column is None:
-                        column = columns[index] = np.zeros(SIZE, np.uint8)
-                    if column[slot] == UNKNOWN:
-                        column[slot] = YES if message is not None and predicate(message) else NO
-                        judged += 1
+                for first, stop in pairwise(bounds):
+                    column = columns.setdefault(int(indexes[first]), np.zeros(SIZE, np.uint8))
+                    mine = slots[first:stop]
+                    unknown = np.flatnonzero(column[mine] == UNKNOWN)
+                    matches = _matches(predicate, messages, (unknown + first).tolist())
+                    column[mine[unknown]] = np.where(matches, YES, NO)
+                    judged += len(unknown)
                 look(judged)
 
     def judge_bookmarks(self, text: str, messages: Iterable[RecordView]) -> None:
@@ -240,3 +251,17 @@ class Matching:
         for index in indexes:
             for _, columns in self._all_results():
                 columns.pop(index, None)
+
+
+def _matches(predicate: Predicate, messages: Sequence[RecordView | None], positions: Sequence[int]) -> list[bool]:
+    """Return whether the messages at some positions match. One whose record is gone (None) does not."""
+    if (
+        isinstance(messages, RowViews)
+        and isinstance(predicate, Filter)
+        and predicate.uses_payload
+        and not predicate.attributes
+    ):
+        payloads, match = messages.payloads(), predicate.match
+        return [match(payloads[at]) for at in positions]
+    chosen = (messages[at] for at in positions)
+    return [message is not None and predicate(message) for message in chosen]
