@@ -58,7 +58,6 @@ def test_what_is_due_at_the_same_millisecond_happens_in_the_contracts_order(depl
     worker = one.worker().wait_for_shards(1)
     kcat = Kcat(one, "tied")
     kcat.ask("subscribe", subscription="s", max_backlog=5, heartbeat_timeout_ms=600_000)
-    name = one.name("tied")
     # Offset 2 is past its deadline when its lease ends.
     ttls_ms = [0, 0, _LEASED_WITHIN_MS, 0, 0]
     leased = [one.write("tied", f"leased {at}", headers=_ttl(ttl_ms))[0] for at, ttl_ms in enumerate(ttls_ms)]
@@ -73,12 +72,35 @@ def test_what_is_due_at_the_same_millisecond_happens_in_the_contracts_order(depl
 
     before_ms = broker_now_ms()
     assert before_ms < due_ms - 2, "the machine is too slow for this test"
+    _write_commands(one, before_ms, due_ms)
+    until(lambda: broker_now_ms() > due_ms, "the instant is over", 60)
+    restarted_ms = broker_now_ms()
+    worker.start().wait_for_shards(1)
+
+    _check_answers(kcat, due_ms)
+    # What was unleased expires first, though what a lease's end returns and expires stands before it.
+    letters = one.letters("tied", 2)
+    assert [int(texts(letter)["__dlq.errors.offset"]) for letter in letters] == [5, 2]
+    # The order is that of the log; the instant of a letter is that of its decision, by the worker that came then (C53).
+    assert all(int(texts(letter)["lapse-expired-at-ms"]) >= restarted_ms for letter in letters)
+    expires_at_ms = leased[2].timestamp_ms + _LEASED_WITHIN_MS
+    assert [int(texts(letter)["lapse-expires-at-ms"]) for letter in letters] == [due_ms, expires_at_ms]
+    assert {texts(letter)["lapse-reasons"] for letter in letters} == {"time_limit"}
+
+    # Deliveries come last: what a command of that instant settled is none, the others follow in order.
+    again = kcat.deliveries(5 + 4, "s")[5:]
+    offsets = [int((header(delivery, "lapse-bookmark") or b"").rpartition(b":")[2]) for delivery in again]
+    assert offsets == [1, 3, 4, 7]
+
+
+def _write_commands(one: Deployment, before_ms: int, due_ms: int) -> None:
+    """Write commands that end leases and a delay at one instant, and others just before it and at it."""
+    name = one.name("tied")
     with Scribe(one, "tied") as scribe:
-        mine = {"subscription": "s"}
 
         def say(at_ms: int, ident: str, command: str, *offsets: str, **fields: Any) -> None:
             bookmarks = [f"{name}:0:{offset}" for offset in offsets]
-            assert scribe.say(at_ms, command, ident, bookmarks=bookmarks, **mine, **fields) == at_ms
+            assert scribe.say(at_ms, command, ident, bookmarks=bookmarks, subscription="s", **fields) == at_ms
 
         say(before_ms, "renewed", "renew", "0-3#1", lease_ms=due_ms - before_ms)
         say(before_ms + 1, "delayed", "cancel", "4#1", delay_ms=due_ms - before_ms - 1)
@@ -88,10 +110,10 @@ def test_what_is_due_at_the_same_millisecond_happens_in_the_contracts_order(depl
         say(due_ms, "too late", "renew", "1#1")
         say(due_ms, "then", "acknowledge", "2#1", "5", "8")
         say(due_ms, "cancelled", "cancel", "3#1")
-    until(lambda: broker_now_ms() > due_ms, "the instant is over", 60)
-    restarted_ms = broker_now_ms()
-    worker.start().wait_for_shards(1)
 
+
+def _check_answers(kcat: Kcat, due_ms: int) -> None:
+    """Check what the commands came to."""
     told = {ident: kcat.answer(ident) for ident in ("renewed", "delayed", "in time", "too late", "then", "cancelled")}
     results = {
         ident: [(item["bookmarks"].rpartition(":")[2], item["result"]) for item in answer["settlements"]]
@@ -115,20 +137,6 @@ def test_what_is_due_at_the_same_millisecond_happens_in_the_contracts_order(depl
         **dict.fromkeys((7, 8), "scheduled"),
     }
     assert _states(kcat.answer("seen then")) == dict.fromkeys((1, 3, 4, 7, 8), "available")
-
-    # What was unleased expires first, though what a lease's end returns and expires stands before it.
-    letters = one.letters("tied", 2)
-    assert [int(texts(letter)["__dlq.errors.offset"]) for letter in letters] == [5, 2]
-    # The order is that of the log; the instant of a letter is that of its decision, by the worker that came then (C53).
-    assert all(int(texts(letter)["lapse-expired-at-ms"]) >= restarted_ms for letter in letters)
-    expires_at_ms = leased[2].timestamp_ms + _LEASED_WITHIN_MS
-    assert [int(texts(letter)["lapse-expires-at-ms"]) for letter in letters] == [due_ms, expires_at_ms]
-    assert {texts(letter)["lapse-reasons"] for letter in letters} == {"time_limit"}
-
-    # Deliveries come last: what a command of that instant settled is none, the others follow in order.
-    again = kcat.deliveries(5 + 4, "s")[5:]
-    offsets = [int((header(delivery, "lapse-bookmark") or b"").rpartition(b":")[2]) for delivery in again]
-    assert offsets == [1, 3, 4, 7]
 
 
 def _ttl(ms: int) -> list[tuple[str, bytes | None]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 from lapse.core.lifetime import NEVER
@@ -9,7 +10,7 @@ from lapse.core.queue.delivery import dispatch as dispatching
 from lapse.core.queue.delivery.handed_out import Unsent
 from lapse.core.queue.inquiry.matching import MOST_PAGED
 from lapse.core.queue.segments.segment import NOBODY
-from lapse.core.queue.settlement.settlement import Claim, SettleAction
+from lapse.core.queue.settlement.settlement import Claim, Outcome, SettleAction
 from lapse.core.queue.step import Step
 from lapse.core.queue.subscriptions.subscription import Payload
 from unit.core.queue.compared.endings import Endings
@@ -188,13 +189,8 @@ class World(Endings, Rewinds, HandingOver):
     ) -> list[str]:
         """Settle on both; the results, bookmark by bookmark in the order of the claims."""
         step, now_ms = self._open(), self.now_ms
-        if row_filter:  # what the user does not hold is judged beforehand, as the runtime does it
-            self.shard.matching.begin_selection(row_filter)
-            for places in self.shard.places_not_held(subscription, claims):
-                self.judge(places)
-            for topic, partition, offsets in self.shard.offsets_without_place(subscription, claims):
-                there = self._records(topic, partition, offsets)
-                self.shard.judge_bookmarks(row_filter, [(topic, partition, one) for one in there])
+        if row_filter:
+            self._judge_what_is_not_held(subscription, claims, row_filter)
         ends = {name: records[-1].offset + 1 for name, records in self.topics.items() if records}
         for topic, partition in self.shard.sources_named_ahead(claims) if action == "acknowledge" else []:
             self.shard.note_end(topic, partition, ends.get((topic, partition), 0))
@@ -204,12 +200,7 @@ class World(Endings, Rewinds, HandingOver):
             outcomes = self.shard.settle(SettleAction(action), subscription, claims, now_ms, step, delay_ms, row_filter)
         if row_filter:
             self.shard.matching.end_selection(row_filter)
-            # A border between equal results would tell of a hidden message (X4), or one of both was named before (C16).
-            for one, other in pairwise(outcomes):
-                same = one[:2] == other[:2] and one.result is other.result and one.last + 1 == other.first
-                about = [claim for claim in claims if claim[:2] == one[:2]]
-                naming = [claim for claim in about if claim.first <= other.first and one.last <= claim.last]
-                assert not same or len(naming) != 1 or not naming[0].first <= one.last < naming[0].last, outcomes
+            _check_borders(claims, outcomes)
         named = [
             (
                 (claim.topic, claim.partition, offset),
@@ -244,6 +235,15 @@ class World(Endings, Rewinds, HandingOver):
         self.check()
         return [result for _, result in actual]
 
+    def _judge_what_is_not_held(self, subscription: str, claims: Sequence[Claim], row_filter: str) -> None:
+        """Judge beforehand what the user does not hold, as the runtime does it."""
+        self.shard.matching.begin_selection(row_filter)
+        for places in self.shard.places_not_held(subscription, claims):
+            self.judge(places)
+        for topic, partition, offsets in self.shard.offsets_without_place(subscription, claims):
+            there = self._records(topic, partition, offsets)
+            self.shard.judge_bookmarks(row_filter, [(topic, partition, one) for one in there])
+
     def settle_by_filter(
         self, action: str, subscription: str, text: str, younger: int = 0, **options: int
     ) -> list[str]:
@@ -252,6 +252,18 @@ class World(Endings, Rewinds, HandingOver):
             named = [(c.topic, c.partition, offset) for c in claims for offset in range(c.first, c.last + 1)]
             assert named == self.oracle.selected(text, ends, "")
             return self.settle(action, subscription, *claims, **options)
+
+
+def _check_borders(claims: Sequence[Claim], outcomes: Sequence[Outcome]) -> None:
+    """Check that no border is between equal results, unless one of both was named before (C16).
+
+    Such a border would tell of a hidden message (X4).
+    """
+    for one, other in pairwise(outcomes):
+        same = one[:2] == other[:2] and one.result is other.result and one.last + 1 == other.first
+        about = [claim for claim in claims if claim[:2] == one[:2]]
+        naming = [claim for claim in about if claim.first <= other.first and one.last <= claim.last]
+        assert not same or len(naming) != 1 or not naming[0].first <= one.last < naming[0].last, outcomes
 
 
 def _none(_: object) -> None:
