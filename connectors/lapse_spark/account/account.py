@@ -51,8 +51,13 @@ def published_messages(raw: DataFrame, queue: str) -> DataFrame:
 
 def _is_letter(newest: Column) -> Column:
     """Return whether a record is a letter as its writer left it; see `lapse.core.letter.is_letter`."""
-    telling = F.filter(newest["key"], lambda name: name.isin(*letter.MARKERS, *letter.PUT))
-    return F.get(telling, F.lit(0)).isin(*letter.MARKERS)
+    telling = F.filter(newest, lambda each: each["key"].isin(*letter.MARKERS, *letter.PUT) | _is_forwarded(each))
+    return F.get(telling, F.lit(0))["key"].isin(*letter.MARKERS)
+
+
+def _is_forwarded(each: Column) -> Column:
+    """Return whether a header is the id of a forwarded record (C78)."""
+    return (each["key"] == letter.MESSAGE_ID) & each["value"].startswith(F.lit(letter.FORWARDED))
 
 
 def fates_in_events(events: DataFrame, queue: str, until_ms: int | None = None) -> DataFrame:

@@ -1,5 +1,6 @@
 import pytest
 
+from lapse.core.queue.arrival.arrival import transfer_of
 from lapse.core.reason import Reason
 from lapse.protocol.event import TERMINAL, EventKind
 from lapse_spark import ledger, local_rows
@@ -186,6 +187,10 @@ def test_what_was_handed_over_or_redriven_to_another_queue_is_not_this_ones(spar
         [("lapse-redrive-queue", b"other")],
         [("lapse-redrive-queue", b"other"), ("kafka_dlt-original-topic", b"t")],
         [("kafka_dlt-original-topic", b"t"), ("lapse-transfer", b"other/t")],
+        [("lapse-redrive-queue", b"other"), ("lapse-id", b"q/1"), ("lapse-message-id", b"forward/t:0:1")],
+        [("lapse-redrive-queue", b"other"), ("lapse-id", b"q/1"), ("lapse-message-id", b"own"), ("x", None)],
+        [("lapse-redrive-queue", b"other"), ("lapse-message-id", b"forward/t:0:1"), ("lapse-id", b"q/1")],
+        [("lapse-redrive-queue", b"other"), ("lapse-id", b"q/1"), ("lapse-message-id", None)],
     ]
     raw = local_rows.frame(
         spark,
@@ -193,4 +198,6 @@ def test_what_was_handed_over_or_redriven_to_another_queue_is_not_this_ones(spar
         "topic string, partition int, offset long, headers array<struct<key: string, value: binary>>",
     ).selectExpr("*", "timestamp_millis(1000) AS timestamp")
     rows = account.published_messages(raw, "q").orderBy("offset").collect()
-    assert [row["place"] == account.OURS for row in rows] == [True, True, False, True, False, True, False]
+    ours = [row["place"] == account.OURS for row in rows]
+    assert ours == [True, True, False, True, False, True, False, False, True, True, True]
+    assert ours == [transfer_of(some, "q") is not None for some in headers]
