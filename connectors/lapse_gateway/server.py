@@ -10,22 +10,15 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import Final
 
-import h11
-import orjson
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from lapse.core.error_code import ErrorCode
 from lapse_client.error import LapseError
-from lapse_gateway.application import LARGEST_HEAD, application
-from lapse_gateway.fault import Fault
+from lapse_gateway.application import application
 from lapse_gateway.gateway import Gateway
+from lapse_gateway.http_connection import HttpConnection
 from lapse_gateway.request_target import AbsoluteTargets
-
-_HEAD_S: Final = 10.0
-"""How long the head of a request may take to arrive, in seconds."""
 
 _PATIENCE_S: Final = 10
 """How long requests under way may still run after a shutdown signal, in seconds."""
@@ -35,61 +28,11 @@ _THREADS: Final = 64
 
 _MOST_CONNECTIONS: Final = 2_000
 
-_NO_HTTP: Final = (
-    "this cannot be read as HTTP/1.1: look at the request's first line, at the names and values of its headers, and at "
-    "the lengths of its body and of its chunks. The connection is closed"
-)
-
 log = logging.getLogger("lapse_gateway")
 
 
 class CannotListen(LapseError):
     """The address or the certificate cannot be used."""
-
-
-class _Protocol(H11Protocol):
-    """HTTP/1.1 with a time limit for the head of a request."""
-
-    _deadline: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self._await_head()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        # The rest of a body whose request is already answered has the same time limit as a head.
-        unwanted = self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY
-        if unwanted or (self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]):
-            self._await_head()
-        elif self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-
-    def send_400_response(self, msg: str) -> None:
-        """Refuse bytes that are not HTTP, in the gateway's own form and words."""
-        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-            self.transport.close()  # an answer was begun or sent, so no other one can follow
-            return
-        content = orjson.dumps(Fault(ErrorCode.MALFORMED, _NO_HTTP).as_dict(), option=orjson.OPT_APPEND_NEWLINE)
-        headers = [("Content-Type", "application/json"), ("Content-Length", str(len(content))), ("Connection", "close")]
-        answer = h11.Response(status_code=400, headers=headers, reason="Bad Request")
-        for event in (answer, h11.Data(data=content), h11.EndOfMessage()):
-            self.transport.write(self.conn.send(event))
-        self.transport.close()
-        if self.cycle is not None:  # its answer would follow, if it does not wait for the body
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-        super().connection_lost(exc)
-
-    def _await_head(self) -> None:
-        """Close the connection unless the whole head comes in time. Single bytes of it do not extend the time."""
-        if self._deadline is None:
-            self._deadline = asyncio.get_running_loop().call_later(_HEAD_S, self.transport.close)
 
 
 class _Server(uvicorn.Server):
@@ -186,7 +129,7 @@ async def _serve(
 ) -> None:
     config = uvicorn.Config(
         AbsoluteTargets(application(gateway)),
-        http=_Protocol,
+        http=HttpConnection,
         ws="none",
         lifespan="on",
         log_config=None,
@@ -194,7 +137,6 @@ async def _serve(
         server_header=False,
         proxy_headers=False,
         limit_concurrency=_MOST_CONNECTIONS,
-        h11_max_incomplete_event_size=2 * LARGEST_HEAD,
         timeout_graceful_shutdown=_PATIENCE_S,
     )
     config.load()

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from lapse_client import Connection
-from lapse_gateway import CannotListen, Gateway, Settings, Users, server
+from lapse_gateway import CannotListen, Gateway, Settings, Users, http_connection, server
 
 Client = Callable[[int], Awaitable[None]]
 
@@ -60,7 +60,7 @@ def test_an_answer_s_body_does_not_wait_for_its_head_s_receipt() -> None:
 @pytest.mark.feature("X7")
 @pytest.mark.parametrize("head", [b"", b"GET /v1 HTTP/1.1\r\nHost: x\r\n"], ids=["silent", "unfinished"])
 def test_a_client_whose_request_does_not_arrive_is_let_go(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_HEAD_S", 0.3)
+    monkeypatch.setattr(http_connection, "HEAD_S", 0.3)
 
     async def client(port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -73,7 +73,7 @@ def test_a_client_whose_request_does_not_arrive_is_let_go(head: bytes, monkeypat
 
 @pytest.mark.feature("X7")
 def test_a_client_whose_second_request_does_not_arrive_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_HEAD_S", 0.3)
+    monkeypatch.setattr(http_connection, "HEAD_S", 0.3)
 
     async def client(port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -90,7 +90,7 @@ def test_a_client_whose_second_request_does_not_arrive_is_let_go(monkeypatch: py
 
 @pytest.mark.feature("X7")
 def test_a_client_that_goes_on_with_a_refused_request_without_end_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_HEAD_S", 0.3)
+    monkeypatch.setattr(http_connection, "HEAD_S", 0.3)
 
     async def client(port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -145,6 +145,8 @@ BROKEN = {
     "a chunk's size below 0": CHUNKED + b"-1\r\n{}\r\n0\r\n\r\n",
     "a chunk's size of 30 digits": CHUNKED + b"f" * 30 + b"\r\n{}\r\n0\r\n\r\n",
     "a chunk that is longer than its size": CHUNKED + b"1\r\n{}\r\n0\r\n\r\n",
+    "a chunk's extension of 1,000,000 bytes": CHUNKED + b"1;" + b"a" * 1_000_000 + b"\r\n{\r\n0\r\n\r\n",
+    "a trailer of 1,000,000 bytes": CHUNKED + b"2\r\n{}\r\n0\r\nX: " + b"a" * 1_000_000 + b"\r\n\r\n",
 }
 
 
@@ -202,6 +204,35 @@ def test_a_path_that_names_nothing_is_refused_and_opens_no_file(path: str, statu
         head, _, body = (await asyncio.wait_for(reader.read(), 20)).partition(b"\r\n\r\n")
         assert int(head.split()[1]) == status, head
         assert len(json.loads(body)["error"]["text"]) < 400
+        writer.close()
+
+    serve(client)
+
+
+@pytest.mark.feature("X7")
+def test_headers_behind_a_body_are_no_headers() -> None:
+    async def client(port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        purge = b"POST /v1/queues/orders/purge HTTP/1.1\r\nHost: x\r\nConnection: close \t\r\n"
+        writer.write(purge + b"Transfer-Encoding: chunked\r\n\r\n1\r\n[\r\n0\r\nOrigin: http://other\r\n\r\n")
+        answer = await asyncio.wait_for(reader.read(), 20)
+        assert b" 400 " in answer.splitlines()[0], "not 403, as that header would have it"
+        writer.close()
+
+    serve(client)
+
+
+@pytest.mark.feature("X7")
+def test_an_offer_of_another_protocol_is_passed_over() -> None:
+    """curl --http2 makes one with its first request."""
+
+    async def client(port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\n"
+        writer.write(GET + offer + GET + b"\r\n")
+        writer.write(GET + b"Connection: close\r\n\r\n")
+        answers = (await asyncio.wait_for(reader.read(), 20)).split(b"HTTP/1.1 ")[1:]
+        assert [answer[:3] for answer in answers] == [b"200", b"200", b"200"]
         writer.close()
 
     serve(client)
