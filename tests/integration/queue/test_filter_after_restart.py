@@ -25,8 +25,8 @@ def test_what_was_read_back_for_one_filter_is_there_for_the_next(served: Deploym
         assert len(queue.peek(filter="/n < 5")) == 5
         ratio = min(peek_by_depth(queue) for _ in range(3))
     print(f"a filtered peek after a restart takes {ratio:.1f} times as long as a depth")
-    # Against a command of the same way, because the machine may be busy. Read back each time, it is about 10 times.
-    assert ratio < 5
+    # Against a command of the same way, because the machine may be busy. Read back each time, it is 5 to 11 times.
+    assert ratio < 4
 
 
 def peek_by_depth(queue: Queue) -> float:
