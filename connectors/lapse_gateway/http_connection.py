@@ -23,8 +23,9 @@ _MOST_OVERHEAD: Final = 2 * LARGEST_HEAD
 """The most bytes of a head, or of what surrounds chunks, that may come without its end or a part of a body."""
 
 _NO_HTTP: Final = (
-    "this cannot be read as HTTP/1.1: look at the request's first line, at the names and values of its headers, and at "
-    "the lengths of its body and of its chunks. The connection is closed"
+    "this cannot be read as HTTP/1.1: look at the request's first line and its method, such as GET in capitals, at "
+    "the names and values of its headers, at the ends of its lines (CR LF), and at the lengths of its body and of its "
+    "chunks. The connection is closed"
 )
 
 _HOST: Final = b"host"

@@ -127,6 +127,9 @@ GET = b"GET /health HTTP/1.1\r\nHost: x\r\n"
 BROKEN = {
     "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 9 + b"\r\n\r\n",
     "a head of 1,000,000 bytes": GET + b"X: " + b"a" * 1_000_000 + b"\r\n\r\n",
+    "an unknown method": b"BREW /health HTTP/1.1\r\nHost: x\r\n\r\n",
+    "a method in small letters": b"get /health HTTP/1.1\r\nHost: x\r\n\r\n",
+    "lines that end with LF alone": b"GET /health HTTP/1.1\nHost: x\n\n",
     "HTTP/0.9": b"GET /health\r\n\r\n",
     "no host": b"GET /health HTTP/1.1\r\n\r\n",
     "two hosts": GET + b"Host: y\r\n\r\n",
