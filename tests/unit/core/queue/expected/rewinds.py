@@ -54,7 +54,7 @@ class Rewinds(Arrival):
             count += 1
             if not dry_run:
                 brought.add(source)
-                self.come_back(message, record, now_ms)
+                self.come_back(message, stamped, now_ms)
         for source in sorted(brought):  # a rewind that brings nothing back leaves nothing behind
             coming = range(firsts[source[0]], self.next_offset[source])
             self.spans.append((source, generations[source], coming, live_in[source]))
@@ -74,7 +74,7 @@ class Rewinds(Arrival):
         self.read_traits(message)
         self.events.append(Told("rewound", message.bookmark))
         self.messages[message.bookmark] = message
-        if record.enqueue_at_ms is not None and record.enqueue_at_ms > now_ms:
+        if record.enqueue_at_ms is not None and record.enqueue_at_ms > max(now_ms, record.timestamp):  # L5, L1
             message.state, message.at_ms = "scheduled", record.enqueue_at_ms
         elif self.room() and not any(m.state == "beyond" for m in self.messages.values()):
             self.enter(message, now_ms)
