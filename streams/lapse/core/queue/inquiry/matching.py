@@ -158,7 +158,10 @@ class Matching:
             with self.measured(text) as look:
                 judged = 0
                 for first, stop in pairwise(bounds):
-                    column = columns.setdefault(int(indexes[first]), np.zeros(SIZE, np.uint8))
+                    index = int(indexes[first])
+                    column = columns.get(index)
+                    if column is None:
+                        column = columns[index] = np.zeros(SIZE, np.uint8)
                     mine = slots[first:stop]
                     unknown = np.flatnonzero(column[mine] == UNKNOWN)
                     matches = _matches(predicate, messages, (unknown + first).tolist())
