@@ -97,7 +97,7 @@ class MemoryShard:
         if noted is not None and isinstance(self.machine, QueueMachine):
             read = lambda: read_written(log, noted, [self._deliveries], self.partition)  # noqa: E731
             self._write([output for output, _ in at_once(self.machine.unwritten(noted, read, now_ms))])
-        self._write(self.machine.answers_left())
+        self._write(self.machine.answers.left())
         began = self.machine.take_over(now_ms)
         self._inbox.open()
         self.machine.arrivals_are_in(0)
@@ -193,8 +193,7 @@ class MemoryShard:
                 raise Crash
             self._write_journal([*items, self._progress(effects.step)])
         self._write(effects.after, crash, CrashPoint.DELIVERIES)
-        if self.machine.kept_answers is not None:
-            self.machine.kept_answers.written(effects.kept)
+        self.machine.answers.written(effects.kept)
         self.machine.written(effects, self._cluster.now_ms)
         return bool(effects.before or items or effects.after)
 

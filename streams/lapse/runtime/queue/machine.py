@@ -84,23 +84,26 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         shard = QueueShard(settings, restored.state)
         letters = QueueLetters(shard, payloads, output, rule)
         super().__init__(shard, output, rule, letters, restored.state.pending)
-        self._clock_ms, self.merged_by_time = clock_ms, merged_by_time
+        self.merged_by_time = merged_by_time
+        self._clock_ms = clock_ms
         self.step_turns = self.delivery_turns = 1
         self.delivery_patience_s = patience_s(settings.lease_ms)
         self.delivery_sendable_s = sendable_s(settings.lease_ms)
         self._journal = QueueJournal(restored.state, epoch, restored)
-        self._epoch, self._replaced, self.now_ms = epoch, False, 0
-        self._payloads, self._output = payloads, output
+        self.now_ms = 0
+        self._epoch = epoch
+        self._replaced = False
+        self._payloads = payloads
+        self._output = output
         self._commands = QueueCommands(shard, publish_target, self.retry.why)
         self._parts = PartsJournal(epoch, self._commands.parts)
         self._judge = Judge(shard, payloads, lambda: self.under_way, _STEP_RECORDS)
         self._waiting: deque[Admitted] = deque()
         shard.allowance.counts_as_written = True
         self._handed_out = JournaledDeliveries(shard, restored.handed_out, output, payloads, restored.released)
-        self._next_part: Callable[[], None] | None = None  # the next part of a command that takes several steps
         self._horizon = SweepHorizon(shard, payloads)
         self.rewinder = Rewinder(shard, payloads, self._horizon, lambda: self.under_way)
-        self.unfinished = self.rewinder.unfinished
+        self.long_command.hold(self.rewinder.unfinished)
         self.crowd = Crowd(shard)
         self._view = QueueView(shard, payloads)
         self._preparation = Preparation(shard, self._commands, payloads, self._judge, self._view, self._horizon)
@@ -210,14 +213,9 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
     def _take_shard_message(self, heard: ShardMessage, at_ms: int, offset: int) -> None:
         self.crowd.reach(at_ms, self._step)
         if self.crowd.is_before(at_ms):
-            self._put_off(offset, lambda: self._take_shard_message(heard, at_ms, offset))
+            self.long_command.put_off(offset, lambda: self._take_shard_message(heard, at_ms, offset))
         else:
             super()._take_shard_message(heard, at_ms, offset)
-
-    def _put_off(self, offset: int, next_part: Callable[[], None]) -> None:
-        """Continue a command in the next steps. The shard does nothing else meanwhile, so a crash can repeat it."""
-        self._next_part = next_part
-        self.unfinished = offset
 
     def _take(self, admitted: Admitted) -> None:
         """Carry out a command, or let it wait for payloads, or for earlier commands that do."""
@@ -245,11 +243,11 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         step, carry_out_part = self._step, self._commands.carry_out_part
         if self.crowd.is_before(at_ms, command.command) or carry_out_part(command, at_ms, step, admitted.row_filter):
             self._parts.note(admitted.offset)
-            self._put_off(admitted.offset, lambda: self._do_next_part(admitted))
+            self.long_command.put_off(admitted.offset, lambda: self._do_next_part(admitted))
             return
         if command.command == "rewind" and (request := self._commands.rewind(command, at_ms, admitted.offset)):
             self.rewinder.begin(admitted, request)
-            self.unfinished = admitted.offset  # until its end, nothing else happens in the shard
+            self.long_command.hold(admitted.offset)  # until its end, nothing else happens in the shard
             return
         self._commands.handle(command, at_ms, self._step, admitted.row_filter)
         self._parts.end()
@@ -258,7 +256,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         """Do a part of a rewind; answer after the last part."""
         if await self.rewinder.continue_rewind(self._step):
             admitted, self._commands.counted = self.rewinder.end()
-            self.unfinished = None
+            self.long_command.end()
             if admitted is not None and self._commands.counted is None:
                 self._refuse(admitted, UNKNOWN)
             elif admitted is not None:
@@ -266,12 +264,8 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
                 self._collect(admitted.encoding, admitted.offset)
 
     def continue_command(self) -> None:
-        """Do the next part of a command that takes several steps (C60)."""
-        if self._next_part is None:
-            return
-        next_part, self._next_part, self.unfinished = self._next_part, None, None
-        next_part()
-        if self._next_part is None:
+        """See `ShardMachine.continue_command`; with the last part, forget what was read for the command."""
+        if self.long_command.do_next_part():
             self._preparation.end()
 
     def _do_next_part(self, admitted: Admitted) -> None:

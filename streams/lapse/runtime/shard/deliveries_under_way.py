@@ -102,8 +102,8 @@ class DeliveriesUnderWay:
         until_s = math.inf if decided is None else decided + self._machine.delivery_sendable_s
         writes = await self._send(step, outputs, leased, until_s)
         self._expected.pop(step, None)
-        answers = self._machine.kept_answers
-        if kept and answers is not None:
+        if kept:
+            answers = self._machine.answers
             asyncio.gather(*writes, return_exceptions=True).add_done_callback(lambda _: answers.written(kept))
         if decided is not None and writes:
             stage = self._machine.figures.stages[Stage.DELIVER]

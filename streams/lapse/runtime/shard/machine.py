@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from lapse.core.error_code import Refusal
 from lapse.core.lifetime import NEVER
@@ -21,7 +21,6 @@ from lapse.core.shard.step import Step
 from lapse.core.shard.whole_entity import selection_refusal
 from lapse.protocol.command import CommandError, Encoding
 from lapse.runtime.journal.changelog import Items
-from lapse.runtime.kafka.output import Output
 from lapse.runtime.letters.expiry_rule import ExpiryRule
 from lapse.runtime.letters.letter_retry import LetterRetry
 from lapse.runtime.letters.refusal import Write, WriteExpired
@@ -31,10 +30,11 @@ from lapse.runtime.shard.admission import Admission
 from lapse.runtime.shard.command_authorizer import Admitted, CommandAuthorizer
 from lapse.runtime.shard.effects import Effects, StepInFlight
 from lapse.runtime.shard.figures import ShardFigures
-from lapse.runtime.shard.kept_answers import KeptAnswers
+from lapse.runtime.shard.long_command import LongCommand
 from lapse.runtime.shard.output import ShardOutput
 from lapse.runtime.shard.sent_log import TakesBack
 from lapse.runtime.shard.shard_message import SHARD_MESSAGE_KEY
+from lapse.runtime.shard.step_answers import StepAnswers
 from lapse.runtime.shard.under_way import NOTHING_NOTED, UnderWay
 from lapse.runtime.tp import TP
 
@@ -46,12 +46,6 @@ S = TypeVar("S", bound=Step[Any, Any, Any])
 
 F = TypeVar("F", bound=StepInFlight[Any])
 """The kind of its step in flight."""
-
-_QUESTIONS: Final = frozenset(
-    {"heartbeat", "depth", "sow", "subscriptions", "subscribe", "unsubscribe"}
-    | {"sow_and_subscribe", "delta_subscribe", "sow_and_delta_subscribe"}
-)
-"""Commands that change no message or record, so that it does no harm to carry them out again after a crash."""
 
 
 class ShardMachine(ABC, Generic[C, S, F]):
@@ -76,10 +70,10 @@ class ShardMachine(ABC, Generic[C, S, F]):
         delivery_patience_s: how long Kafka may take to accept a delivery. After that the process ends.
         delivery_sendable_s: how long after its decision a delivery under a lease may still be sent (L10).
         merged_by_time: whether messages of all partitions must arrive in the order of their timestamps (Q17, C33).
-        unfinished: offset of the command that takes several steps. No other command is handed over before its end.
+        long_command: the command that takes several steps, if there is one (C60).
         letters: the shard's dead letters (D3).
         under_way: notes what the machine is handling, so that a record that stops workers can be set aside (X7).
-        kept_answers: the answers that the journal keeps; None if it keeps none (C55).
+        answers: puts answers into its steps.
         unsent: takes back deliveries under a lease that were never sent; None if no delivery has a lease (C55).
     """
 
@@ -104,10 +98,10 @@ class ShardMachine(ABC, Generic[C, S, F]):
         self.rule = rule
         self.figures = ShardFigures()
         self.under_way: UnderWay = NOTHING_NOTED
-        self.kept_answers: KeptAnswers | None = None
-        self.unfinished: int | None = None
+        self.long_command = LongCommand()
         settings = shard.settings
-        self._answer_output = output
+        self._shard_output = output
+        self.answers = StepAnswers(output, self.figures)
         self._admission = Admission(settings.name, settings.partition)
         self._flight = self._begin()
         shown = f"{settings.name}, partition {settings.partition}"
@@ -120,7 +114,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
             epoch: the shard's epoch.
             journal: the runtime's keys of the changelog.
         """
-        self.kept_answers = KeptAnswers(epoch, journal)
+        self.answers.recall(epoch, journal)
 
     # The step
 
@@ -148,8 +142,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
         """Put journal items into the step that must come ahead of it."""
         if self.rule is not None:
             self._flight.ahead += self.rule.forgotten()
-        if self.kept_answers is not None:
-            self._flight.ahead += self.kept_answers.forgotten()
+        self._flight.ahead += self.answers.forgotten()
 
     async def finish(self, write: Write, write_expired: WriteExpired | None = None) -> Effects:
         """End the step. Write its letters first; messages whose letters are refused stay in the state (D3).
@@ -169,7 +162,8 @@ class ShardMachine(ABC, Generic[C, S, F]):
         self._write(flight, effects)
         for verdict in step.verdicts:
             if not verdict.asker.silent:
-                self._answer(shard_message.answer(verdict, self._instant_ms), shard_message.encoding(verdict), flight)
+                answer = shard_message.answer(verdict, self._instant_ms)
+                self.answers.put(answer, shard_message.encoding(verdict), flight)
         effects.after += [*flight.answers, *self._admission.written(step.shard_messages)]
         effects.must_arrive |= shard_message.must_arrive(step.shard_messages)
         effects.has_acted, effects.kept = flight.has_acted, flight.kept
@@ -204,7 +198,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
         """
         self._admission.guarded(authorizer)
         self.figures.denied = authorizer.denied
-        self._answer_output.users = authorizer.users
+        self._shard_output.users = authorizer.users
 
     def command(self, record: Any, refused: Refusal | None = None) -> None:
         """Carry out a record of the commands topic at its own instant (C1, C2).
@@ -242,9 +236,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
     def _carry_out(self, admitted: Admitted) -> None:
         """Carry out a command; a deleted entity refuses it (C4)."""
         command = admitted.command
-        self._flight.has_acted |= command.command not in _QUESTIONS
-        if self.kept_answers is not None:
-            self.kept_answers.expect(command)
+        self.answers.expect(command, self._flight)
         agreement = self.shard.agreement
         if (retirement := agreement.retirement) is not None and retirement.phase is Phase.RETIRED:
             self._refuse(admitted, shard_message.deleted(self.shard.settings.name, retirement))
@@ -269,7 +261,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
             offset: offset of the command on the commands topic.
         """
         for answer in self._step.answers:
-            self._answer(answer, encoding)
+            self.answers.put(answer, encoding, self._flight)
         self._step.answers.clear()
 
     def _refuse_unread(self, error: CommandError, at_ms: int) -> None:
@@ -277,29 +269,24 @@ class ShardMachine(ABC, Generic[C, S, F]):
         if error.silent:
             self.figures.refused_commands += 1
             return
-        self._answer(CommandAnswer(error.id, error.command, error.subscription, at_ms, error.refusal), error.encoding)
+        answer = CommandAnswer(error.id, error.command, error.subscription, at_ms, error.refusal)
+        self.answers.put(answer, error.encoding, self._flight)
 
     def _refuse(self, admitted: Admitted, refusal: Refusal) -> None:
         """Answer a command that is not carried out."""
         command = admitted.command
         if command.answer != "none":
             answer = CommandAnswer(command.id, command.command, command.subscription, admitted.at_ms, refusal)
-            self._answer(answer, admitted.encoding)
+            self.answers.put(answer, admitted.encoding, self._flight)
 
-    def _answer(self, answer: CommandAnswer, encoding: Encoding, flight: F | None = None) -> None:
-        """Put an answer into a step in flight; None for the current one."""
-        self.figures.refused_commands += answer.refusal is not None
-        flight = flight or self._flight
-        written = self._answer_output.answer(answer, encoding)
-        flight.answers.append(written)
-        flight.has_acted |= answer.command not in _QUESTIONS
-        if self.kept_answers is not None:
-            kept = self.kept_answers.keep(answer, written)
-            flight.ahead += kept
-            flight.kept += [key for key, _ in kept]
+    @property
+    def unfinished(self) -> int | None:
+        """Offset of the command that takes several steps. No other command is handed over before its end."""
+        return self.long_command.offset
 
-    def continue_command(self) -> None:  # a queue's commands end at once
-        """Carry on with the unfinished command."""
+    def continue_command(self) -> None:
+        """Do the next part of the command that takes several steps (C60)."""
+        self.long_command.do_next_part()
 
     # The end of the entity, and the beginning of an epoch
 
@@ -315,10 +302,6 @@ class ShardMachine(ABC, Generic[C, S, F]):
     @abstractmethod
     def begin_epoch(self, now_ms: int) -> Portions[Items]:
         """Begin an epoch; return the items that the journal must hold before the first step."""
-
-    def answers_left(self) -> list[Output]:
-        """Return answers that the previous owner journaled and clients may lack, since nobody can ask again (C55)."""
-        return [] if self.kept_answers is None else self.kept_answers.left(self._answer_output.topics)
 
     def release_memory(self) -> Portions[None]:
         """Free the shard's memory once it is given up, in portions, since all at once takes long (C90)."""

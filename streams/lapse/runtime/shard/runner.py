@@ -135,7 +135,7 @@ class Runner:
         self.machine.begin_topics(self.topics.replaced, {tp: epoch for tp, epoch in since.items() if epoch})
         # Write these before the journal drops them. A crash in between repeats it (C55).
         unwritten = [] if self._unwritten is None else await self._unwritten(self._clock.now_ms())
-        await self._deliveries.write(unwritten, self.machine.answers_left(), self._clock.now_ms())
+        await self._deliveries.write(unwritten, self.machine.answers.left(), self._clock.now_ms())
         await self._deliveries.take_back(self._writing.end, AT_START)
         began = await in_turns(self.machine.begin_epoch(self._clock.now_ms()))
         await self._writer.begin(began, self._inbox.processed)

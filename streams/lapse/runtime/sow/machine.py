@@ -6,6 +6,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from lapse.core.lifetime import NEVER
@@ -97,7 +98,6 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
         self._clock_ms = clock_ms
         self._output = output
         self._queries: deque[_Query] = deque()
-        self._deletion: _Deletion | None = None
         self._scan = Portion(settings.max_scan, settings.max_scan)
         self._portion = Portion(PORTION)
         self._standing = StandingPredicates(shard.state, _MOST_AT_ONCE)
@@ -181,15 +181,13 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
             return
         self.shard.command(admitted.command, admitted.at_ms, self._step, admitted.row_filter)
         for deletion in self._step.deletions:
-            self._deletion = _Deletion(deletion, admitted.encoding, admitted.offset, Effort())
-            self.unfinished = admitted.offset
+            begun = _Deletion(deletion, admitted.encoding, admitted.offset, Effort())
+            self.long_command.put_off(admitted.offset, partial(self._continue_deletion, begun))
         self._step.deletions.clear()
 
-    def continue_command(self) -> None:
-        """Do a part of the deletion that the last command has begun."""
-        if self._deletion is None:
-            return
-        deletion, encoding, offset, effort = self._deletion
+    def _continue_deletion(self, begun: _Deletion) -> None:
+        """Do a part of a deletion; if something is left, the next step does the next part."""
+        deletion, encoding, offset, effort = begun
         settings = self.shard.settings
         size = self._portion.size
         noted = self.under_way.noted(names.commands(settings.name), settings.partition, offset, offset)
@@ -200,8 +198,8 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
             if deletion.is_answered:
                 self._step.answers.append(deletion.answer)
         self._collect(encoding, offset)
-        if deletion.finished:
-            self._deletion = self.unfinished = None
+        if not deletion.finished:
+            self.long_command.put_off(offset, partial(self._continue_deletion, begun))
 
     def advance(self, now_ms: int) -> None:
         """Do a bounded part of what is due."""

@@ -37,7 +37,7 @@ def test_no_step_is_overwritten_in_the_journal_before_its_deliveries_are_safe() 
         async def send(self, *_: object) -> list[asyncio.Future[Any]]:
             return [self.written]
 
-    anything: Any = SimpleNamespace(delivery_patience_s=5.0, delivery_sendable_s=1.0, kept_answers=None)
+    anything: Any = SimpleNamespace(delivery_patience_s=5.0, delivery_sendable_s=1.0)
     assert asyncio.run(journaled()) == [False, True]
 
 
