@@ -273,17 +273,22 @@ class Meanwhile:
         assert receive(self.first).value == b'{"p": 9}'
 
     def _went_on(self) -> None:
-        """What was published meanwhile was forwarded once, and left when its copy was there."""
+        """What was published meanwhile was forwarded, and left when its copy was there.
+
+        A worker that ended in between has written the copy twice, with the same id, so it arrives once (C78).
+        """
         here = self.here
-        (copy,) = here.tail(here.name("arrived")).wait(1, 30)
+        copies = here.tail(here.name("arrived")).wait(1, 30)
+        assert len({dict(copy.headers() or [])["lapse-message-id"] for copy in copies}) == 1
         until(lambda: here.depth("onward")["depth"] == 0, "nothing is left to be forwarded")
+        until(lambda: here.depth("arrived")["depth"] == 1, "the copy arrived, once")
         told = [
             record.timestamp()[1]
             for record in here.tail(topic.events(here.name("onward"))).drain()
             if event.decode(record.value() or b"").messages
         ]
         assert len(told) == 1
-        assert told[0] >= copy.timestamp()[1]
+        assert told[0] >= copies[0].timestamp()[1]
 
 
 @pytest.mark.feature("C27", "Q5", "Q6", "Q11", "Q12", "Q13", "Q20", "L5", "C5", "C19", "C21", "C77", "C79")
