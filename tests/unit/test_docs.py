@@ -26,7 +26,7 @@ from lapse.core.reason import Reason
 from lapse.protocol import command, header, schema
 from lapse.protocol.command import QUEUE_COMMANDS, SOW_COMMANDS
 from lapse.protocol.event import EventKind
-from lapse.runtime.shard.command_authorizer import CAUSES
+from lapse.runtime.authorization.command_authorizer import CAUSES
 from support.pages.shown_command import examples, words_of_commands
 
 ROOT = Path(__file__).parents[2]

@@ -15,6 +15,7 @@ from lapse.config.key import Keys
 from lapse.protocol import confluent
 from lapse.protocol import topic as names
 from lapse.runtime.application import LapseApp
+from lapse.runtime.authorization.command_authorizer import Guard
 from lapse.runtime.journal.rocksdb_store import remove_copies
 from lapse.runtime.kafka import security, transport
 from lapse.runtime.kafka.agent import WorkerAgent
@@ -23,7 +24,6 @@ from lapse.runtime.kafka.membership import Membership
 from lapse.runtime.key_watch import KeyWatch
 from lapse.runtime.metrics import MetricsServer
 from lapse.runtime.queue.entity import QueueEntity
-from lapse.runtime.shard.command_authorizer import Guard
 from lapse.runtime.shard.entity import Entity
 from lapse.runtime.shard.services import Services
 from lapse.runtime.sow.entity import SowEntity

@@ -7,8 +7,8 @@ from typing import Any
 
 from lapse.protocol.command import CommandError
 from lapse.protocol.tick import TICK_KEY
+from lapse.runtime.authorization.command_authorizer import Admitted, CommandAuthorizer, admit_all
 from lapse.runtime.queue.machine import QueueMachine
-from lapse.runtime.shard.command_authorizer import Admitted, CommandAuthorizer, admit_all
 from lapse.simulation.recorded_journal import RecordedEpoch
 
 

@@ -13,14 +13,14 @@ from typing import Any, Final, cast
 from lapse.protocol import event, header
 from lapse.protocol import topic as names
 from lapse.protocol.event import Event
+from lapse.runtime.authorization.authorizer_memory import remembering
+from lapse.runtime.authorization.command_authorizer import CommandAuthorizer
 from lapse.runtime.journal.changelog import Changelog, Items, claim_key, epoch_header
 from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.letters.refusal import Refusal
 from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.rewind import PART
 from lapse.runtime.queue.unwritten import parse_noted, read_written
-from lapse.runtime.shard.authorizer_memory import remembering
-from lapse.runtime.shard.command_authorizer import CommandAuthorizer
 from lapse.runtime.shard.effects import Effects
 from lapse.runtime.shard.inbox import Inbox
 from lapse.runtime.shard.machine import Machine

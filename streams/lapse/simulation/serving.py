@@ -10,7 +10,7 @@ from typing import Final
 from lapse.config import Config, QueueConfig
 from lapse.config import key as key_files
 from lapse.config.definition import Definition, with_entity
-from lapse.runtime.shard.command_authorizer import Guard
+from lapse.runtime.authorization.command_authorizer import Guard
 
 FILE: Final = 0
 """The version of a definition that is only in `lapse.toml`."""

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from lapse.cli.worker import serve
 from lapse.config import load
-from lapse.runtime.shard import effort, refusal_log, standing_filter
+from lapse.runtime.authorization import refusal_log
+from lapse.runtime.shard import effort, standing_filter
 
 
 def main() -> None:

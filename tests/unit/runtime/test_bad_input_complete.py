@@ -50,7 +50,7 @@ ANY_TEXT = {
 """Headers of published records that cannot be wrong, and why."""
 
 SIGNING = {header.USER, header.SIGNED_AT_MS, header.SIGNATURE}
-"""Headers of commands. tests/unit/runtime/shard/test_command_authorizer.py has their refusals, which need users."""
+"""Headers of commands. Their refusals, which need users, are in runtime/authorization/test_command_authorizer.py."""
 
 BY_LAPSE = {
     *header.DEAD_LETTER_NAMES - {header.EXPIRES_AT_MS, header.REDRIVEN_COUNT},

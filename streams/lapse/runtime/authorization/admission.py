@@ -8,10 +8,10 @@ from typing import Any
 from lapse.core.shard.contract import Subscribed
 from lapse.core.shard.retirement import ShardMessage
 from lapse.protocol.command import CommandError
+from lapse.runtime.authorization.command_authorizer import Admitted, CommandAuthorizer, admit_all, whose
+from lapse.runtime.authorization.refusal_log import RefusalLog
 from lapse.runtime.kafka.output import Output
 from lapse.runtime.shard import shard_message
-from lapse.runtime.shard.command_authorizer import Admitted, CommandAuthorizer, admit_all, whose
-from lapse.runtime.shard.refusal_log import RefusalLog
 
 
 class Admission:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lapse.core.used_signature import REMEMBERED_MS
-from lapse.runtime.shard.command_authorizer import CommandAuthorizer, Guard
+from lapse.runtime.authorization.command_authorizer import CommandAuthorizer, Guard
 from lapse.runtime.shard.log import Log
 from lapse.runtime.tp import TP
 

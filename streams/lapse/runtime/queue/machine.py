@@ -16,6 +16,7 @@ from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 from lapse.core.shard.retirement import ShardMessage
 from lapse.protocol import topic as names
+from lapse.runtime.authorization.command_authorizer import Admitted
 from lapse.runtime.journal.changelog import Items
 from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.letters.expiry_rule import ExpiryRule
@@ -34,7 +35,6 @@ from lapse.runtime.queue.sweep_horizon import UNKNOWN, SweepHorizon
 from lapse.runtime.queue.unsent import UnsentDeliveries
 from lapse.runtime.queue.unwritten import JournaledDeliveries, Noted, Read
 from lapse.runtime.queue.view import QueueView
-from lapse.runtime.shard.command_authorizer import Admitted
 from lapse.runtime.shard.effects import Effects
 from lapse.runtime.shard.effort import Effort
 from lapse.runtime.shard.machine import ShardMachine

@@ -9,10 +9,10 @@ from lapse.core.queue.inquiry.matching import MOST_PAGED, MOST_TRAVELLING
 from lapse.core.queue.inquiry.row_filter import invalid_filter_refusal, with_row_filter
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
+from lapse.runtime.authorization.command_authorizer import Admitted
 from lapse.runtime.queue.judging import Judge
 from lapse.runtime.queue.sweep_horizon import SweepHorizon
 from lapse.runtime.queue.view import QueueView
-from lapse.runtime.shard.command_authorizer import Admitted
 from lapse.runtime.shard.effort import Effort
 from lapse.runtime.shard.payload import PayloadWindow
 from lapse.runtime.tp import TP

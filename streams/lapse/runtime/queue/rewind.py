@@ -14,10 +14,10 @@ from lapse.core.queue.rewind.rewinding import RewindRequest
 from lapse.core.queue.rewind.rewinds import Rewind, Span
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
+from lapse.runtime.authorization.command_authorizer import Admitted
 from lapse.runtime.kafka.read_record import UnreadRecord
 from lapse.runtime.queue.recovery_point import begin_offsets
 from lapse.runtime.queue.sweep_horizon import SweepHorizon
-from lapse.runtime.shard.command_authorizer import Admitted
 from lapse.runtime.shard.effort import Effort
 from lapse.runtime.shard.log import Record
 from lapse.runtime.shard.payload import PayloadWindow

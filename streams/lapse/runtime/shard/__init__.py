@@ -1,1 +1,1 @@
-"""The parts that own one shard: runner, inbox, machine, admission of commands, and payloads."""
+"""The parts that own one shard: runner, inbox, machine, answers, and payloads."""

@@ -14,6 +14,8 @@ import orjson
 from lapse.config import Config, QueueConfig, SowConfig
 from lapse.protocol import header
 from lapse.protocol import topic as names
+from lapse.runtime.authorization.authorizer_memory import remembering
+from lapse.runtime.authorization.command_authorizer import Guard
 from lapse.runtime.journal.changelog import Changelog, Items
 from lapse.runtime.journal.changelog_reader import ChangelogReader
 from lapse.runtime.journal.store import JournalStore
@@ -25,8 +27,6 @@ from lapse.runtime.kafka.producer import BatchProducer
 from lapse.runtime.letters.expiry_rule import ExpiryRule
 from lapse.runtime.letters.rule_processes import RuleProcesses
 from lapse.runtime.shard import read_positions
-from lapse.runtime.shard.authorizer_memory import remembering
-from lapse.runtime.shard.command_authorizer import Guard
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.named_topics import NamedTopics
 from lapse.runtime.shard.runner import Runner

@@ -20,14 +20,14 @@ from lapse.core.shard.retirement import Phase, ShardMessage
 from lapse.core.shard.step import Step
 from lapse.core.shard.whole_entity import selection_refusal
 from lapse.protocol.command import CommandError, Encoding
+from lapse.runtime.authorization.admission import Admission
+from lapse.runtime.authorization.command_authorizer import Admitted, CommandAuthorizer
 from lapse.runtime.journal.changelog import Items
 from lapse.runtime.letters.expiry_rule import ExpiryRule
 from lapse.runtime.letters.letter_retry import LetterRetry
 from lapse.runtime.letters.refusal import Write, WriteExpired
 from lapse.runtime.letters.shard_letters import LetterSource, ShardLetters
 from lapse.runtime.shard import shard_message
-from lapse.runtime.shard.admission import Admission
-from lapse.runtime.shard.command_authorizer import Admitted, CommandAuthorizer
 from lapse.runtime.shard.effects import Effects, StepInFlight
 from lapse.runtime.shard.figures import ShardFigures
 from lapse.runtime.shard.long_command import LongCommand

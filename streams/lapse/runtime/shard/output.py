@@ -16,10 +16,10 @@ from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.command import Encoding
 from lapse.protocol.dead_letter import Death
 from lapse.protocol.event import Event
+from lapse.runtime.authorization.command_authorizer import parted
 from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.kafka.range_columns import RangeColumns
 from lapse.runtime.letters.packed_letter import Dead, PackedLetters
-from lapse.runtime.shard.command_authorizer import parted
 
 _RANGES_PER_EVENT: Final = 1_000
 """The greatest number of ranges in an event. Such an event is small enough for any topic."""

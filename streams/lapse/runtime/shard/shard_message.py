@@ -11,8 +11,8 @@ from lapse.core.shard.answer import CommandAnswer
 from lapse.core.shard.retirement import Asker, Cause, Retirement, ShardMessage, ShardMessageKind, Verdict
 from lapse.protocol import topic
 from lapse.protocol.command import Command, Encoding
+from lapse.runtime.authorization.command_authorizer import CommandAuthorizer
 from lapse.runtime.kafka.output import Output
-from lapse.runtime.shard.command_authorizer import CommandAuthorizer
 
 logger = logging.getLogger(__name__)
 

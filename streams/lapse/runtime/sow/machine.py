@@ -18,9 +18,9 @@ from lapse.core.sow.shard import SowShard
 from lapse.core.sow.step import RunningDeletion, RunningQuery, Step, encode_changes
 from lapse.protocol import topic as names
 from lapse.protocol.command import Encoding
+from lapse.runtime.authorization.command_authorizer import Admitted
 from lapse.runtime.journal.changelog import Items
 from lapse.runtime.letters.expiry_rule import ExpiryRule
-from lapse.runtime.shard.command_authorizer import Admitted
 from lapse.runtime.shard.effects import Effects, StepInFlight
 from lapse.runtime.shard.effort import Effort, Portion
 from lapse.runtime.shard.machine import ShardMachine

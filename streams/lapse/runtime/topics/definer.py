@@ -24,11 +24,11 @@ from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.shard.answer import CommandAnswer
 from lapse.protocol import topic as names
 from lapse.protocol.command import CommandError, Encoding
+from lapse.runtime.authorization.authorizer_memory import remembering
+from lapse.runtime.authorization.command_authorizer import Admitted, CommandAuthorizer, Guard, admit_all, parted, whose
+from lapse.runtime.authorization.refusal_log import RefusalLog
 from lapse.runtime.repeated_error import RepeatedError
-from lapse.runtime.shard.authorizer_memory import remembering
-from lapse.runtime.shard.command_authorizer import Admitted, CommandAuthorizer, Guard, admit_all, parted, whose
 from lapse.runtime.shard.output import ShardOutput
-from lapse.runtime.shard.refusal_log import RefusalLog
 from lapse.runtime.shard.services import Services
 from lapse.runtime.topics.creation_rights import lacking, lacking_on_name
 from lapse.runtime.topics.definition_draft import Draft, Refused, Request, create_and_grant, draft

@@ -18,9 +18,9 @@ import orjson
 from aiokafka.errors import KafkaError
 
 from lapse.protocol import topic as names
+from lapse.runtime.authorization.authorizer_memory import remembering
+from lapse.runtime.authorization.command_authorizer import CommandAuthorizer, Guard
 from lapse.runtime.kafka.output import Output
-from lapse.runtime.shard.authorizer_memory import remembering
-from lapse.runtime.shard.command_authorizer import CommandAuthorizer, Guard
 from lapse.runtime.shard.services import Services
 from lapse.runtime.shard.shard_message import SHARD_MESSAGE_KEY
 from lapse.runtime.topics.topic_follower import TopicFollower

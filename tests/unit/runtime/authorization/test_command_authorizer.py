@@ -15,11 +15,11 @@ from lapse.core.shard.retirement import ShardMessage, ShardMessageKind
 from lapse.core.used_signature import VALID_MS
 from lapse.protocol import signature
 from lapse.protocol.command import CommandError
+from lapse.runtime.authorization.command_authorizer import CommandAuthorizer, Denied, Guard
 from lapse.runtime.kafka.output import Output
 from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.shard import shard_message
-from lapse.runtime.shard.command_authorizer import CommandAuthorizer, Denied, Guard
 from lapse.runtime.sow.machine import SowMachine
 from lapse.runtime.sow.output import SowOutput
 from support.kafka.packed import rows_of

@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from lapse.runtime.shard import refusal_log
-from lapse.runtime.shard.refusal_log import RefusalLog
+from lapse.runtime.authorization import refusal_log
+from lapse.runtime.authorization.refusal_log import RefusalLog
 
 
 @pytest.mark.feature("X7")

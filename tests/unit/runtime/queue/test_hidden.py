@@ -11,14 +11,14 @@ from lapse.core.lifetime import Expiration
 from lapse.core.queue.journal.restored import restore
 from lapse.core.queue.settings import Leasing, QueueSettings
 from lapse.protocol.command import QUEUE_COMMANDS
+from lapse.runtime.authorization.command_authorizer import CommandAuthorizer
 from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.output import QueueOutput
-from lapse.runtime.shard.command_authorizer import CommandAuthorizer
 from lapse.runtime.tp import TP
 from support.suite.event_loop import finished
+from unit.runtime.authorization import test_command_authorizer
+from unit.runtime.authorization.test_command_authorizer import Record, T, answer, guard, signed
 from unit.runtime.queue.machine_alone import Letters
-from unit.runtime.shard import test_command_authorizer
-from unit.runtime.shard.test_command_authorizer import Record, T, answer, guard, signed
 
 pytestmark = pytest.mark.feature("X4")
 

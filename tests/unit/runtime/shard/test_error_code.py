@@ -16,14 +16,14 @@ from lapse.core.used_signature import VALID_MS
 from lapse.protocol import answer, confluent, schema
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import CommandError
+from lapse.runtime.authorization.command_authorizer import CommandAuthorizer
 from lapse.runtime.kafka.output import Output
 from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.shard import effort
-from lapse.runtime.shard.command_authorizer import CommandAuthorizer
 from lapse.runtime.shard.shard_message import SHARD_MESSAGE_KEY
 from lapse.runtime.sow.machine import SowMachine
+from unit.runtime.authorization.test_command_authorizer import T, guard, signed
 from unit.runtime.bad_input import ARRIVAL_MS, Input, finish, queue, sow
-from unit.runtime.shard.test_command_authorizer import T, guard, signed
 
 pytestmark = pytest.mark.feature("X2")
 

@@ -8,14 +8,14 @@ import pytest
 from lapse.core.entitlement import SOW_RIGHTS, Right
 from lapse.core.reason import Reason
 from lapse.protocol.command import SOW_COMMANDS
-from lapse.runtime.shard.command_authorizer import CommandAuthorizer
+from lapse.runtime.authorization.command_authorizer import CommandAuthorizer
 from lapse.runtime.sow.machine import SowMachine
 from lapse.runtime.sow.output import SowOutput
 from support.suite.at_length import alike
 from support.suite.event_loop import finished
 from unit.core.sow.make import shard_of
+from unit.runtime.authorization.test_command_authorizer import Payloads, Record, T, guard, signed, told
 from unit.runtime.queue.machine_alone import Letters
-from unit.runtime.shard.test_command_authorizer import Payloads, Record, T, guard, signed, told
 
 pytestmark = pytest.mark.feature("X4")
 
