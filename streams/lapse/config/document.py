@@ -55,6 +55,16 @@ class ConfigError(Exception):
     """A configuration is invalid. The text names file, line and key of every fault."""
 
 
+_MOST_PARTS: Final = 64
+"""The greatest number of parts of a dotted key. Parsing takes time that grows with the square of it."""
+
+_PART: Final = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
+_DOTTED: Final = re.compile(
+    rf"""\"{{3}}(?:[^\\]|\\.)*?\"{{3}}|'{{3}}.*?'{{3}}|\#[^\n]*+|(?P<key>{_PART}(?:[ \t]*+\.[ \t]*+{_PART})*+)""",
+    re.ASCII | re.DOTALL,
+)
+"""Long texts, comments, and what may be a key."""
+
 _LONG_NUMBER: Final = re.compile(r"\d[\d_]{4000}|0[xob][\da-fA-F_]{1000}")
 _MOST_BITS: Final = 4_000
 """Python cannot print a number of much more bits, so no error could quote it."""
@@ -166,6 +176,11 @@ def parse_toml(text: str, name: str) -> dict[str, Any]:
     Raises:
         ConfigError: it is not TOML, or nothing that lapse reads is like that.
     """
+    if (line := _line_of_deep_key(text)) is not None:
+        raise ConfigError(
+            f"{name}:{line}: a key has more than {_MOST_PARTS} parts; lapse needs no more than five. A name with dots "
+            "is written in quotes"
+        )
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -179,6 +194,17 @@ def parse_toml(text: str, name: str) -> dict[str, Any]:
     if _has_long_number(tree):
         raise _long_number(text, name)
     return tree
+
+
+def _line_of_deep_key(text: str) -> int | None:
+    """Return the line of the first key with too many parts; None if there is none."""
+    if all(line.count(".") < _MOST_PARTS for line in text.split("\n")):
+        return None
+    for match in _DOTTED.finditer(text):
+        key = match["key"]
+        if key is not None and key.count(".") >= _MOST_PARTS and len(re.findall(_PART, key)) > _MOST_PARTS:
+            return text.count("\n", 0, match.start()) + 1
+    return None
 
 
 def _has_long_number(tree: object) -> bool:

@@ -31,6 +31,9 @@ pytestmark = pytest.mark.feature("X7")
             "lapse.toml:2: a number is too long; none that lapse takes has more",
         ),
         ("[queue.q]\npartitions = 0b" + "1" * 20_000, "lapse.toml:2: a number is too long"),
+        ("[queue.q]\n# a note\n" + ".".join("a" * 20_000) + " = 1", "lapse.toml:3: a key has more than 64 parts"),
+        ("[" + " . ".join(["queue"] * 65) + "]", "lapse.toml:1: a key has more than 64 parts"),
+        ("x = { " + ".".join(["'a'", '"\\"."'] * 33) + " = 1 }", "lapse.toml:1: a key has more than 64 parts"),
         ("[lapse]\napp_id = '" + "a" * 2_000_000 + "'", "expected a text that matches"),
         ("[queue.q]\nlease_period = '" + "a" * 2_000_000 + "'", "expected a duration"),
         ("[lapse]\nsession_timeout = '1ms'", "session_timeout: has to be from"),
@@ -80,6 +83,15 @@ def test_every_file_and_setting_is_refused_in_a_line(tmp_path: Path, value: str)
             app_id(path)
     if value.isascii():
         assert read_settings((f"partitions={value}",)) == {"partitions": value}, "a text, which is then refused"
+
+
+DOTS = ".".join("a" * 100)
+
+
+@pytest.mark.parametrize("value", [f"'{DOTS}'", f'"{DOTS}"', f"'''{DOTS}'''", f'"""\\\n{DOTS}"""'])
+def test_many_dots_in_a_text_or_a_comment_are_no_deep_key(value: str) -> None:
+    found = loads(f'# {DOTS}\n[queue."{DOTS}"]\ntopics = [{value}]  # {DOTS}')
+    assert found.queue[DOTS].topics == (DOTS,)
 
 
 @pytest.mark.feature("C38")
