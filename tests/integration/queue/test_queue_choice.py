@@ -12,7 +12,7 @@ from lapse_client import Publisher
 from lapse_client.delivery.delivery import Delivery
 from support.kafka.created_topic import create
 from support.kafka.log import until
-from support.processes.deployment import Deployment, broker_now_ms
+from support.processes.deployment import Deploy, Deployment, broker_now_ms
 
 QUEUES = {
     "filtered": {},
@@ -207,6 +207,25 @@ def test_beyond_the_target_depth_nothing_is_active_and_early_acknowledgments_are
         assert [one.result for one in queue.acknowledge([beyond])] == ["unknown"]
     assert taken(served, "shallow", 6) == [0, 1, 2, 3, 5, 6]
     assert served.depth("shallow")["depth"] == 0
+
+
+@pytest.mark.feature("Q13", "C16")
+def test_messages_of_a_partition_that_was_never_read_for_want_of_room_can_be_acknowledged(deploy: Deploy) -> None:
+    """Before and after a take-over that reads nothing of it either."""
+    here = deploy({"full": {"topics": ["first{}", "other{}"], "target_queue_depth": 1}}).apply()
+    worker = here.worker().wait_for_shards(1)
+    (first,) = here.write("first", "active")
+    until(lambda: here.depth("full")["depth"] == 1, "the depth is reached")
+    others = here.write("other", "0", "1", "2", "3")
+    early = [here.bookmark("other", one) for one in others]
+    with here.queue("full") as queue:
+        until(lambda: [one.result for one in queue.acknowledge(early[:1])] == ["settled"], "it is remembered")
+        worker.kill()
+        worker.start().wait_for_shards(1)
+        told = [one.result for one in queue.acknowledge([*early[1:3], f"{here.name('other')}:0:{len(others)}"])]
+        assert told == ["settled", "settled", "unknown"], "no message has the last bookmark"
+        assert [one.result for one in queue.acknowledge([here.bookmark("first", first)])] == ["settled"]
+        until(lambda: [one.bookmark for one in queue.peek()] == early[3:], "what was acknowledged never became active")
 
 
 @pytest.mark.feature("C51")
