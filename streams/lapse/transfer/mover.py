@@ -144,7 +144,8 @@ class Mover:
             KafkaException: one of the clusters does not answer.
         """
         self._load()
-        order = Order(self._ranges_by_shard(choice), choice.filter, bool(choice.bookmarks))
+        ranges = self._ranges_by_shard(choice)
+        order = Order(ranges, choice.filter, listed=bool(choice.bookmarks), target=self.target)
         self._orders.write(self._transfer, order)
         self.begun = True
         self._carry_out(order)
@@ -154,7 +155,7 @@ class Mover:
         """Finish everything that an earlier run was asked for. This may raise the same errors as `run`.
 
         Raises:
-            TransferError: no transfer with this id was begun, or it was cancelled.
+            TransferError: no transfer with this id was begun, it has another target, or it was cancelled.
         """
         order = self._begun()
         if order is not None and order.cancelled:
@@ -173,7 +174,7 @@ class Mover:
         """Return held messages to the queue here, and discard what was put there; return how many came back.
 
         Raises:
-            TransferError: a message has left already, or no transfer with this id was begun.
+            TransferError: a message has left already, no transfer with this id was begun, or it has another target.
         """
         order = self._begun()
         left = [text for one in self._source_side.ask(self._hold((), "", top_n=0)).values() for text in one.handed_over]
@@ -193,9 +194,13 @@ class Mover:
         """Return the order; None if only the shards know the transfer.
 
         Raises:
-            TransferError: nobody knows it.
+            TransferError: nobody knows it, or it has another target.
         """
         order = self._orders.read(self._transfer)
+        if order is not None and order.target not in ("", self.target):
+            raise TransferError(
+                f"transfer {self._transfer} goes to {order.target}, not to {self.target}; name that one"
+            )
         if order is None:
             answers = self._source_side.ask(self._hold((), "", top_n=0)).values()
             if not any(answer.messages or answer.handed_over for answer in answers):

@@ -36,6 +36,7 @@ class Order:
         cancelled: whether the transfer was cancelled.
         unfinished: the first generation of a follower that may have left something, and the latest one.
         topics: id of each named topic. In another topic with the name, the bookmarks are of other messages (C42).
+        target: queue and cluster to which they go; empty if an earlier version of lapse did not note it.
     """
 
     named: dict[int, tuple[str, ...]]
@@ -44,6 +45,7 @@ class Order:
     cancelled: bool = False
     unfinished: tuple[int, int] = (0, 0)
     topics: dict[str, str] = field(default_factory=dict)
+    target: str = ""
 
 
 class Orders:
@@ -135,6 +137,7 @@ def _read(value: bytes | None) -> Order | None:
             bool(kept.get("cancelled")),
             (int(first), int(last)),
             {str(name): str(topic_id) for name, topic_id in kept.get("topics", {}).items()},
+            str(kept.get("target", "")),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         logger.warning("%s: a record that is no order is passed over: %s", TOPIC, error)

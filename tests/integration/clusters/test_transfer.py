@@ -506,6 +506,26 @@ def test_an_id_that_never_was_is_an_error_and_nothing_is_to_be_resumed_where_not
     assert "brought to its end" not in error
 
 
+@pytest.mark.feature("Q17", "C57")
+def test_a_transfer_is_resumed_and_cancelled_with_its_own_target_only(sides: Sides) -> None:
+    """Also while its shards know nothing of it, because what it should take has stayed."""
+    sides.here.write("single", "stays")
+    with sides.here.subscriber("single") as subscriber:
+        delivery = next(iter(subscriber.messages(10)))
+        assert sides.transfer("single", "--all", "--id", "aimed", code=3)["left"] == {"leased": 1}
+        subscriber.settle("cancel", [delivery], wait=True)
+    other = sides.there.name("orders")
+    for what in ("--resume", "--cancel"):
+        error = " ".join(sides.transfer("single", what, "aimed", "--to-queue", other, code=1)["error"].split())
+        assert f"transfer aimed goes to {sides.there.name('single')} at " in error
+        assert f"not to {other} at " in error
+    assert sides.here.depth("single")["available"] == 1
+    assert sides.there.depth("orders")["depth"] == 0
+    assert sides.transfer("single", "--resume", "aimed")["transferred"] == 1
+    with sides.there.queue("single") as queue:
+        assert queue.purge()["removed"] == 1
+
+
 @pytest.mark.feature("Q17")
 def test_what_is_leased_stays_and_mistakes_are_told(sides: Sides) -> None:
     written = sides.here.write("single", "held", "free")
