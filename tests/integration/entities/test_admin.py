@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from lapse.config import QueueConfig, SowConfig, load
 from lapse.config.definition import Definition, DefinitionChange
@@ -205,7 +206,18 @@ def check_what_cannot_be_shared(here: Deployment, admin: Admin, name: str) -> No
         assert caught.value.code == ErrorCode.INVALID_ARGUMENT
 
 
-@pytest.mark.feature("Q23", "C64", "C65", "C66", "C72", "X3", "D1")
+def check_how_much_is_created(here: Deployment, admin: Admin) -> None:
+    """A command that would create very many partitions is refused before any is there (C67)."""
+    one, other = here.name("huge"), here.name("vast")
+    for settings in ({"partitions": 5_000}, {"topics": [one, other], "partitions": 2_500}):
+        with pytest.raises(CommandFailed, match=r"would create \d topics with [\d,]+ partitions together") as caught:
+            admin.create_queue(one, **settings)
+        assert caught.value.code == ErrorCode.INVALID_ARGUMENT
+    there = AdminClient({"bootstrap.servers": here.servers}).list_topics(timeout=15).topics
+    assert not [topic for topic in there if one in topic or other in topic]
+
+
+@pytest.mark.feature("Q23", "C64", "C65", "C66", "C67", "C72", "X3", "D1")
 def test_a_program_creates_changes_and_deletes_what_it_needs(deploy: Deploy) -> None:
     here = deploy({"orders": {}}, definitions="topic")
     here.configure({"orders": {}}, {"kept": {}}, definitions="topic")
@@ -222,6 +234,7 @@ def test_a_program_creates_changes_and_deletes_what_it_needs(deploy: Deploy) -> 
     with Admin(here.app_id, connection=here.connection) as admin:
         check_creation(here, admin, name, fresh)
         check_what_cannot_be_shared(here, admin, name)
+        check_how_much_is_created(here, admin)
         check_changes_beside_a_lease(here, admin, name)
         check_what_live_entities_forbid(here, admin)
         check_changes_of_topics(here, admin, name)

@@ -31,7 +31,7 @@ from lapse.runtime.repeated_error import RepeatedError
 from lapse.runtime.shard.output import ShardOutput
 from lapse.runtime.shard.services import Services
 from lapse.runtime.topics.creation_rights import lacking, lacking_on_name
-from lapse.runtime.topics.definition_draft import Draft, Refused, Request, create_and_grant, draft
+from lapse.runtime.topics.definition_draft import Draft, Refused, Request, check_creation, create_and_grant, draft
 from lapse.runtime.topics.definition_request import read_request
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange
 from lapse.runtime.topics.deleted_entities import settled
@@ -221,6 +221,7 @@ class Definer:
         if self._guard is not None:
             _check_right(lacking(made.config, request.name, user), request.name, user)
         cluster, differences, shards = await asyncio.to_thread(made.differences)
+        check_creation(request.name, differences)
         if made.differs is not None and made.differs.keys_that_need_empty:
             live = await self._messages.live(request.name, shards, SERVED_S)
             made.check_state(lambda _: live)

@@ -34,6 +34,9 @@ from lapse.runtime.topics.wanted import Role
 _NONE: Final[Mapping[str, Unreadable]] = MappingProxyType({})
 _MOST_NAMED: Final = 20
 
+_MOST_CREATED: Final = 10_000
+"""The greatest number of partitions that one command of a client creates (C67)."""
+
 
 class Refused(Exception):
     """A definition is refused.
@@ -148,6 +151,22 @@ class Draft:
         if stuck := [f"{one.topic}: {one.what}" for one in found if one.bars and not one.mended]:
             raise Refused(ErrorCode.INVALID_ARGUMENT, f"{name} could not be served: {'; '.join(stuck)}")
         return cluster, found, topology.partitions(name)
+
+
+def check_creation(name: str, differences: Iterable[Difference]) -> None:
+    """Check that a client's definition does not create very many partitions (C67).
+
+    Raises:
+        Refused: it would.
+    """
+    created = [one.create.partitions for one in differences if one.create is not None]
+    if sum(created) > _MOST_CREATED:
+        raise Refused(
+            ErrorCode.INVALID_ARGUMENT,
+            f"{name} would create {len(created):,} topics with {sum(created):,} partitions together; a client may "
+            f"create {_MOST_CREATED:,} with one command. Name fewer topics or partitions, or have it created with "
+            "`lapse queue create` or `lapse sow create`",
+        )
 
 
 def create_and_grant(cluster: Cluster, differences: list[Difference]) -> None:
