@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Final, Literal
 
@@ -73,26 +73,49 @@ def _check(how: How, wanted: Settlement) -> None:
 
 
 async def _results(how: How, call: Call, wanted: Settlement) -> list[SettlementResult]:
-    queue = call.path["queue"]
-    held, others = _held_by_subscription(how, call.gateway.subscriptions.of(call.caller, queue), wanted.receipts)
-    if not held and how == "renew":
+    subscriptions = call.gateway.subscriptions.of(call.caller, call.path["queue"])
+    if how == "renew":
+        return await _renew(subscriptions, wanted)
+    elsewhere = {name: None for name in wanted.receipts if not any(name in one.held for one in subscriptions)}
+    for name in elsewhere:
+        BookmarkRange.parse(name)
+    # First, because a wrong name is refused. Then no subscription has lost a delivery.
+    results = await _settle_at_queue(how, call, wanted, elsewhere, wanted.filter)
+    here = [name for name in wanted.receipts if name not in elsewhere]
+    held, others = _held_by_subscription(how, subscriptions, here)
+    settled = await _settle_held(how, held, wanted)
+    return [*settled, *results, *await _settle_at_queue(how, call, wanted, others)]
+
+
+async def _renew(subscriptions: Sequence[Subscription], wanted: Settlement) -> list[SettlementResult]:
+    held, others = _held_by_subscription("renew", subscriptions, wanted.receipts)
+    if not held:
         raise Fault(
             ErrorCode.UNKNOWN_SUBSCRIPTION,
             f"renew: {others[0]} is held by no subscription of this gateway: its lease is over, or another one has it",
         )
+    return [*await _settle_held("renew", held, wanted), *map(_not_held, others)]
+
+
+async def _settle_held(
+    how: How, held: Iterable[tuple[Subscription, list[Delivery]]], wanted: Settlement
+) -> list[SettlementResult]:
     results: list[SettlementResult] = []
     for subscription, deliveries in held:
         results += await subscription.subscriber.settle(
             how, deliveries, wait=True, delay_ms=wanted.delay_ms, lease_ms=wanted.lease_ms, fault=wanted.fault or ""
         )
-    if how == "renew":
-        return results + [_not_held(name) for name in others]
-    if others or wanted.filter is not None:
-        async with call.gateway.clients.queue(call.caller, queue) as client:
-            results += await client.settle(
-                how, others, filter=wanted.filter, delay_ms=wanted.delay_ms, fault=wanted.fault or ""
-            )
     return results
+
+
+async def _settle_at_queue(
+    how: How, call: Call, wanted: Settlement, names: Collection[str], expression: str | None = None
+) -> list[SettlementResult]:
+    """Settle messages that no subscription of this gateway holds, by bookmarks or by a filter."""
+    if not names and expression is None:
+        return []
+    async with call.gateway.clients.queue(call.caller, call.path["queue"]) as client:
+        return await client.settle(how, names, filter=expression, delay_ms=wanted.delay_ms, fault=wanted.fault or "")
 
 
 def _not_held(receipt: str) -> SettlementResult:

@@ -13,6 +13,7 @@ from lapse.protocol.command import MOST_PEEKED, Command
 from lapse_client.kafka.connection import Connection
 from lapse_client.queue.bookmark_settlement import settle_bookmarks
 from lapse_client.queue.deletion import wait_until_gone
+from lapse_client.queue.named_partitions import NamedPartitions
 from lapse_client.queue.open_subscriptions import open_subscriptions
 from lapse_client.queue.queues import combine_figures
 from lapse_client.session.client import Client
@@ -34,6 +35,7 @@ class Queue(Client[None]):
     def __init__(self, name: str, *, connection: Connection | None = None, timeout_s: float = 30.0) -> None:
         super().__init__(f"the queue client of {name}", connection, timeout_s)
         self.name = name
+        self._partitions = NamedPartitions(self._connection)
 
     def depth(self, *, filter: str | None = None) -> dict[str, Any]:  # noqa: A002  # the command's word
         """Return figures over all shards: messages by state, `depth`, `subscriptions`, `oldest_age_ms`.
@@ -145,7 +147,8 @@ class Queue(Client[None]):
             One result for each range of messages.
 
         Raises:
-            ValueError: there are neither bookmarks nor a filter, or both; or a bookmark is not valid.
+            ValueError: there are neither bookmarks nor a filter, or both; or a bookmark is not valid, or of a
+                partition that its topic does not have. Then nothing is settled.
             CommandFailed: a shard refused, for instance the filter.
             EntityDeleted: the queue was deleted.
         """
@@ -154,6 +157,7 @@ class Queue(Client[None]):
             raise ValueError(f"{how}: name either bookmarks or a filter")
         command = Command.of(command=how, filter=filter, delay_ms=delay_ms, fault=fault)
         if filter is None:
+            self._partitions.check(map(BookmarkRange.parse, named))
             return settle_bookmarks(self._live(), command, named, self._timeout_s)
         return [result for answer in self._ask(command) for result in results(answer)]
 

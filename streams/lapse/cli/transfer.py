@@ -23,6 +23,7 @@ from lapse.log_limit import LogLimit
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.runtime.worker_log import TextFormatter, begin
 from lapse_client.error import LapseError
+from lapse_client.queue.named_partitions import NamedPartitions
 from lapse_client.queue.queue import Queue
 from lapse_client.reading.count_text import count_text
 
@@ -294,7 +295,12 @@ def _expected(
 def _preview(
     source: Connection, queue: str, ranges: tuple[BookmarkRange, ...], expression: str | None, as_json: bool
 ) -> None:
-    """Print how many messages would be handed over, and how many would stay, by state."""
+    """Print how many messages would be handed over, and how many would stay, by state.
+
+    Raises:
+        ValueError: a bookmark is of a partition that its topic does not have.
+    """
+    NamedPartitions(source).check(ranges)
     with Queue(queue, connection=source) as client:
         if ranges or expression is not None:
             found: dict[str, int] = {}

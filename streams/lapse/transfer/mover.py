@@ -25,6 +25,7 @@ from lapse.transfer.copier import Copier, TransferError
 from lapse.transfer.order import Order, Orders
 from lapse.transfer.side import Side
 from lapse_client.kafka.connection import Connection, log_bounds
+from lapse_client.queue.named_partitions import NamedPartitions
 
 logger = logging.getLogger(__name__)
 
@@ -262,6 +263,10 @@ class Mover:
     def _ranges_by_shard(self, choice: Choice) -> dict[int, tuple[str, ...]]:
         """Return the bookmark ranges to hold, by shard."""
         if choice.bookmarks:
+            try:
+                NamedPartitions(self._source_side.connection).check(choice.bookmarks)
+            except ValueError as error:
+                raise TransferError(str(error)) from error
             named: dict[int, list[str]] = {}
             for one in choice.bookmarks:
                 named.setdefault(self._source_side.shards_of(one.partition)[0], []).append(str(one))

@@ -52,6 +52,11 @@ def test_what_is_published_is_received_under_a_lease_and_settled_once(gateway: D
     assert message["lease_until_ms"] > message["timestamp_ms"]
     assert gateway.depth("orders")["leased"] == 1
 
+    wrong = {"receipts": [message["receipt"], f"{to}:2:0"]}
+    refused = gateway.http.post(gateway.path("orders", "/acknowledge"), json=wrong)
+    assert refused.status_code == 400
+    assert f"topic {to} has partitions 0 to 1" in refused.json()["error"]["text"]
+    assert gateway.depth("orders")["leased"] == 1, "and the subscription has its delivery still"
     renewed = gateway.http.post(gateway.path("orders", "/renew"), json={"receipts": [message["receipt"]]})
     assert renewed.json()["results"] == [{"messages": message["bookmark"], "result": "settled"}]
     other = f"{to}:0:4711"  # of another gateway, or its lease is over: it keeps no other from its renewal

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.cimpl import NewTopic
 
 from lapse.protocol import header
 from lapse_client import Queue, QueueSubscriber
 from lapse_client.session.conversation import Conversation
+from support.kafka.created_topic import create
 from support.kafka.log import until
 from support.processes.deployment import Deploy, Deployment, broker_now_ms
 
@@ -130,6 +132,8 @@ def test_what_was_promised_of_a_partition_holds_when_another_shard_reads_it(depl
         assert settled(queue, "cancel", bookmark(here, "flow", 3, 1)) == ["settled"], "the older shard has it still"
         assert queue.depth()["scheduled"] == 0
         assert settled(queue, "acknowledge", bookmark(here, "flow", 3, 1)) == ["already_settled"]
+        with pytest.raises(ValueError, match=f"topic {here.name('flow')} has partitions 0 to 3"):
+            settled(queue, "acknowledge", bookmark(here, "flow", 4, 0))
     assert received(here, "deep") == "first"
     assert received(here, "deep", 60) == "third"
     here.write("once", "repeated", partition=1, headers=[(header.MESSAGE_ID, b"a")])
@@ -145,3 +149,33 @@ def test_what_was_promised_of_a_partition_holds_when_another_shard_reads_it(depl
     with atomic:
         replace_atomically(atomic, here.name("sink"))
     assert {received(here, "sink"), received(here, "sink")} == {"before", "after"}
+
+
+@pytest.mark.feature("Q8", "X7", "Q17")
+def test_a_bookmark_of_a_partition_that_its_topic_does_not_have_is_refused(deploy: Deploy) -> None:
+    """Whatever the queue's number of shards is, and nothing is settled then."""
+    total = {"topics": ["wide{}", "narrow{}"], "ordering": "total", "default_publish_target": "wide{}"}
+    here = deploy({"plain": {"partitions": 2}, "total": total, "sink": {}})
+    admin = AdminClient({"bootstrap.servers": here.servers})
+    create(admin, *(NewTopic(here.name(stem), count, 1) for stem, count in (("wide", 3), ("narrow", 1))))
+    here.apply().worker().wait_for_shards(4)
+    for stem, topic in (("plain", "plain"), ("total", "wide")):
+        here.write(topic, "kept", partition=1)
+        until(lambda stem=stem: here.depth(stem)["depth"] == 1, "the message is there")
+    wrong = {"plain": ("plain", 2, "s 0 to 1"), "total": ("wide", 3, "s 0 to 2")}
+    for stem, (topic, number, has) in wrong.items():
+        there, missing = (bookmark(here, topic, at, 0) for at in (1, number))
+        told = f"{missing}: topic {here.name(topic)} has partition{has}"
+        with here.queue(stem) as queue, pytest.raises(ValueError, match=told):
+            settled(queue, "expire", there, missing)
+        named = ("queue", "cancel", here.name(stem), missing)
+        to = ("--to", here.servers, "--to-queue", here.name("sink"), "--bookmark", there, "--bookmark", missing)
+        moving = ("transfer", here.name(stem), *to)
+        for command in (named, moving, (*moving, "--dry-run")):
+            done = here.lapse(*command)
+            assert (done.returncode, told in " ".join(done.stderr.split())) == (1, True), done.stderr
+        assert here.depth(stem)["depth"] == here.depth(stem)["available"] == 1
+    with here.queue("total") as queue:
+        with pytest.raises(ValueError, match=f"{here.name('narrow')} has partition 0 only"):
+            settled(queue, "acknowledge", bookmark(here, "narrow", 1, 0))
+        assert settled(queue, "acknowledge", bookmark(here, "wide", 1, 0), "elsewhere:7:0") == ["settled", "unknown"]

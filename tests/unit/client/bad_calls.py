@@ -146,6 +146,14 @@ def _rewind(shown: str, to: Any, **options: Any) -> Case:
     return Case(shown, call)
 
 
+def _acknowledge(shown: str, *bookmarks: str) -> Case:
+    def call(lapse: Lapse) -> None:
+        with lapse.queue_client("orders") as queue:
+            queue.acknowledge(bookmarks)
+
+    return Case(shown, call)
+
+
 def _query(lapse: Lapse, **options: Any) -> None:
     with lapse.sow_client("prices") as sow:
         list(sow.query(**options))
@@ -187,6 +195,7 @@ OTHERS: Final = (
     _rewind('`rewind("orders:0")`', "orders:0"),
     _rewind('`rewind("beginning", lifetimes="old")`', "beginning", lifetimes="old"),
     _rewind('`rewind("beginning", filter="")`', "beginning", filter=""),
+    _acknowledge('`acknowledge(["orders:3:0"])`, where `orders` has one partition', "orders:0:0", "orders:3:0"),
     _subscribe("`QueueSubscriber(…, name=…)` of 501 characters", name="n" * 501),
     _subscribe("`QueueSubscriber(…, name=7)`", name=7),
     _subscribe("`QueueSubscriber(…, name=…)` that UTF-8 cannot hold", name="\udcff"),
@@ -209,7 +218,7 @@ OTHERS: Final = (
     _define('`admin.alter_queue("orders")`', lambda one: one.alter_queue("orders")),
     _define('`admin.delete_queue("order")`', lambda one: one.delete_queue("order")),
 )
-"""Retries, rewinds, select lists, deletes by data, definitions."""
+"""Retries, rewinds, settlements, select lists, deletes by data, definitions."""
 
 TESTING: Final = (
     Case('`lapse.queue("fresh", leasing_period="1s")`', lambda lapse: lapse.queue("fresh", leasing_period="1s")),
