@@ -16,7 +16,12 @@ from confluent_kafka import KafkaError
 from lapse.protocol import broker_address
 
 _REFUSED: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED})
-"""Causes that stay as they are: a wrong password or user, a certificate that is not trusted."""
+"""Causes that stay as they are: a wrong password or user, a broker's certificate that is not trusted."""
+
+_CERTIFICATE_REFUSED: Final = re.compile(
+    r"\balert (?:bad certificate|unsupported certificate|certificate (?:required|revoked|expired|unknown)|unknown ca)\b"
+)
+"""What a broker says of a client's certificate: with TLS 1.3 behind the handshake, so it is another error."""
 
 _NO_CAUSES: Final = frozenset({KafkaError._ALL_BROKERS_DOWN})
 """What librdkafka says besides: that it has nobody left to try."""
@@ -110,7 +115,7 @@ class Silence:
         with self._lock:
             if error.code() not in _NO_CAUSES:
                 self._error = error
-            if error.code() in _REFUSED:
+            if error.code() in _REFUSED or _CERTIFICATE_REFUSED.search(error.str()):
                 self._refusal = error
 
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
+from lapse_client.error import ConnectionFailed
 from lapse_client.kafka.clock import ClientClock
+
+_C = TypeVar("_C")
 
 
 class Transport:
@@ -29,15 +32,15 @@ class Transport:
 
     def producer(self, config: dict[str, Any]) -> Producer:
         """Open a producer with librdkafka's settings."""
-        return Producer(config)
+        return _opened(Producer, config)
 
     def consumer(self, config: dict[str, Any]) -> Consumer:
         """Open a consumer with librdkafka's settings."""
-        return Consumer(config)
+        return _opened(Consumer, config)
 
     def admin(self, config: dict[str, Any]) -> AdminClient:
         """Open a Kafka admin client with librdkafka's settings."""
-        return AdminClient(config)
+        return _opened(AdminClient, config)
 
     def clock(self) -> ClientClock:
         """Return a new clock that measures the broker's time; each connection has one."""
@@ -57,6 +60,18 @@ class Transport:
             lingering_s: returns how long the client itself may delay its commands, in seconds.
         """
         return timeout_s
+
+
+def _opened(kind: Callable[[dict[str, Any]], _C], config: dict[str, Any]) -> _C:
+    """Open a client of librdkafka.
+
+    Raises:
+        ConnectionFailed: an option is wrong, or a file that it names, such as the key of a certificate.
+    """
+    try:
+        return kind(config)
+    except KafkaException as error:
+        raise ConnectionFailed(str(config["bootstrap.servers"]), error, refused=True) from error
 
 
 _default = Transport()

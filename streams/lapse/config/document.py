@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
-from lapse.config import expiry_function
+from lapse.config import expiry_function, tls_files
 from lapse.config.root import Config
 
 _TABLE: Final = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$")
@@ -86,21 +86,11 @@ def load(path: Path) -> Config:
 
 def _check_files(config: Config, text: str, path: Path) -> list[str]:
     """Return the faults of the files that `[security]` names (X5, X7)."""
-    faults: list[str] = []
     lines = Lines(text)
-    for key in ("ca_file", "certificate_file", "key_file"):
-        file = getattr(config.security, key)
-        if file is not None and not _is_file(Path(file)):
-            line = lines.line_of(["security", key])
-            faults.append(f"{path}:{line}: security.{key}: there is no file {file}")
-    return faults
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a name that is too long, or a directory that must not be read
-        return False
+    return [
+        f"{path}:{lines.line_of(['security', key])}: security.{key}: {fault}"
+        for key, fault in tls_files.faults(config.security)
+    ]
 
 
 def _check_functions(config: Config, text: str, path: Path) -> list[str]:

@@ -14,7 +14,7 @@ from lapse.embedded.java import find_java
 
 USER = "lapse"
 PASSWORD = "s3cret-of-the-tests"
-_STORE_PASSWORD = "s3cret-of-the-store"
+STORE_PASSWORD = "s3cret-of-the-store"
 # keytool's class, as the Java of the Python package has no such program.
 _KEYTOOL = "sun.security.tools.keytool.Main"
 _LISTENER = "listener.name.sasl_ssl"
@@ -74,9 +74,7 @@ def secure_kafka(directory: Path, others: Mapping[str, str] = {}) -> Iterator[Se
     With `others`, passwords by name, it has an authorizer: these users may only do what ACLs allow.
     """
     store, ca_file = _certificate(directory)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     address = f"SASL_SSL://127.0.0.1:{port}"
     properties = {
         "listeners": f"PLAINTEXT://127.0.0.1:{{client}},CONTROLLER://127.0.0.1:{{controller}},{address}",
@@ -84,7 +82,7 @@ def secure_kafka(directory: Path, others: Mapping[str, str] = {}) -> Iterator[Se
         "sasl.enabled.mechanisms": "SCRAM-SHA-512,PLAIN",
         f"{_LISTENER}.ssl.keystore.type": "PKCS12",
         f"{_LISTENER}.ssl.keystore.location": str(store),
-        f"{_LISTENER}.ssl.keystore.password": _STORE_PASSWORD,
+        f"{_LISTENER}.ssl.keystore.password": STORE_PASSWORD,
         f"{_LISTENER}.scram-sha-512.sasl.jaas.config": (
             "org.apache.kafka.common.security.scram.ScramLoginModule required;"
         ),
@@ -106,10 +104,27 @@ def secure_kafka(directory: Path, others: Mapping[str, str] = {}) -> Iterator[Se
         yield SecureKafka(broker.bootstrap_servers, f"127.0.0.1:{port}", ca_file)
 
 
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def stores(directory: Path, known: Path) -> tuple[Path, Path]:
+    """Make the stores of a broker: its own key, and the certificate of a client that it knows."""
+    trusted = directory / "known.p12"
+    _keytool(
+        *("-importcert", "-noprompt", "-file", str(known), "-alias", "known"),
+        *("-keystore", str(trusted), "-storetype", "PKCS12", "-storepass", STORE_PASSWORD),
+    )
+    return _certificate(directory)[0], trusted
+
+
 def _certificate(directory: Path) -> tuple[Path, Path]:
     """Make a key with a self-signed certificate for 127.0.0.1. Return its store and the certificate's file."""
     store, ca_file = directory / "broker.p12", directory / "ca.pem"
-    access = ["-keystore", str(store), "-storetype", "PKCS12", "-storepass", _STORE_PASSWORD, "-alias", "broker"]
+    access = ["-keystore", str(store), "-storetype", "PKCS12", "-storepass", STORE_PASSWORD, "-alias", "broker"]
     _keytool(
         *("-genkeypair", "-keyalg", "EC", "-groupname", "secp256r1", "-dname", "CN=127.0.0.1", "-validity", "2"),
         *("-ext", "san=ip:127.0.0.1,dns:localhost", *access),
