@@ -41,11 +41,12 @@ def doctor(config: Path, as_json: bool) -> None:
 
 
 def _look(path: Path) -> list[Finding]:
-    """Make all checks. If no broker answers, leave out those that need one."""
+    """Make all checks. If the configuration is wrong or no broker answers, leave out those that need it."""
     try:
         config = load(path)
     except ConfigError as error:
-        return [wrong("configuration", str(error), "Correct the file. `lapse dev` writes a sample if there is none")]
+        remedy = "Correct the file. `lapse dev` writes a sample if there is none"
+        return [wrong("configuration", str(error), remedy), *check_machine()]
     found = [*check_machine(config), *check_topics(config)]
     if found[-1].about == "Kafka" and found[-1].verdict is Verdict.WRONG:
         return found

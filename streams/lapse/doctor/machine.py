@@ -32,19 +32,16 @@ _PIN: Final = re.compile(r"^([A-Za-z0-9._-]+)==([^;\s]+)")
 """A requirement of one exact version."""
 
 
-def check_machine(config: Config) -> list[Finding]:
+def check_machine(config: Config | None = None) -> list[Finding]:
     """Check this machine.
 
     Args:
-        config: names the data directory of the worker, and the port of its figures.
+        config: names the data directory of the worker, and the port of its figures; None = check neither.
     """
-    return [
-        _check_python(),
-        *_check_pins(),
-        _check_java(),
-        _check_disk(Path(config.lapse.data_dir)),
-        *_check_port(config),
-    ]
+    found = [_check_python(), *_check_pins(), _check_java()]
+    if config is not None:
+        found += [_check_disk(Path(config.lapse.data_dir)), *_check_port(config)]
+    return found
 
 
 def _check_python() -> Finding:

@@ -15,6 +15,7 @@ import pytest
 from lapse.config import Config
 from lapse.doctor import Finding, Verdict, check_machine
 from lapse.embedded.errors import JavaMissing
+from support.suite.command import run
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -35,6 +36,17 @@ def test_without_java_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) ->
     (java,) = found("Java")
     assert java.verdict is Verdict.WARNING, "who has a broker elsewhere needs none"
     assert "pip install 'lapse[java]'" in java.remedy
+
+
+@pytest.mark.feature("Q15")
+@pytest.mark.parametrize("text", [None, "[queue.orders"])
+def test_without_a_configuration_that_can_be_read_this_machine_is_looked_at(text: str | None, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / "lapse.toml").write_text(text, "utf-8")
+    done = run("doctor", "--json", directory=tmp_path)
+    told = [orjson.loads(line) for line in done.stdout.splitlines()]
+    assert [one["about"] for one in told] == ["configuration", "versions", "Java"]
+    assert (told[0]["verdict"], done.returncode) == ("wrong", 1)
 
 
 @pytest.mark.feature("Q15")
