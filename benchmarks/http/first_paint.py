@@ -25,12 +25,16 @@ _PAINTED: Final = """() => {
 _BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome")
 
 
-def run(bootstrap_servers: str, opens: int = 15, letters: int = 20_000) -> Figures:
-    """Open each kind of page `opens` times with a worker, and again after the worker was killed."""
+def run(bootstrap_servers: str, opens: int = 15, letters: int = 20_000, further: int = 0) -> Figures:
+    """Open each kind of page `opens` times with a worker, and again after the worker was killed.
+
+    The worker serves `further` empty queues of one partition, too.
+    """
     from playwright.sync_api import sync_playwright
 
     name = f"console-{time.time_ns()}"
     entities = f'[queue.{name}]\nexpiration = "enabled"\n[sow.{name}-sow]\n'
+    entities += "".join(f"[queue.{name}-{number}]\npartitions = 1\n" for number in range(further))
     figures: Figures = {}
     with Worker(bootstrap_servers, name, entities) as worker:
         create(bootstrap_servers, name)
