@@ -13,7 +13,7 @@ from lapse.config.duration import DurationMs, PeriodMs
 from lapse.config.entity import QueueConfig, SowConfig
 from lapse.config.fault import placed_error
 from lapse.config.topic import TopicConfig, with_topic_lifetimes
-from lapse.config.topic_name import TopicName
+from lapse.config.topic_name import LONGEST, TopicName
 from lapse.config.user import UserConfig, read_keys
 from lapse.core.entitlement import Entitlement, Right, find_entitlement
 from lapse.protocol import topic as topic_names
@@ -221,9 +221,28 @@ class Config(BaseModel):
             if not any(topic in queue.underlying(name) or queue.reads(topic) for name, queue in self.queue.items()):
                 raise placed_error(("topic", topic), f"no queue reads {topic}, so its lifetime would not count (L8)")
         self._refuse_clashes()
+        self._refuse_long_topics()
         self._refuse_own_topics()
         self._refuse_circles()
         return self
+
+    def _refuse_long_topics(self) -> None:
+        """Refuse entities that need a topic with a longer name than Kafka allows, because of `app_id` or a user."""
+        app_id, granted = self.lapse.app_id, {user: settings.granted() for user, settings in self.users.items()}
+        for kind, names in (("queue", self.queue), ("sow", self.sow)):
+            for name in names:
+                longest = max(topic_names.entity_topics(app_id, name), key=len)
+                for user in granted:
+                    private = topic_names.deliveries(name, user)
+                    # A user without a right has no topic there. Rights are looked up only if that matters.
+                    if len(private) > max(len(longest), LONGEST) and find_entitlement(name, granted[user]).rights:
+                        longest = private
+                if len(longest) > LONGEST:
+                    raise placed_error(
+                        (kind, name),
+                        f"its topic {longest} would have {len(longest)} characters, and Kafka allows {LONGEST}; choose "
+                        "a shorter name",
+                    )
 
     def _refuse_clashes(self) -> None:
         """Refuse entities whose topics collide in Kafka's metrics, in which '.' and '_' are the same."""

@@ -7,7 +7,10 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator
 
-_LEGAL: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z")
+LONGEST: Final = 249
+"""The greatest number of characters that Kafka allows in a topic's name."""
+
+_LEGAL: Final = re.compile(rf"(?!\.{{1,2}}\Z)[A-Za-z0-9._-]{{1,{LONGEST}}}\Z")
 
 
 def legal_topic(name: str) -> str:
@@ -18,7 +21,7 @@ def legal_topic(name: str) -> str:
     """
     if not _LEGAL.match(name):
         raise ValueError(
-            f"{name!r} is no name that Kafka allows a topic: letters, digits, '.', '_' and '-', 1 to 249 of them"
+            f"{name!r} is no name that Kafka allows a topic: letters, digits, '.', '_' and '-', 1 to {LONGEST} of them"
         )
     return name
 

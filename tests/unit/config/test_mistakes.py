@@ -8,6 +8,7 @@ from lapse.config import ConfigError, load
 from lapse.config.document import loads
 
 EXPECTED = 'expected "disabled", "enabled" or a duration such as "45s", not'
+LONG = "u" * 64
 QUEUE = "[queue.q]\n"
 SOW = "[sow.s]\n"
 
@@ -76,6 +77,11 @@ def test_durations(text: str, told: str) -> None:
             "1: queue.dlq.s: 'dlq.s' names a dead-letter topic: only a queue that reads",
         ),
         ("[sow.s]\n[queue.s]", "1: sow.s: there is a queue s, too"),
+        (f'[lapse]\napp_id = "{"a" * 100}"\n[queue.{"b" * 139}]', f"3: queue.{'b' * 139}: its topic aaaa"),
+        (
+            f"[queue.{'b' * 200}]\n[users.{LONG}]\nkey_env = 'K'\n[users.{LONG}.entitlements.'.*']\nread = true",
+            f"1: queue.{'b' * 200}: its topic lapse.bbbb",
+        ),
         ('[queue."a.b"]\n[queue.a_b]', "2: queue.a_b: its topic lapse.a_b.commands clashes with one of a.b"),
     ],
 )
@@ -196,3 +202,10 @@ def test_of_very_many_mistakes_the_first_are_told_and_the_others_counted() -> No
 def test_a_key_of_too_many_parts_is_refused_where_it_stands() -> None:
     assert refused(QUEUE + "a." * 5_000 + "b = 1").startswith("lapse.toml:2: a key has more than 64 parts")
     assert refused(QUEUE + "a." * 60 + "b = 1").startswith("lapse.toml:2: queue.q.a: unknown key")
+
+
+@pytest.mark.feature("X7", "X4")
+def test_a_user_without_a_right_needs_no_topic() -> None:
+    """So a long name of an entity that this user may not use is no fault."""
+    users = f"[users.{LONG}]\nkey_env = 'K'\n[users.{LONG}.entitlements.orders]\nread = true"
+    assert len(loads(f"[lapse]\ndefinitions = 'file'\n[queue.{'b' * 200}]\n[queue.orders]\n{users}").queue) == 2
