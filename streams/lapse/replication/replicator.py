@@ -40,6 +40,7 @@ from lapse.replication.progress import Progress
 from lapse.replication.translation import Downstream, Translation, Upstream
 from lapse.runtime.kafka import security
 from lapse.runtime.timers.clock import WorkerClock
+from lapse.runtime.topics.replication import settings_of_new
 from lapse_client.kafka.connection import Connection, entities, log_bounds
 from lapse_client.kafka.fault import BEHIND_REFUSAL, LACKS_RIGHT, abort, flushed, written_or_refused
 from lapse_client.kafka.produced import produce
@@ -243,7 +244,8 @@ class Replicator:
         return found
 
     def _make_progress_topic(self, downstream: AdminClient) -> None:
-        new = NewTopic(progress.TOPIC, 1, self._link.replication_factor, config=progress.CONFIG)
+        copies = self._link.replication_factor
+        new = NewTopic(progress.TOPIC, 1, copies, config={**progress.CONFIG, **settings_of_new(copies)})
         try:
             downstream.create_topics([new], operation_timeout=_PATIENCE_S)[progress.TOPIC].result()
         except KafkaException as error:

@@ -54,7 +54,27 @@ def _alone(here: Deployment, admin: AdminClient, stem: str, broker: int) -> None
         done.result(15)
 
 
-@pytest.mark.feature("X7", "Q16", "D3", "C52")
+def _least_in_sync(admin: AdminClient, topics: list[str]) -> dict[str, str]:
+    asked = admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, name) for name in topics])
+    return {resource.name: found.result(15)["min.insync.replicas"].value for resource, found in asked.items()}
+
+
+def _warned(here: Deployment) -> str:
+    checked = here.lapse("check")
+    assert checked.returncode == 0
+    return " ".join(checked.stderr.split())
+
+
+def _warns_of_one_in_sync(here: Deployment, admin: AdminClient, name: str) -> None:
+    """A topic whose writes wait for one broker only is told."""
+    loose = ConfigResource(ConfigResource.Type.TOPIC, name)
+    loose.add_incremental_config(ConfigEntry("min.insync.replicas", "1", incremental_operation=AlterConfigOpType.SET))
+    admin.incremental_alter_configs([loose])[loose].result(15)
+    until(lambda: _least_in_sync(admin, [name]) == {name: "1"}, "the brokers have heard")
+    assert f"{name} is with min.insync.replicas = 1" in _warned(here)
+
+
+@pytest.mark.feature("X7", "Q16", "D3", "C52", "Q23")
 def test_copies_are_asked_for_warned_of_and_outlive_a_broker(brokers: list[EmbeddedKafka], deploy: Deploy) -> None:
     servers = ",".join(one.bootstrap_servers for one in brokers)
     here = deploy({"orders": {"expiration": "enabled"}}, servers=servers, replication_factor=COPIES).apply()
@@ -62,27 +82,19 @@ def test_copies_are_asked_for_warned_of_and_outlive_a_broker(brokers: list[Embed
     own = [name for name in admin.list_topics(timeout=15).topics if here.token in name]
     assert {topic.changelog(here.app_id, here.name("orders")), topic.dead_letters(here.name("orders"))} <= set(own)
 
-    def least_in_sync() -> dict[str, str]:
-        asked = admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, name) for name in own])
-        return {resource.name: found.result(15)["min.insync.replicas"].value for resource, found in asked.items()}
-
-    def warned() -> str:
-        checked = here.lapse("check")
-        assert checked.returncode == 0
-        return " ".join(checked.stderr.split())
-
     described = admin.list_topics(timeout=15).topics
     assert {len(part.replicas) for name in own for part in described[name].partitions.values()} == {COPIES}
-    assert set(least_in_sync().values()) == {"2"}
-    assert not warned()
-
-    loose = ConfigResource(ConfigResource.Type.TOPIC, topic.commands(here.name("orders")))
-    loose.add_incremental_config(ConfigEntry("min.insync.replicas", "1", incremental_operation=AlterConfigOpType.SET))
-    admin.incremental_alter_configs([loose])[loose].result(15)
-    until(lambda: least_in_sync()[loose.name] == "1", "the brokers have heard")
-    assert f"{loose.name} is with min.insync.replicas = 1" in warned()
+    assert set(_least_in_sync(admin, own).values()) == {"2"}
+    assert not _warned(here)
+    _warns_of_one_in_sync(here, admin, topic.commands(here.name("orders")))
     here.configure({"orders": {"expiration": "enabled"}}, replication_factor=1)
-    assert "replication_factor = 1 on a cluster of 3 brokers" in warned()
+    assert "replication_factor = 1 on a cluster of 3 brokers" in _warned(here)
+
+    other = deploy({"orders": {}}, servers=servers, replication_factor=COPIES, definitions="topic").apply()
+    definitions = topic.definitions(other.app_id)
+    assert _least_in_sync(admin, [definitions]) == {definitions: "2"}
+    assert not _warned(other)
+    _warns_of_one_in_sync(other, admin, definitions)
 
     queues: dict[str, dict[str, str]] = {"orders": {"expiration": "enabled"}, "away": {}}
     _alone(here, admin, "away", 3)

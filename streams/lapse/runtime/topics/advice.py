@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from lapse.config.entity import QueueConfig
+from lapse.config import Config, QueueConfig
 from lapse.core.entitlement import Right, find_entitlement
 from lapse.core.queue.settings import Semantics
 from lapse.protocol import prefetch
@@ -98,7 +98,13 @@ def heeded(topology: Topology) -> set[str]:
     found.update(one for name in topology.config.sow for one in topology.written(name))
     if topology.brokers > 1:
         found.update(one.name for one in topology.wanted() if one.role in _KEPT)
+        found |= definitions_topics(topology.config)
     return found
+
+
+def definitions_topics(config: Config) -> set[str]:
+    """Return the topic with the deployment's definitions, if it has one (Q23)."""
+    return {names.definitions(config.lapse.app_id)} if config.lapse.definitions == "topic" else set()
 
 
 def _filtered(topology: Topology, name: str) -> list[str]:
@@ -193,9 +199,10 @@ def _uneven(topology: Topology) -> list[str]:
 
 
 def _of_copies(topology: Topology) -> list[str]:
-    """Warn of state, commands or letters that may be lost with one broker."""
-    kept = [one.name for one in topology.wanted() if one.role in _KEPT and one.name in topology.copies]
-    copies = {name: topology.copies[name] for name in kept}
+    """Warn of state, commands, letters or definitions that may be lost with one broker."""
+    kept = [one.name for one in topology.wanted() if one.role in _KEPT]
+    kept += definitions_topics(topology.config)
+    copies = {name: topology.copies[name] for name in kept if name in topology.copies}
     return replication.warnings(topology.brokers, topology.config.lapse.replication_factor, copies)
 
 

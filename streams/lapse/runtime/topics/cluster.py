@@ -25,12 +25,12 @@ from lapse.protocol import broker_address
 from lapse.runtime.kafka import security
 from lapse.runtime.topics import access, permission
 from lapse.runtime.topics.access import Access
-from lapse.runtime.topics.advice import heeded
+from lapse.runtime.topics.advice import definitions_topics, heeded
 from lapse.runtime.topics.difference import Difference
 from lapse.runtime.topics.interrupted_removal import ChangelogGone, InterruptedRemovals
 from lapse.runtime.topics.new_entity import with_all_own
 from lapse.runtime.topics.patience import Patience
-from lapse.runtime.topics.replication import LEAST_IN_SYNC, Copies
+from lapse.runtime.topics.replication import LEAST_IN_SYNC, Copies, settings_of_new
 from lapse.runtime.topics.retention import Retention
 from lapse.runtime.topics.topology import Topology, TopologyError
 from lapse.runtime.topics.wanted import MOST_BYTES, Wanted
@@ -210,7 +210,7 @@ class Cluster:
         existing = {name: len(topic.partitions) for name, topic in metadata.topics.items()}
         brokers = len(metadata.brokers)
         plain = Topology(self._config, existing, brokers=brokers)
-        names = heeded(plain) if served else {one.name for one in plain.wanted()}
+        names = heeded(plain) if served else {one.name for one in plain.wanted()} | definitions_topics(self._config)
         if not served:
             names = names.union(*map(plain.sources, plain.entities()))
         settings = self.settings_of(names & existing.keys(), _HEEDED)
@@ -340,7 +340,7 @@ class Cluster:
             TopologyError: the cluster refused one.
         """
         copies = self._config.lapse.replication_factor
-        safe = {LEAST_IN_SYNC: "2" if copies > 2 else "1"}  # one replica of three may be down
+        safe = settings_of_new(copies)
         wanted = with_all_own(self._config, topics)
         new = [NewTopic(topic.name, topic.partitions, copies, config={**safe, **topic.config}) for topic in wanted]
         for some in _parts(new, lambda one: 1 + one.num_partitions + len(one.config or ())):

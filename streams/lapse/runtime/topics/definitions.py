@@ -22,6 +22,7 @@ from lapse.protocol import topic as names
 from lapse.runtime.kafka import security
 from lapse.runtime.topics.definitions_reader import Contents, DefinitionsAway, DefinitionsReader
 from lapse.runtime.topics.patience import Patience
+from lapse.runtime.topics.replication import settings_of_new
 from lapse.runtime.topics.topology import TopologyError
 
 T = TypeVar("T")
@@ -283,7 +284,8 @@ class DefinitionsTopic:
 
     def _create(self) -> None:
         admin = AdminClient(self._settings)
-        new = NewTopic(self.name, 1, self._config.lapse.replication_factor, config=_SETTINGS)
+        copies = self._config.lapse.replication_factor
+        new = NewTopic(self.name, 1, copies, config={**_SETTINGS, **settings_of_new(copies)})
         try:
             admin.create_topics([new], operation_timeout=_PATIENCE_S)[self.name].result()
         except KafkaException as error:

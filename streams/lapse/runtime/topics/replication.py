@@ -31,13 +31,18 @@ class Copies:
         return cls(min(replicas, default=1), None if least is None else int(least.value))
 
 
+def settings_of_new(factor: int) -> dict[str, str]:
+    """Return the settings of a topic that is created with so many replicas: of three, one may be down."""
+    return {LEAST_IN_SYNC: "2" if factor > 2 else "1"}
+
+
 def warnings(brokers: int, factor: int, copies: Mapping[str, Copies]) -> list[str]:
     """Warn of topics that may be lost with one broker, each with what to do.
 
     Args:
         brokers: the cluster's number of brokers. With a single one there is no choice.
         factor: `replication_factor` of `lapse.toml`.
-        copies: the copies of changelogs, commands and dead letters.
+        copies: the copies of changelogs, commands, dead letters and definitions.
     """
     found = _unreachable(copies)
     if brokers < 2:  # a single broker cannot share topics
