@@ -400,8 +400,7 @@ class QueueState:
             self.expired.extend((number, first, last) for first, last in messages.ranges())
         self.sources.drop(segment)
         del self.segments[segment.index]
-        self.index.touch(segment)
-        self.index.came_back.discard(segment.index)
+        self.index.note_dropped(segment)
         self.dirty.pop(segment.index, None)
         self.dropped.append(segment.index)
 

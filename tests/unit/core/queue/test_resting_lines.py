@@ -12,8 +12,9 @@ import pytest
 from lapse.core.expression import compile_filter, compile_value
 from lapse.core.lifetime import Expiration
 from lapse.core.queue.arrival.trait import TraitReader
-from lapse.core.queue.groups import group_choice, waiting_groups
+from lapse.core.queue.groups import group_choice, turn_columns, waiting_groups
 from lapse.core.queue.groups.group_choice import GroupChooser
+from lapse.core.queue.groups.turn_columns import TurnColumns
 from lapse.core.queue.groups.waiting_groups import WaitingGroups
 from lapse.core.queue.rates.rate import Rate
 from lapse.core.queue.settings import QueueSettings
@@ -202,19 +203,23 @@ def test_a_search_through_many_groups_takes_several_turns(limit: int) -> None:
 
 
 @pytest.mark.feature("Q25", "C60")
-def test_the_groups_are_sorted_in_several_turns() -> None:
+@pytest.mark.parametrize(
+    ("traits", "module", "waiting", "name"),
+    [(GROUP, turn_columns, TurnColumns, "_enter"), (RANKED, waiting_groups, WaitingGroups, "_enter_available")],
+)
+def test_the_groups_are_sorted_in_several_turns(traits: TraitReader, module, waiting: type, name: str) -> None:
     """The first delivery sorted 100,000 groups in one turn, which took 0.7 s."""
-    with small(5, at_once=1_000), mock.patch.object(waiting_groups, "_LOADED_AT_ONCE", 1):
-        one = world(*[{"g": n} for n in range(20)], traits=GROUP)
+    with small(5, at_once=1_000), mock.patch.object(module, "_LOADED_AT_ONCE", 1):
+        one = world(*[{"g": n} for n in range(20)], traits=traits)
         one.subscribe("inky", 100)
         entered: list[int] = []
-        enter = WaitingGroups._enter_available
+        enter = getattr(waiting, name)
 
-        def counted(self: WaitingGroups, segment, slots) -> int:
+        def counted(self: object, segment, slots) -> int | None:
             entered.append(len(slots))
             return enter(self, segment, slots)
 
-        with mock.patch.object(WaitingGroups, "_enter_available", counted):
+        with mock.patch.object(waiting, name, counted):
             assert one.shard.deliver(one.now_ms, one.step)
         assert entered == [5]
         publish(one, {"g": "x"}, {"g": 3})

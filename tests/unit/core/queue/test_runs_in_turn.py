@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 from unittest import mock
 
 import pytest
@@ -10,25 +11,29 @@ from benchmarks.instruments.plain_record import PlainRecord
 
 from lapse.core.lifetime import Expiration
 from lapse.core.queue.arrival.trait import TraitReader
-from lapse.core.queue.groups.group_choice import GroupChooser
+from lapse.core.queue.delivery.dispatch import Dispatch
 from lapse.core.queue.groups.runs_in_turn import RunsInTurn
 from lapse.core.queue.rates.rate import Rate
+from lapse.core.queue.segments.segment import SIZE
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.settlement.settlement import Claim, SettleAction
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Step
 from support.suite.at_length import alike
+from unit.core.queue.compared.small_shard import small
 
 NOW_MS = 1_800_000_000_000
 
 
 @pytest.mark.feature("Q25", "C71")
 @pytest.mark.parametrize("seed", alike(1, 2, 3, 0))
-def test_runs_are_in_the_order_of_single_messages(seed: int) -> None:
-    together = _handed_out(seed)
-    with mock.patch.object(GroupChooser, "_goes_in_runs", False):
-        singly = _handed_out(seed)
+@pytest.mark.parametrize("size", [SIZE, 64, 5])
+def test_runs_are_in_the_order_of_single_messages(size: int, seed: int) -> None:
+    with small(size, ring=256, at_once=4_096) if size < SIZE else nullcontext():
+        together = _handed_out(seed)
+        with mock.patch.object(Dispatch, "_goes_in_runs", False):
+            singly = _handed_out(seed)
     assert together == singly
     assert sum(map(len, together)) > 200
 
@@ -87,8 +92,8 @@ def test_thousands_that_left_from_the_midst_of_a_group_are_passed_over_at_once()
     shard.deliver(NOW_MS, Step())
     shard.settle(SettleAction.EXPIRE, "s", [Claim("turn", 0, 1, last - 1)], NOW_MS, Step())
     shard.settle(SettleAction.ACKNOWLEDGE, "s", [Claim("turn", 0, 0, 0)], NOW_MS, Step())
-    step, find = Step(), RunsInTurn._find_available
-    with mock.patch.object(RunsInTurn, "_find_available", autospec=True, side_effect=find) as look:
+    step, find = Step(), RunsInTurn._find_in
+    with mock.patch.object(RunsInTurn, "_find_in", autospec=True, side_effect=find) as look:
         shard.deliver(NOW_MS, step)
     assert [delivery.messages.offsets.tolist() for delivery in step.deliveries] == [[last]]
     assert look.call_count <= 3

@@ -16,8 +16,9 @@ from lapse.core.queue.delivery.choice import Chooser
 from lapse.core.queue.delivery.fairness import Shares, Turns
 from lapse.core.queue.delivery.handed_out import released_message
 from lapse.core.queue.groups.group_choice import GroupChooser
-from lapse.core.queue.groups.group_turn import GroupTurn
-from lapse.core.queue.groups.waiting_groups import WaitingGroups
+from lapse.core.queue.groups.runs_in_turn import RunsInTurn
+from lapse.core.queue.groups.turn_columns import TurnColumns
+from lapse.core.queue.groups.waiting import Waiting
 from lapse.core.queue.inquiry.inquiry import JUDGED_AT_ONCE
 from lapse.core.queue.inquiry.matching import UNKNOWN, YES
 from lapse.core.queue.life.table import Guard, Trigger, route
@@ -30,6 +31,9 @@ from lapse.core.shard.event import ShardEvent
 
 STEP_MESSAGES: Final = 4096
 """About how many messages may leave or be handed out in one step, so that other shards do not wait long."""
+
+_SINGLY: Final = 64
+"""How many deliveries follow before waiting groups are in columns again, since it costs much to derive them."""
 
 
 class Dispatch:
@@ -50,7 +54,9 @@ class Dispatch:
         self._settings = decisions.settings
         self._matching = decisions.matching
         self._turns = Turns(decisions.settings.fairness)
-        self._lines: WaitingGroups | None = None
+        self._waiting = Waiting(decisions.settings)
+        self._singly = 0
+        """For how many deliveries messages of groups are chosen one by one, since one was without a group."""
         self._again = False
         self._allowance = allowance
         self._waits_for_letters = self._hands_on = False
@@ -117,13 +123,7 @@ class Dispatch:
         deadlines_count_ms = self._decisions.deadlines_count_ms(now_ms)
         chooser = Chooser(self._state, self._matching, self._settings, self._turns, deadlines_count_ms)
         if chooser.by_group or self._allowance.by_group:
-            lines = self._waiting_groups()
-            if not lines.load_part((self._state.next_place - 1) // SIZE):
-                self._again = True
-                return 0
-            in_turn = GroupChooser(self._decisions, self._turns, lines, self._allowance, deadlines_count_ms)
-            dealt, unknown = in_turn.assign(subscriptions, limit, now_ms), in_turn.unknown
-            self._again = in_turn.again
+            dealt, unknown = self._choose_by_group(subscriptions, limit, now_ms, deadlines_count_ms)
         elif any(one.filter for one in subscriptions if one.space):
             dealt, unknown = chooser.assign(subscriptions, limit), chooser.unknown
         else:
@@ -136,15 +136,59 @@ class Dispatch:
             self._hand_out(subscription, places, now_ms, step)
         return sum(len(places) for _, places in dealt)
 
-    def _waiting_groups(self) -> WaitingGroups:
-        """Return the waiting groups. They are derived from the segments part by part, from the first call on."""
-        state = self._state
-        if self._lines is None or state.index.lines is not self._lines:
-            turn, ranked = GroupTurn(self._settings.group_weights), self._settings.traits.priority is not None
-            self._lines = state.index.lines = WaitingGroups(
-                state.look, state.outline, turn, ranked, state.first_available_segment()
-            )
-        return self._lines
+    def _choose_by_group(
+        self, subscriptions: Sequence[Subscription], limit: int, now_ms: int, deadlines_count_ms: int
+    ) -> tuple[Sequence[tuple[Subscription, list[int] | NDArray[np.int64]]], list[int]]:
+        """Assign messages of groups. Return each subscription's places, and those that must be judged first.
+
+        Waiting groups are derived from the segments part by part, from the first call on.
+        """
+        last, allowance = (self._state.next_place - 1) // SIZE, self._allowance
+        columns = self._waiting.columns(self._state) if self._goes_in_runs else None
+        if columns is not None:
+            if not columns.load_part(last):
+                self._again = True
+                return [], []
+            if not (allowance.by_group and columns.own_messages_wait):
+                return self._choose_runs(columns, subscriptions, limit, now_ms, deadlines_count_ms), []
+            self._singly = _SINGLY
+        lines = self._waiting.lines(self._state)
+        if not lines.load_part(last):
+            self._again = True
+            return [], []
+        self._singly = max(0, self._singly - 1)
+        in_turn = GroupChooser(self._decisions, self._turns, lines, allowance, deadlines_count_ms)
+        dealt = in_turn.assign(subscriptions, limit, now_ms)
+        self._again = in_turn.again
+        return dealt, in_turn.unknown
+
+    @property
+    def _goes_in_runs(self) -> bool:
+        """Whether every subscription takes every message of a group, and only the turn, limits and rates decide."""
+        traits = self._settings.traits
+        barred = traits.barrier is not None and self._state.index.barriers
+        return not (self._matching.active or traits.priority is not None or barred or self._singly)
+
+    def _choose_runs(
+        self,
+        columns: TurnColumns,
+        subscriptions: Sequence[Subscription],
+        limit: int,
+        now_ms: int,
+        deadlines_count_ms: int,
+    ) -> list[tuple[Subscription, list[int] | NDArray[np.int64]]]:
+        """Assign messages of groups, many at once."""
+        allowance = self._allowance
+        if allowance.by_group:
+            for until_ms in columns.restore_due(allowance.at_ms(now_ms), allowance.was_written()):
+                allowance.note_wait_until(until_ms)
+        runs = RunsInTurn(self._state, columns, allowance, now_ms, deadlines_count_ms)
+        places = runs.choose(limit)
+        self._again = runs.again
+        return [
+            (one, places[share.start : share.stop] if isinstance(share, range) else places[np.asarray(share)])
+            for one, share in self._allot(places, subscriptions)
+        ]
 
     def _allot(self, places: list[int] | NDArray[np.int64], subscriptions: Sequence[Subscription]) -> Shares:
         """Share out messages that every subscription may get."""

@@ -1,8 +1,10 @@
-"""Group choice: which messages go to which subscriptions in a queue with groups (Q20, Q25, C70, C71).
+"""Group choice: which messages go to which subscriptions in a queue with groups, one by one (Q20, Q25, C70, C71).
 
 Priority comes first, then the turn among the groups, then the place. With a limit of one, only the first message of a
 group may go, and only while none of the group is leased or delayed. This keeps the group in order. With a greater
 limit several messages are leased at once, and a message that no subscription takes does not hold back others.
+
+`runs_in_turn` does the same for many messages at once, if only the turn, limits and rates decide.
 
 A line of which no message fits rests until it may fit. If many lines must be looked at, a search takes several turns.
 """
@@ -15,15 +17,12 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.arrival.trait import OWN_GROUP
 from lapse.core.queue.decision import Decisions
-from lapse.core.queue.delivery.candidates import last_holders
 from lapse.core.queue.delivery.fairness import Turns
 from lapse.core.queue.groups.resting_lines import Entry, Line
-from lapse.core.queue.groups.runs_in_turn import RunsInTurn
 from lapse.core.queue.groups.waiting_groups import WaitingGroups
 from lapse.core.queue.groups.waiting_line import Found
 from lapse.core.queue.inquiry.matching import NO, UNKNOWN, YES
@@ -140,7 +139,6 @@ class GroupChooser:
         deadlines_count_ms: int,
     ) -> None:
         self._state = decisions.state
-        self._ranked = decisions.settings.traits.priority is not None
         self._matching = decisions.matching
         self._limit = decisions.settings.group_limit
         self._turns = turns
@@ -163,7 +161,7 @@ class GroupChooser:
 
     def assign(
         self, subscriptions: Sequence[Subscription], limit: int, now_ms: int
-    ) -> Sequence[tuple[Subscription, list[int] | NDArray[np.int64]]]:
+    ) -> list[tuple[Subscription, list[int]]]:
         """Assign at most `limit` messages; return each subscription's places in the order of assignment."""
         if self._allowance.by_group:
             allowance = self._allowance
@@ -172,29 +170,6 @@ class GroupChooser:
         self._filters = frozenset(one.filter for one in subscriptions if one.space)
         self._others = frozenset(one.filter for one in subscriptions) - self._filters
         self._lines.compete(self._filters | self._others, self._filters, self._barrier, self._now_ms)
-        if self._goes_in_runs:
-            self._lines.end_useless_rests()
-            runs = RunsInTurn(self._state, self._lines, self._allowance, self._room, now_ms, self._now_ms)
-            places, late = runs.choose(limit)
-            self.again = runs.again
-            if len(places) or not late:
-                self.again |= late
-                last = last_holders(self._state, places.tolist()) if len(subscriptions) > 1 else None
-                shares = self._turns.allot(len(places), subscriptions, last)
-                return [(one, places[positions]) for one, positions in shares]
-        return self._assign_singly(subscriptions, limit, now_ms)
-
-    @property
-    def _goes_in_runs(self) -> bool:
-        """Whether every subscription takes every message, and only the turn, limits and rates decide."""
-        if self._matching.active or self._ranked or self._barrier is not None:
-            return False
-        return not (self._allowance.by_group and self._lines.has_line((0, OWN_GROUP)))
-
-    def _assign_singly(
-        self, subscriptions: Sequence[Subscription], limit: int, now_ms: int
-    ) -> list[tuple[Subscription, list[int]]]:
-        """Assign messages one by one."""
         ring = [one for one in subscriptions if one.space]
         outstanding = {one.number: one.outstanding for one in ring}
         shares: dict[int, list[int]] = {one.number: [] for one in ring}

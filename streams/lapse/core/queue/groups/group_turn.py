@@ -30,19 +30,21 @@ class GroupTurn:
 
     Attributes:
         now: the shard's own tag.
+        costs: what a message adds to the tag of its group, by group. For all others it is `COST`.
+        ends: the next tag of each group, without some that have passed.
     """
 
-    __slots__ = ("_costs", "_ends", "_prune_at", "now")
+    __slots__ = ("_prune_at", "costs", "ends", "now")
 
     def __init__(self, weights: Mapping[str, int]) -> None:
-        self._costs = {group: max(1, COST // weight) for text, weight in weights.items() for group in _groups(text)}
+        self.costs = {group: max(1, COST // weight) for text, weight in weights.items() for group in _groups(text)}
         self.now = 0
-        self._ends: dict[int, int] = {}
+        self.ends: dict[int, int] = {}
         self._prune_at = _LEAST_PRUNED
 
     def start_tag(self, group: int) -> int:
         """Return the tag with which a group would be served now."""
-        end = self._ends.get(group, 0)
+        end = self.ends.get(group, 0)
         return max(self.now, end)
 
     def serve(self, group: int, start: int) -> int:
@@ -54,14 +56,14 @@ class GroupTurn:
 
     def cost(self, group: int) -> int:
         """Return what a message adds to the tag of its group."""
-        return self._costs.get(group, COST)
+        return self.costs.get(group, COST)
 
     def note_end(self, group: int, end: int) -> None:
         """Note the next tag of a group whose messages are handed out."""
-        self._ends[group] = end
-        if len(self._ends) > self._prune_at:
-            self._ends = {one: end for one, end in self._ends.items() if end > self.now}
-            self._prune_at = max(_LEAST_PRUNED, 2 * len(self._ends))
+        self.ends[group] = end
+        if len(self.ends) > self._prune_at:
+            self.ends = {one: end for one, end in self.ends.items() if end > self.now}
+            self._prune_at = max(_LEAST_PRUNED, 2 * len(self.ends))
 
 
 def _groups(text: str) -> Iterator[int]:

@@ -69,11 +69,6 @@ class RestingLines:
         self._competing = [(heap[0], number, heap) for number, heap in enumerate(heaps)]
         heapq.heapify(self._competing)
 
-    @property
-    def any_competes(self) -> bool:
-        """Whether any line at rest competes."""
-        return bool(self._competing)
-
     def pop_before(self, other: Entry | None) -> Entry | None:
         """Remove and return the first competing entry if it comes before another one; None if there is none."""
         if not self._competing or (other is not None and other <= self._competing[0][0]):

@@ -1,42 +1,74 @@
-"""Runs in turn: whole runs of messages of each group at once, in the order in which single ones would come (Q25, C71).
+"""Runs in turn: the next messages of all groups at once, in the order in which single ones would come (Q25, C71).
 
 A group's next messages have tags that are known beforehand: each is one cost later than the one before. So the messages
-of many groups are sorted by tag and place together, and each group is looked at once for many messages. This needs
-messages of one priority, any of which every subscription takes. `group_choice` does everything else.
+of many groups are found segment by segment, and sorted by tag and place together. This needs messages of one priority,
+any of which every subscription takes. `group_choice` does everything else.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
-from itertools import accumulate
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.lifetime import NEVER
-from lapse.core.queue.arrival.trait import OWN_GROUP
+from lapse.core.queue.groups.group_codes import enlarged
 from lapse.core.queue.groups.group_turn import COST
-from lapse.core.queue.groups.resting_lines import Entry
-from lapse.core.queue.groups.waiting_groups import WaitingGroups
+from lapse.core.queue.groups.turn_columns import TurnColumns
 from lapse.core.queue.rates.allowance import Allowance
-from lapse.core.queue.segments.segment import AVAILABLE, SIZE
+from lapse.core.queue.segments.segment import AVAILABLE, NOBODY, SIZE, Segment
 from lapse.core.queue.state import QueueState
 
 _NONE: Final = np.zeros(0, np.int64)
 
+_FEW_OF: Final = 8
+"""If fewer than one in this number of a segment's messages are available, only these are sorted by group."""
 
-class _Run(NamedTuple):
-    """The next messages of a group that may go by their tags, the group's limit and its rate."""
+_MANY: Final = 32
+"""From this number of groups on, it pays to treat them alike when the next segment is chosen."""
 
-    entry: Entry
-    start: int
-    """Tag of the first message."""
 
-    cost: int
-    room: int
-    places: list[int]
+class _Group(NamedTuple):
+    """The groups that are looked at together, in columns.
+
+    Attributes:
+        codes: their codes.
+        starts: tag of the next message of each.
+        before: a tag that is greater than those of the messages to find.
+        until: tag and place of the first message that may be of another group; None = all others come later.
+    """
+
+    codes: NDArray[np.intp]
+    starts: NDArray[np.int64]
+    before: int
+    until: tuple[int, int] | None
+
+
+class _Found(NamedTuple):
+    """Messages of groups, in columns.
+
+    Attributes:
+        places: their places.
+        codes: the codes of their groups.
+        ranks: how many messages of the same group come before each.
+    """
+
+    places: NDArray[np.int64]
+    codes: NDArray[np.intp]
+    ranks: NDArray[np.int64]
+
+
+class _Available(NamedTuple):
+    """The available messages of a segment.
+
+    Attributes:
+        codes: the codes of the groups of messages.
+        which: those that are available.
+    """
+
+    codes: NDArray[np.intp]
+    which: NDArray[np.bool_] | slice
 
 
 class RunsInTurn:
@@ -44,169 +76,257 @@ class RunsInTurn:
 
     Args:
         state: the shard's state.
-        lines: the waiting groups, without priorities.
+        columns: the waiting groups.
         allowance: the number of deliveries that the rates permit.
-        room: returns how many more messages of a group its limit lets be leased.
         now_ms: the instant, ms since the epoch.
         deadlines_count_ms: the same; negative = deadlines do not count.
+
+    Attributes:
+        again: whether delivery must be tried again once the deliveries of this call are counted.
     """
 
     def __init__(
-        self,
-        state: QueueState,
-        lines: WaitingGroups,
-        allowance: Allowance,
-        room: Callable[[int], int],
-        now_ms: int,
-        deadlines_count_ms: int,
+        self, state: QueueState, columns: TurnColumns, allowance: Allowance, now_ms: int, deadlines_count_ms: int
     ) -> None:
         self._state = state
-        self._lines = lines
+        self._columns = columns
         self._allowance = allowance
-        self._room = room
         self._now_ms = now_ms
         self._deadlines_count_ms = deadlines_count_ms
-        self._given: Counter[int] = Counter()
-        self._waiting: list[Entry] = []
         self.again = False
-        """Whether delivery must be tried again once the deliveries of this call are counted."""
+        columns.refresh()
+        self._heads = columns.first[: len(columns.codes)].copy()
+        """By code, index of the first segment that may hold a message that can be delivered."""
+        self._given = np.zeros(len(self._heads), np.int64)
+        self._left = np.zeros(len(self._heads), np.int64)
+        """By code, how many more messages to find."""
+        self._found = np.zeros(len(self._heads), np.int64)
+        self._seen = np.zeros(len(self._heads), np.int64)
+        self._taken: dict[int, NDArray[np.bool_]] = {}
+        """By index of a segment, which of its messages were chosen before."""
 
-    def choose(self, limit: int) -> tuple[NDArray[np.int64], bool]:
-        """Choose at most `limit` messages.
+    def choose(self, limit: int) -> NDArray[np.int64]:
+        """Choose at most `limit` messages. Return their places in the order of delivery."""
+        chosen: list[NDArray[np.int64]] = []
+        while limit and (groups := self._next_groups(limit)) is not None:
+            part = self._choose_of(groups, limit)
+            chosen.append(part)
+            limit -= len(part)
+            if limit:
+                self._note_taken(part)
+        return chosen[0] if len(chosen) == 1 else np.concatenate(chosen) if chosen else _NONE
 
-        Returns:
-            Their places in the order of delivery, and whether a message's deadline has passed, so that the others must
-            be chosen one by one.
-        """
-        chosen: list[NDArray[np.int64]] = [_NONE]
-        late = False
-        while limit and not late and (first := self._lines.pop_first()) is not None:
-            part = self._choose_part(first, limit)
-            late = part is None
-            if part is not None:
-                chosen.append(part)
-                limit -= len(part)
-        self._lines.put_back(self._waiting)
-        return np.concatenate(chosen), late
-
-    def _choose_part(self, first: Entry, limit: int) -> NDArray[np.int64] | None:
-        """Choose the messages up to a tag that about `limit` messages have; None if a message is late."""
-        lines = self._lines
-        rounds = 1 + limit // (1 + lines.competing)
-        before = lines.turn.start_tag(first[3]) + COST * rounds
-        runs: list[_Run] = []
-        entry: Entry | None = first
-        found, enough = 0, limit if rounds == 1 else NEVER
-        while entry is not None:
-            run = self._find_run(entry, before, limit)
-            if run is not None:
-                runs.append(run)
-                found += len(run.places)
-            entry = lines.pop_before(before) if found < enough else None
-        until = lines.first_key() if found >= enough else None
-        while runs:
-            places = np.array([place for run in runs for place in run.places], np.int64)
-            there = self._find_available(places)
-            if there is None:
-                lines.put_back(run.entry for run in runs)
-                return None
-            if there.all():
-                return self._serve(runs, places, limit, until)
-            gone = set(places[~there].tolist())
-            runs = [again for run in runs if (again := self._find_run_again(run, gone, before, limit)) is not None]
-        return _NONE
-
-    def _find_run(self, entry: Entry, before: int, limit: int) -> _Run | None:
-        """Return a removed entry's messages with tags below `before`, at most `limit`; None if none may go now."""
-        group, lines, given = entry[3], self._lines, self._given
-        start, cost = lines.turn.start_tag(group), lines.turn.cost(group)
-        room = self._room(group)
-        if given:
-            room -= given[group]
-        if room <= 0:
-            lines.set_aside.add(entry)
+    def _next_groups(self, limit: int) -> _Group | None:
+        """Return the groups of which the next messages are; None if none competes."""
+        columns = self._columns
+        keys, now = columns.keys[: len(self._heads)], columns.turn.now
+        first = int(keys.min())
+        if first == NEVER:
             return None
-        if self._allowance.by_group:
-            permitted = self._allowance.group_room((group, -1), self._now_ms, limit + given[group]) - given[group]
-            if permitted <= 0:
-                self._wait_for_rate(entry)
-                return None
-            limit = min(limit, permitted)
-        count = min(limit, room, -((start - before) // cost))
-        if count <= 0:
-            lines.enter((0, group), entry[2])
-            return None
-        places = lines.first_places((0, group), count)
-        if not places:
-            lines.drop_line((0, group))
-            return None
-        return _Run(entry, start, cost, room, places)
+        first = max(first, now)
+        competing = np.flatnonzero(keys < NEVER)
+        rounds = limit // len(competing)
+        if rounds:
+            before = first + COST * (2 + rounds)  # some groups begin one turn later than the first
+            codes = competing[keys[competing] < before]
+            return _Group(codes, np.maximum(keys[codes], now), before, None)
+        return self._first_groups(competing, np.maximum(keys[competing], now), first, limit)
 
-    def _find_run_again(self, run: _Run, gone: set[int], before: int, limit: int) -> _Run | None:
-        """Return a run anew if messages of it have left."""
-        if gone.isdisjoint(run.places):
-            return run
-        self._lines.forget_departed((0, run.entry[3]))
-        return self._find_run(run.entry, before, limit)
-
-    def _wait_for_rate(self, entry: Entry) -> None:
-        if self._given[entry[3]]:  # this call's deliveries are counted at its end
-            self._waiting.append(entry)
-            self.again = True
+    def _first_groups(self, competing: NDArray[np.intp], starts: NDArray[np.int64], first: int, limit: int) -> _Group:
+        """Return those of more than `limit` groups that have the lowest tags, and of equal ones the first segments."""
+        if np.count_nonzero(starts == first) >= limit:
+            last = first
         else:
-            self._lines.set_aside.add_until(entry, self._allowance.note_group_wait((entry[3], -1)))
+            last = int(np.partition(starts, limit - 1)[limit - 1])
+        earlier, alike = starts < last, starts == last
+        wanted = limit - int(np.count_nonzero(earlier))
+        segments = self._heads[competing]
+        of_alike = segments[alike]
+        if wanted >= len(of_alike):
+            chosen, until = earlier | alike, None
+        else:
+            behind = int(np.partition(of_alike, wanted - 1)[wanted - 1]) + 1
+            chosen = earlier | (alike & (segments < behind))
+            until = (last, behind * SIZE)
+        return _Group(competing[chosen], starts[chosen], last + 1, until)
 
-    def _find_available(self, places: NDArray[np.int64]) -> NDArray[np.bool_] | None:
-        """Return which messages are available; None if the deadline of one has passed."""
-        there = np.zeros(len(places), bool)
-        indexes = places // SIZE
-        low, high = int(indexes.min()), int(indexes.max())
-        for index in range(low, high + 1) if high - low < len(places) else np.unique(indexes).tolist():
-            segment = self._state.look(index)
-            mine = indexes == index if high > low else slice(None)
-            slots = places[mine] - index * SIZE
-            if segment is None or not len(slots):
+    def _choose_of(self, groups: _Group, limit: int) -> NDArray[np.int64]:
+        """Choose the next messages of some groups, and note that they are handed out."""
+        codes, starts, before, until = groups
+        columns = self._columns
+        costs = columns.costs[codes]
+        wanted = np.minimum((before - starts + costs - 1) // costs, columns.room(codes) - self._given[codes])
+        np.minimum(wanted, limit, out=wanted)
+        if self._allowance.by_group:
+            self._bound_by_rate(codes, wanted, limit)
+        found = self._find(codes, wanted)
+        self._leave_out(codes[(self._found[codes] == 0) & (columns.keys[codes] < NEVER)])
+        if not len(found.places):
+            return _NONE
+        start_of = np.zeros(len(self._heads), np.int64)
+        start_of[codes] = starts
+        tags = start_of[found.codes] + found.ranks * columns.costs[found.codes]
+        order = _by_tag(tags, found.places, limit)
+        if until is not None:
+            in_turn, places = tags[order], found.places[order]
+            order = order[(in_turn < until[0]) | ((in_turn == until[0]) & (places < until[1]))]
+        if len(order):
+            columns.turn.now = int(tags[order[-1]])
+            self._note_served(codes, starts, costs, np.bincount(found.codes[order], minlength=len(self._heads))[codes])
+        return found.places[order]
+
+    def _note_served(
+        self, codes: NDArray[np.intp], starts: NDArray[np.int64], costs: NDArray[np.int64], counts: NDArray[np.int64]
+    ) -> None:
+        """Note how many messages of groups are handed out."""
+        served = counts > 0
+        codes, counts, columns = codes[served], counts[served], self._columns
+        ends = columns.ends[codes] = starts[served] + counts * costs[served]
+        self._given[codes] += counts
+        open_ones = columns.room(codes) > self._given[codes]
+        columns.keys[codes] = np.where(open_ones, ends, NEVER)
+
+    def _leave_out(self, codes: NDArray[np.intp]) -> None:
+        """Leave groups out of this call of which nothing can be delivered now."""
+        if len(codes):
+            self._columns.keys[codes] = NEVER
+            self._columns.codes.changed.append(codes.astype(np.int32))
+
+    def _bound_by_rate(self, codes: NDArray[np.intp], wanted: NDArray[np.int64], limit: int) -> None:
+        """Lower the numbers of wanted messages to what the rate of groups permits."""
+        columns, allowance = self._columns, self._allowance
+        hashes, given = columns.codes.hashes[codes].tolist(), self._given[codes].tolist()
+        for at, (group, before) in enumerate(zip(hashes, given, strict=True)):
+            permitted = allowance.group_room((group, -1), self._now_ms, limit + before) - before
+            if permitted > 0:
+                if permitted < limit:
+                    wanted[at] = min(int(wanted[at]), permitted)
                 continue
-            there[mine] = segment.state[slots] == AVAILABLE
-            if segment.deadline_ms is not None and segment.min_deadline_ms <= self._deadlines_count_ms:
-                late = segment.deadline_ms[slots] <= self._deadlines_count_ms
-                if (late & there[mine]).any():
-                    return None
-        return there
+            wanted[at], code = 0, codes[at : at + 1]
+            if before:  # this call's deliveries are counted at its end
+                self.again = True
+            else:
+                columns.waits_ms[code] = allowance.note_group_wait((group, -1))
+            self._leave_out(code)
 
-    def _serve(
-        self, runs: list[_Run], places: NDArray[np.int64], limit: int, until: tuple[int, int] | None
-    ) -> NDArray[np.int64]:
-        """Note which messages are handed out, and return their places in the order of their tags.
+    # Messages
+
+    def _find(self, codes: NDArray[np.intp], wanted: NDArray[np.int64]) -> _Found:
+        """Find the first messages of groups, segment by segment."""
+        self._left[codes], self._found[codes] = wanted, 0
+        at = self._columns.first[codes]
+        parts: list[_Found] = []
+        while True:
+            looking = np.flatnonzero((self._left[codes] > 0) & (at != NOBODY))
+            if not len(looking):
+                break
+            index = int(at[looking].min())
+            segment = self._state.look(index)
+            available = None if segment is None else self._find_in(segment, parts)
+            here = looking[at[looking] == index]
+            here = here[self._left[codes[here]] > 0]
+            if len(here):
+                self._move_on(codes, here, at, available)
+        self._left[codes] = 0
+        if len(parts) == 1:
+            return parts[0]
+        if not parts:
+            return _Found(_NONE, np.zeros(0, np.intp), _NONE)
+        return _Found(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+    def _find_in(self, segment: Segment, parts: list[_Found]) -> _Available:
+        """Find messages in one segment. Return all that are available there, deliverable or not."""
+        if segment.available * _FEW_OF < segment.used:
+            slots = np.flatnonzero(segment.state[: segment.used] == AVAILABLE)
+            codes = self._columns.codes.of(segment, slots).astype(np.intp)
+            codes, slots = np.divmod(np.sort(codes * SIZE + slots), SIZE)
+            available = _Available(codes, slice(None))
+            free = self._left[codes] > 0
+        else:
+            codes, slots = self._columns.codes.sorted(segment)
+            self._fit()
+            there = segment.state[slots] == AVAILABLE
+            available = _Available(codes, there)
+            free = there & (self._left[codes] > 0)
+        if segment.deadline_ms is not None and segment.min_deadline_ms <= self._deadlines_count_ms:
+            free &= segment.deadline_ms[slots] > self._deadlines_count_ms
+        taken = self._taken.get(segment.index)
+        if taken is not None:
+            free &= ~taken[slots]
+        at = np.flatnonzero(free)
+        if len(at):
+            parts.append(self._first_of_each(segment, codes[at], slots[at]))
+        return available
+
+    def _first_of_each(self, segment: Segment, codes: NDArray[np.intp], slots: NDArray[np.intp]) -> _Found:
+        """Return the first messages of each group, as many as are wanted, of a segment's that are sorted by group."""
+        begins = np.concatenate(([0], np.flatnonzero(codes[1:] != codes[:-1]) + 1))
+        counts = np.diff(begins, append=len(codes))
+        groups = codes[begins]
+        left, found = self._left[groups], self._found[groups]
+        ranks = np.arange(len(codes)) - np.repeat(begins, counts)
+        first = np.flatnonzero(ranks < np.repeat(left, counts))
+        parts = _Found(
+            slots[first] + segment.base, codes[first], ranks[first] + np.repeat(found, np.minimum(counts, left))
+        )
+        self._heads[groups[found == 0]] = segment.index
+        np.minimum(counts, left, out=counts)
+        self._found[groups] = found + counts
+        self._left[groups] = left - counts
+        return parts
+
+    def _move_on(
+        self, codes: NDArray[np.intp], here: NDArray[np.intp], at: NDArray[np.int64], available: _Available | None
+    ) -> None:
+        """Go on to the next segments of groups of which more is wanted than one segment holds.
 
         Args:
-            runs: the runs.
-            places: the places of all runs.
-            limit: the greatest number of messages.
-            until: tag and place of the first message that no run holds; None = it comes after all of these.
+            codes: the codes of all groups.
+            here: the indexes of these groups.
+            at: for all groups, the index of the segment; written.
+            available: the messages in the segment that are available; None = it was dropped.
         """
-        lines = self._lines
-        base = min(run.start for run in runs)
-        counts = [len(run.places) for run in runs]
-        firsts = np.array([run.start - base for run in runs], np.int64)
-        costs = np.array([run.cost for run in runs], np.int64)
-        begins = np.array([0, *accumulate(counts[:-1])], np.int64)
-        of = np.repeat(np.arange(len(runs)), counts)
-        tags = firsts[of] + (np.arange(len(places)) - begins[of]) * costs[of]
-        order = np.lexsort((places, tags))[:limit]
-        if until is not None:
-            tag, place = until[0] - base, until[1]
-            order = order[(tags[order] < tag) | ((tags[order] == tag) & (places[order] < place))]
-        served = np.bincount(of[order], minlength=len(runs)).tolist()
-        if len(order):
-            lines.turn.now = base + int(tags[order[-1]])
-        for run, count in zip(runs, served, strict=True):
-            group = run.entry[3]
-            if not count:
-                lines.enter((0, group), run.places[0])
-                continue
-            if group != OWN_GROUP or self._allowance.by_group:
-                self._given[group] += count
-            lines.turn.note_end(group, run.start + count * run.cost)
-            lines.serve_first(run.entry, count, full=count == run.room)
-        return places[order]
+        columns, index = self._columns, int(at[here[0]])
+        these = codes[here]
+        empty, are_dense = columns.first[these] == index, False
+        if available is not None:
+            seen, some = self._seen, available.codes[available.which]
+            seen[some] = 1
+            holds = seen[these] > 0
+            seen[some] = 0
+            empty &= ~holds
+            are_dense = len(these) >= _MANY and 2 * int(np.count_nonzero(holds)) >= len(these)
+        for one, code in zip(here[empty].tolist(), these[empty].tolist(), strict=True):
+            at[one] = self._heads[code] = columns.leave_first(code)
+        here = here[~empty]
+        if are_dense:  # then most of them have messages in the next segment, too
+            at[here] = np.where(columns.last[codes[here]] > index, index + 1, NOBODY)
+            return
+        for one, code in zip(here.tolist(), codes[here].tolist(), strict=True):
+            at[one] = columns.next_behind(code, index)
+
+    def _fit(self) -> None:
+        """Make room for the codes of groups that have no waiting messages, which get theirs with their segment."""
+        count = len(self._columns.codes)
+        if len(self._heads) < count:
+            self._heads = enlarged(self._heads, count, NOBODY)
+            self._given, self._left, self._found, self._seen = (
+                enlarged(one, count, 0) for one in (self._given, self._left, self._found, self._seen)
+            )
+
+    def _note_taken(self, places: NDArray[np.int64]) -> None:
+        """Note that messages are chosen, so that they are not found again."""
+        indexes = places // SIZE
+        for index in np.unique(indexes).tolist():
+            taken = self._taken.get(index)
+            if taken is None:
+                taken = self._taken[index] = np.zeros(SIZE, np.bool_)
+            taken[places[indexes == index] - index * SIZE] = True
+
+
+def _by_tag(tags: NDArray[np.int64], places: NDArray[np.int64], most: int) -> NDArray[np.intp]:
+    """Return the indexes of the first `most` messages by tag, then place."""
+    first, span = int(tags.min()), int(places.max()) - int(places.min()) + 1
+    if (int(tags.max()) - first + 1) * span < NEVER:
+        return np.argsort((tags - first) * span + (places - int(places.min())))[:most]
+    return np.lexsort((places, tags))[:most]

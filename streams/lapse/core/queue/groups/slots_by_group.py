@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from lapse.core.queue.arrival.trait import OWN_GROUP
-from lapse.core.queue.segments.segment import Segment, Where
+from lapse.core.queue.segments.segment import Segment
 
 _KEPT: Final = 16
 """For how many segments the slots are kept: about 100 KiB each if every message has another group."""
@@ -36,25 +36,11 @@ class SlotsByGroup:
         first, stop = known.spans.get(group, _NOWHERE)
         return known.places[first:stop]
 
-    def count(self, segment: Segment, where: Where) -> list[tuple[int, int]] | None:
-        """Return how many of some slots each group was given; None if counting anew takes about as long.
-
-        Messages without a group are not counted.
-        """
-        known = self._kept.get(segment.index)
-        if known is None or known.used != segment.used:
-            return None
-        counts = np.bincount(known.codes[where])
-        found = counts.nonzero()[0]
-        groups = known.groups
-        numbers = zip(found.tolist(), counts[found].tolist(), strict=True)
-        return [(groups[code], count) for code, count in numbers if groups[code] != OWN_GROUP]
-
 
 class _Sorted:
     """The slots of a segment, sorted by group."""
 
-    __slots__ = ("codes", "groups", "places", "spans", "used")
+    __slots__ = ("places", "spans", "used")
 
     def __init__(self, segment: Segment) -> None:
         assert segment.groups is not None
@@ -63,10 +49,6 @@ class _Sorted:
         order = np.argsort(column, kind="stable")
         column = column[order]
         edges = [0, *(np.flatnonzero(np.diff(column)) + 1).tolist(), len(column)]
-        self.groups: list[int] = column[edges[:-1]].tolist()
-        self.spans = dict(zip(self.groups, pairwise(edges), strict=True))
+        self.spans = dict(zip(column[edges[:-1]].tolist(), pairwise(edges), strict=True))
         """By group, where its places begin and end in `places`."""
-        self.codes = np.empty(self.used, np.int32)
-        """By slot, the index of its group in `groups`."""
-        self.codes[order] = np.repeat(np.arange(len(self.groups), dtype=np.int32), np.diff(edges))
         self.places: list[int] = (order + segment.base).tolist()

@@ -24,14 +24,11 @@ class SlotsByLine:
 
     Args:
         ranked: whether the queue has priorities.
-
-    Attributes:
-        by_group: the slots by group alone.
     """
 
     def __init__(self, ranked: bool) -> None:
         self._ranked = ranked
-        self.by_group = SlotsByGroup()
+        self._by_group = SlotsByGroup()
 
     def split(self, segment: Segment, slots: NDArray[np.intp]) -> dict[Line, list[int]]:
         """Return the places of ascending slots, by line."""
@@ -59,7 +56,7 @@ class SlotsByLine:
     def find(self, segment: Segment, line: Line) -> list[int]:
         """Return the places of a line in a segment, ascending. Messages at some may have left."""
         if not self._ranked:
-            places = self.by_group.find(segment, line[1])
+            places = self._by_group.find(segment, line[1])
             if segment.available * _FEW_OF < segment.used:
                 base, state = segment.base, segment.state
                 return [place for place in places if state[place - base] == AVAILABLE]

@@ -49,7 +49,6 @@ class WaitingGroups:
 
     Attributes:
         set_aside: entries that wait for something else than their turn.
-        by_group: the slots of groups in the segments that were looked at last.
     """
 
     def __init__(
@@ -72,7 +71,6 @@ class WaitingGroups:
         self._blockers: dict[int, Line] = {}
         """By group, the line whose rest holds back those of lower priority. Without priorities there are none."""
         self._slots = SlotsByLine(ranked)
-        self.by_group = self._slots.by_group
         self._waiting: dict[Line, WaitingLine] = {}
         self._heap: list[Entry] = []
         self.set_aside = EntriesSetAside()
@@ -86,11 +84,6 @@ class WaitingGroups:
             return None
         self.sort_fresh()
         return sorted(self._waiting) if self._ranked else list(self._waiting)
-
-    def has_line(self, line: Line) -> bool:
-        """Return whether a line may have waiting messages."""
-        self.sort_fresh()
-        return line in self._waiting
 
     # Loading
 
@@ -176,48 +169,10 @@ class WaitingGroups:
                 self._end_rest(waiting)
                 return entry
 
-    def pop_before(self, tag: int) -> Entry | None:
-        """Remove and return the first valid entry with a lower tag; None if there is none. For queues without ranks."""
-        heap = self._heap
-        while heap and heap[0][1] < tag:
-            entry = heapq.heappop(heap)
-            waiting = self._waiting.get((0, entry[3]))
-            if waiting is not None and waiting.entry is entry:
-                return entry
-        return None
-
-    def first_key(self) -> tuple[int, int] | None:
-        """Return tag and place of the first entry, which may both be too early; None if there is none."""
-        return (self._heap[0][1], self._heap[0][2]) if self._heap else None
-
     def put_back(self, entries: Iterable[Entry]) -> None:
         """Put removed entries back, unchanged."""
         for entry in entries:
             heapq.heappush(self._heap, entry)
-
-    @property
-    def competing(self) -> int:
-        """About how many lines compete for the next message."""
-        return len(self._heap)
-
-    def serve_first(self, entry: Entry, count: int, full: bool) -> None:
-        """Note that the first `count` messages of a removed entry's line are handed out, whose tags are noted already.
-
-        If the group is `full`, since it has reached its limit, its line waits until it is released.
-        """
-        line = (entry[0], entry[3])
-        waiting = self._waiting[line]
-        del waiting.head[:count]
-        while not waiting.head and waiting.segments:
-            self._load_next(line, waiting)
-        if not waiting.head:
-            del self._waiting[line]
-            return
-        waiting.entry = after = (line[0], self.turn.start_tag(line[1]), waiting.head[0], line[1])
-        if full:
-            self.set_aside.add(after)
-        else:
-            heapq.heappush(self._heap, after)
 
     def serve(self, entry: Entry, place: int) -> None:
         """Note that the message of an entry is handed out. The line's next message is at or after `place`."""
@@ -299,11 +254,6 @@ class WaitingGroups:
         """Note that only subscriptions with these filters still have room."""
         if self._any_rests:
             self._resting.compete(with_room)
-
-    def end_useless_rests(self) -> None:
-        """Let all lines compete if any at rest competes. Otherwise all messages at rest have expired."""
-        if self._resting.any_competes:
-            self.end_rests()
 
     def end_rests(self) -> None:
         """Let all lines compete."""
@@ -410,23 +360,6 @@ class WaitingGroups:
         """Return the place of the first available message of a line; None if there is none."""
         places = self._first_places(line, self._waiting[line])
         return places[0] if places else None
-
-    def first_places(self, line: Line, most: int) -> list[int]:
-        """Return the first places of a line, `most` if it has so many. Messages at some may have left."""
-        waiting = self._waiting[line]
-        while len(waiting.head) < most and waiting.segments:
-            self._load_next(line, waiting)
-        return waiting.head[:most]
-
-    def forget_departed(self, line: Line) -> None:
-        """Forget all known places of a line whose messages have left, at once: there may be thousands."""
-        waiting = self._waiting[line]
-        known, waiting.head = waiting.head, []
-        for index, some in groupby(known, key=segment_of):
-            segment = self._look(index)
-            if segment is not None:
-                places = np.array(list(some), np.int64)
-                waiting.head += places[segment.state[places - segment.base] == AVAILABLE].tolist()
 
     def _first_places(self, line: Line, waiting: WaitingLine) -> list[int]:
         """Return the places that the line knows, beginning with the first available message."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.arrival.trait import OWN_GROUP
 from lapse.core.queue.change import Change, ChangeKind, Places, count_places
@@ -117,14 +120,15 @@ class Allowance:
         self._given[EVERYTHING] += count_places(places)
         if not self.by_group:
             return
+        index = self._state.index
+        every: list[NDArray[np.int32]] = []
         for segment, slots in self._decisions.slots(places):
-            counted = self._state.index.count_by_group(segment, slots)
-            for group, count in counted:
-                self._given[group, -1] += count
-            if sum(count for _, count in counted) < len(slots):
-                own = slots if segment.groups is None else slots[segment.groups[slots] == OWN_GROUP]
-                for slot in own.tolist():
-                    self._given[OWN_GROUP, segment.base + slot] += 1
+            codes = index.codes.of(segment, slots)
+            every.append(codes)
+            for slot in slots[codes == OWN_GROUP].tolist():
+                self._given[OWN_GROUP, segment.base + slot] += 1
+        for group, count in index.codes.counted(np.concatenate(every)):
+            self._given[group, -1] += count
 
     def journal_counts(self, now_ms: int, step: Step) -> None:
         """Journal the deliveries counted since the last call, and forget batches outside all windows."""

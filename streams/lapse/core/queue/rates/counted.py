@@ -105,7 +105,10 @@ class Counted:
         self.next_number = max(self.next_number, number + 1)
         self.newest_ms = max(self.newest_ms, batch.at_ms)
         for of, count in batch.counts:
-            self._lines.setdefault(of, _Line()).add(number, count)
+            line = self._lines.get(of)
+            if line is None:
+                line = self._lines[of] = _Line()
+            line.add(number, count)
 
     def _forget(self, number: int) -> None:
         batch = self.batches.pop(number, None)

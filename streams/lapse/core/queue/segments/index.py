@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import Counter
 from collections.abc import Callable
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lapse.core.queue.arrival.trait import OWN_GROUP, Flag
+from lapse.core.queue.arrival.trait import Flag
+from lapse.core.queue.groups.group_codes import GroupCodes
+from lapse.core.queue.groups.turn_columns import TurnColumns
 from lapse.core.queue.groups.waiting_groups import WaitingGroups
 from lapse.core.queue.life.message_state import BINDS, FILLS, THERE, State
 from lapse.core.queue.segments.instants import Instants
-from lapse.core.queue.segments.segment import Segment, Where, count_of, slots_of
+from lapse.core.queue.segments.segment import Segment, Where, slots_of
 from lapse.core.queue.segments.summary import Outline
 from lapse.core.queue.segments.tops import Key, Tops
-
-_MANY: Final = 64
-"""From this number of messages on, it pays to look whether the groups of their segment are sorted already."""
 
 
 class Index:
@@ -37,7 +34,9 @@ class Index:
         grouped: whether any message has a group.
         tops: segments by their best available message by priority.
         came_back: indexes of segments in which an available message may have a last holder (C49).
-        lines: the waiting groups in the order of their turn; None until they are needed.
+        codes: the codes of the groups, and how many messages of each are leased, delayed or transferring.
+        columns: the waiting groups in columns; None unless they are needed.
+        lines: the waiting groups as lines; None unless they are needed.
     """
 
     def __init__(self, outline: Callable[[int], Outline], best: Callable[[int], Key | None]) -> None:
@@ -48,21 +47,23 @@ class Index:
         self.grouped = False
         self.tops = Tops(best)
         self.came_back: set[int] = set()
-        self._bound_groups: Counter[int] = Counter()
-        self._waiting_groups: Counter[int] = Counter()
+        self.codes = GroupCodes()
+        self.columns: TurnColumns | None = None
         self.lines: WaitingGroups | None = None
 
     def bound_groups(self) -> set[int]:
         """Return the groups that have a leased, sent, delayed or transferring message (Q20, C19)."""
-        return set(self._bound_groups)
+        return set(self.codes.hashes[1:][self.codes.bound[1:] > 0].tolist())
 
     def bound_count(self, group: int) -> int:
         """Return how many messages of a group are leased, sent, delayed or transferring."""
-        return self._bound_groups.get(group, 0)
+        code = self.codes.find(group)
+        return int(self.codes.bound[code]) if code else 0
 
     def held_count(self, group: int) -> int:
         """Return how many messages of a group are leased or sent (Q25, C70)."""
-        return self._bound_groups.get(group, 0) - self._waiting_groups.get(group, 0)
+        code = self.codes.find(group)
+        return int(self.codes.bound[code] - self.codes.delayed[code]) if code else 0
 
     def touch(self, segment: Segment) -> None:
         """Note that a segment changed.
@@ -107,31 +108,38 @@ class Index:
         """Add or subtract (`by`) the messages that bind their groups; `alike` is their common state, if it is known."""
         if segment.groups is None:
             return
+        if self.codes.are_many:
+            self._forget_groups()
         if alike is not None:
-            counted = self.count_by_group(segment, where) if BINDS[alike] else []
-            waiting = [] if FILLS[alike] else counted
-        else:
-            states, groups = segment.state[where], segment.groups[where]
-            bound = BINDS[states]
-            counted = _count_by_group(groups[bound])
-            waiting = _count_by_group(groups[bound & ~FILLS[states]])
-        _add(self._bound_groups, counted, by)
-        _add(self._waiting_groups, waiting, by)
-        if by < 0 and self.lines is not None and self.lines.set_aside.any_waits_for_group:
-            self.lines.release_groups(group for group, _ in counted)
+            if BINDS[alike]:
+                self._bind(segment, where, by, not FILLS[alike])
+            return
+        states = segment.state[where]
+        bound = BINDS[states]
+        if bound.any():
+            slots, fills = slots_of(where), FILLS[states]
+            self._bind(segment, slots[bound & fills], by, delayed=False)
+            self._bind(segment, slots[bound & ~fills], by, delayed=True)
 
-    def count_by_group(self, segment: Segment, where: Where) -> list[tuple[int, int]]:
-        """Return how many of some messages each group has. Those without a group are not counted."""
-        if segment.groups is None:
-            return []
-        if self.lines is not None and count_of(where) >= _MANY:
-            found = self.lines.by_group.count(segment, where)
-            if found is not None:
-                return found
-        return _count_by_group(segment.groups[where])
+    def _bind(self, segment: Segment, where: Where, by: int, delayed: bool) -> None:
+        codes = self.codes.of(segment, where)
+        self.codes.count(codes, by, delayed)
+        if self.columns is None:
+            self.codes.changed.clear()
+        if by < 0 and self.lines is not None and self.lines.set_aside.any_waits_for_group:
+            self.lines.release_groups(self.codes.hashes[np.unique(codes)].tolist())
+
+    def _forget_groups(self) -> None:
+        """Forget groups that are not needed any more."""
+        if self.columns is None:
+            self.codes.keep(np.zeros(len(self.codes), np.bool_))
+        else:
+            self.columns.forget_unneeded()
 
     def note_available(self, segment: Segment, where: Where) -> None:
         """Add available messages to the waiting groups."""
+        if self.columns is not None:
+            self.columns.add_available(segment, slots_of(where))
         if self.lines is not None:
             self.lines.add_available(segment, slots_of(where))
 
@@ -139,6 +147,12 @@ class Index:
         """Note that messages are not available any more."""
         if self.lines is not None:
             self.lines.note_left(segment, where)
+
+    def note_dropped(self, segment: Segment) -> None:
+        """Note that a segment was dropped."""
+        self.codes.drop(segment)
+        self.touch(segment)
+        self.came_back.discard(segment.index)
 
     def note_until(self, segment: Segment, until_ms: int) -> None:
         """Note the end of a lease or delay."""
@@ -152,24 +166,3 @@ class Index:
         if earliest_ms < segment.min_deadline_ms:
             segment.min_deadline_ms = earliest_ms
             self.deadlines.note(earliest_ms, segment.index)
-
-
-def _count_by_group(groups: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Return how many messages each group has. Messages without a group are not counted."""
-    if len(groups) == 1:
-        found = [(int(groups[0]), 1)]
-    else:
-        distinct, counts = np.unique(groups, return_counts=True)
-        found = list(zip(distinct.tolist(), counts.tolist(), strict=True))
-    return [one for one in found if one[0] != OWN_GROUP]
-
-
-def _add(counts: Counter[int], counted: list[tuple[int, int]], by: int) -> None:
-    """Add or subtract (`by`) messages by group."""
-    known = counts.get
-    for group, count in counted:
-        after = known(group, 0) + by * count
-        if after > 0:
-            counts[group] = after
-        else:
-            counts.pop(group, None)

@@ -10,7 +10,8 @@ import pytest
 
 from lapse.core.queue import timer as timers
 from lapse.core.queue.delivery import dispatch as dispatching
-from lapse.core.queue.groups import group_choice, waiting_groups
+from lapse.core.queue.groups import group_choice, group_codes, turn_columns, waiting_groups
+from lapse.core.queue.groups.group_turn import COST
 from lapse.core.queue.journal import queue_journal as journals
 from lapse.core.queue.removal import truncation
 
@@ -27,7 +28,11 @@ def small(size: int = 5, ring: int = 4, at_once: int = 3) -> Iterator[None]:
         patch.setattr(journals, "_MOVED", 1)
         patch.setattr(dispatching, "JUDGED_AT_ONCE", at_once)
         patch.setattr(group_choice, "LOOKED_AT_ONCE", at_once)
-        patch.setattr(waiting_groups, "_LOADED_AT_ONCE", at_once)
+        patch.setattr(group_codes, "_LEAST_FORGOTTEN", 4)
+        patch.setattr(turn_columns, "_GREAT_TAG", 9 * COST)
+        patch.setattr(dispatching, "_SINGLY", 2)
+        for module in (turn_columns, waiting_groups):
+            patch.setattr(module, "_LOADED_AT_ONCE", at_once)
         for module in (dispatching, timers):
             patch.setattr(module, "STEP_MESSAGES", at_once)
         patch.setattr(truncation, "AT_ONCE", 2)

@@ -1,0 +1,242 @@
+"""Turn columns: the waiting groups of a queue without priorities, filters and barriers, in columns by code (Q20, Q25).
+
+A group has one key: the tag of its turn while it competes, else `NEVER`. Of its messages only the segments are kept
+that may hold available ones. Which these are is found in the segments themselves, so messages may leave without any
+note here. Like the lines of `waiting_groups`, all of it is derived from the segments when it is first needed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lapse.core.lifetime import NEVER
+from lapse.core.queue.arrival.trait import OWN_GROUP
+from lapse.core.queue.groups.group_codes import GroupCodes, enlarged
+from lapse.core.queue.groups.group_turn import COST, GroupTurn
+from lapse.core.queue.segments.segment import AVAILABLE, NOBODY, Segment
+from lapse.core.queue.segments.summary import Outline
+
+_LOADED_AT_ONCE: Final = 65_536
+"""About how many messages are derived from the segments in one turn (C60)."""
+
+_UNBOUNDED: Final = 1 << 40
+"""The room of messages without a group."""
+
+_GREAT_TAG: Final = 1 << 61
+"""Tags are lowered when they reach this one, so that 64 bits hold them."""
+
+
+class TurnColumns:
+    """The waiting groups of a shard.
+
+    Args:
+        look: returns a segment for reading; None = it was dropped.
+        outline: returns the outline of a segment.
+        codes: the codes of the groups.
+        turn: the turn among the groups, as it was so far.
+        limit: the greatest number of leased messages of a group.
+        first: index of the first segment from which groups are derived.
+
+    Attributes:
+        codes: the codes of the groups.
+        turn: the turn, of which only `now` is kept up to date: see `export_tags`.
+        first: by code, index of the first segment that may hold available messages of the group; `NOBODY` = none does.
+        last: by code, index of the last one; `NOBODY` = there is none.
+        ends: by code, the tag with which the group would be served next.
+        costs: by code, what a message adds to that tag.
+        keys: by code, `ends` if the group competes, else `NEVER`.
+        waits_ms: by code, until when the group waits for its rate, ms since the epoch; `NEVER` = until deliveries are
+            written, 0 = it does not.
+    """
+
+    def __init__(
+        self,
+        look: Callable[[int], Segment | None],
+        outline: Callable[[int], Outline],
+        codes: GroupCodes,
+        turn: GroupTurn,
+        limit: int,
+        first: int,
+    ) -> None:
+        self.codes = codes
+        self.turn = turn
+        self._look = look
+        self._outline = outline
+        self._limit = limit
+        self._next_load: int | None = first
+        """The first segment from which no groups are derived yet; None = there is none."""
+        self._fresh: list[NDArray[np.intp]] = []
+        """Slots that became available and are not noted yet, all in the segment `_fresh_in`."""
+        self._fresh_in = NOBODY
+        nothing = np.zeros(0, np.int64)
+        self.first = self.last = self.ends = self.costs = self.keys = self.waits_ms = nothing
+        self._later: dict[int, list[int]] = {}
+        """By code, the indexes of segments behind `first` that may hold some, ascending; `last` is the last of all."""
+        numbered = [(codes.code(group), cost) for group, cost in turn.costs.items()]
+        tagged = [(codes.code(group), end) for group, end in turn.ends.items()]
+        self.fit()
+        for code, cost in numbered:
+            self.costs[code] = cost
+        for code, end in tagged:
+            self.ends[code] = end
+
+    def fit(self) -> None:
+        """Make room for all codes."""
+        room = len(self.codes.bound)
+        if len(self.keys) < room:
+            self.first, self.last = enlarged(self.first, room, NOBODY), enlarged(self.last, room, NOBODY)
+            self.ends, self.costs = enlarged(self.ends, room, 0), enlarged(self.costs, room, COST)
+            self.keys, self.waits_ms = enlarged(self.keys, room, NEVER), enlarged(self.waits_ms, room, 0)
+
+    @property
+    def own_messages_wait(self) -> bool:
+        """Whether messages without a group may wait."""
+        self.sort_fresh()
+        return bool(self.first[OWN_GROUP] != NOBODY)
+
+    # Messages
+
+    def load_part(self, last: int) -> bool:
+        """Derive groups from some of the segments up to index `last`. Return whether all are derived."""
+        done = 0
+        while self._next_load is not None and done < _LOADED_AT_ONCE:
+            index, self._next_load = self._next_load, self._next_load + 1
+            segment = self._look(index) if self._outline(index).available else None
+            if segment is not None:
+                slots = np.flatnonzero(segment.state[: segment.used] == AVAILABLE)
+                self._enter(segment, slots)
+                done += len(slots)
+            if index >= last:
+                self._next_load = None
+        return self._next_load is None
+
+    def add_available(self, segment: Segment, slots: NDArray[np.intp]) -> None:
+        """Add messages that have become available. They are noted when that is needed, those of a segment together."""
+        if self._next_load is not None and segment.index >= self._next_load:
+            return
+        if segment.index != self._fresh_in:
+            self.sort_fresh()
+            self._fresh_in = segment.index
+        self._fresh.append(slots)
+
+    def sort_fresh(self) -> None:
+        """Note the messages that were added since the last call."""
+        if not self._fresh:
+            return
+        segment, fresh = self._look(self._fresh_in), self._fresh
+        self._fresh, self._fresh_in = [], NOBODY
+        if segment is not None:
+            self._enter(segment, fresh[0] if len(fresh) == 1 else np.concatenate(fresh))
+
+    def _enter(self, segment: Segment, slots: NDArray[np.intp]) -> None:
+        """Note that a segment holds available messages at some slots."""
+        codes, index = self.codes.of(segment, slots), segment.index
+        self.fit()
+        first = self.first[codes]
+        self._link(codes[(first != NOBODY) & (first != index) & (self.last[codes] != index)], index)
+        new = codes[first == NOBODY]
+        if len(new):
+            self.first[new] = self.last[new] = index
+            self.codes.changed.append(new)
+
+    def _link(self, codes: NDArray[np.int32], index: int) -> None:
+        """Add a segment to those of groups that have others."""
+        for code in set(codes.tolist()):
+            later = self._later.setdefault(code, [])
+            if index > self.last[code]:
+                later.append(index)
+                self.last[code] = index
+            elif index < self.first[code]:
+                later.insert(0, int(self.first[code]))
+                self.first[code] = index
+            else:
+                at = bisect_left(later, index)
+                if later[at] != index:
+                    later.insert(at, index)
+
+    def next_behind(self, code: int, index: int) -> int:
+        """Return the index of a group's first segment behind another one; `NOBODY` if there is none."""
+        later = self._later.get(code, ())
+        at = bisect_right(later, index)
+        return later[at] if at < len(later) else NOBODY
+
+    def leave_first(self, code: int) -> int:
+        """Note that the first segment of a group holds nothing of it any more. Return the next one, or `NOBODY`."""
+        later = self._later.get(code)
+        if not later:
+            self.first[code] = self.last[code] = NOBODY
+            self.keys[code] = NEVER
+            return NOBODY
+        found = self.first[code] = later.pop(0)
+        if not later:
+            del self._later[code]
+        return found
+
+    # The turn
+
+    def room(self, codes: NDArray[Any]) -> NDArray[np.int64]:
+        """Return how many more messages of groups their limit lets be leased."""
+        held = self.codes.bound[codes]
+        if self._limit > 1:
+            held = held - self.codes.delayed[codes]
+        room: NDArray[np.int64] = self._limit - held
+        room[codes == OWN_GROUP] = _UNBOUNDED
+        return room
+
+    def refresh(self) -> None:
+        """Bring the keys up to date."""
+        self.sort_fresh()
+        self.fit()
+        if self.turn.now >= _GREAT_TAG:
+            self._lower_tags()
+        changed = self.codes.changed
+        if not changed:
+            return
+        codes = changed[0] if len(changed) == 1 else np.concatenate(changed)
+        changed.clear()
+        competes = (self.first[codes] != NOBODY) & (self.waits_ms[codes] == 0) & (self.room(codes) > 0)
+        self.keys[codes] = np.where(competes, self.ends[codes], NEVER)
+
+    def _lower_tags(self) -> None:
+        now, self.turn.now = self.turn.now, 0
+        self.ends = np.maximum(self.ends - now, 0)
+        self.keys = np.where(self.keys == NEVER, NEVER, np.maximum(self.keys - now, 0))
+
+    def restore_due(self, now_ms: int, written: bool) -> list[int]:
+        """Let groups compete again whose rate permits more, or all that waited for a write if anything was `written`.
+
+        Return for which instants others wait, ms since the epoch, the earliest one first; `NEVER` = for a write.
+        """
+        waiting = np.flatnonzero(self.waits_ms)
+        if not len(waiting):
+            return []
+        until_ms = self.waits_ms[waiting]
+        due = (until_ms <= now_ms) | ((until_ms == NEVER) & written)
+        if due.any():
+            self.waits_ms[waiting[due]] = 0
+            self.codes.changed.append(waiting[due].astype(np.int32))
+            until_ms = until_ms[~due]
+        timed = until_ms[until_ms < NEVER]
+        return [*([int(timed.min())] if len(timed) else []), *([NEVER] if len(timed) < len(until_ms) else [])]
+
+    def export_tags(self) -> None:
+        """Give the tags of all groups back to the turn."""
+        ahead = np.flatnonzero(self.ends > self.turn.now)
+        ahead = ahead[ahead < len(self.codes)]
+        self.turn.ends = dict(zip(self.codes.hashes[ahead].tolist(), self.ends[ahead].tolist(), strict=True))
+
+    def forget_unneeded(self) -> None:
+        """Forget the groups that have no messages and whose tags have passed."""
+        self.refresh()
+        weighted = self.costs != COST
+        kept = self.codes.keep((self.first != NOBODY) | (self.ends > self.turn.now) | (self.waits_ms > 0) | weighted)
+        room = len(self.codes.bound)
+        self._later = {new: self._later[old] for new, old in enumerate(kept.tolist()) if old in self._later}
+        self.first, self.last = (enlarged(one[kept], room, NOBODY) for one in (self.first, self.last))
+        self.ends, self.costs = enlarged(self.ends[kept], room, 0), enlarged(self.costs[kept], room, COST)
+        self.keys, self.waits_ms = enlarged(self.keys[kept], room, NEVER), enlarged(self.waits_ms[kept], room, 0)
