@@ -31,17 +31,6 @@ RangeFields: TypeAlias = tuple[str, int, int, int, int | None, int | None]
 """The fields of a `BookmarkRange`."""
 
 
-class AlikeRanges(NamedTuple):
-    """Ranges that differ in their offsets only, in columns; see `BookmarkRange`."""
-
-    topic: str
-    partition: int
-    firsts: list[int]
-    lasts: list[int]
-    delivery_count: int | None
-    epoch: int | None
-
-
 class Bookmark(NamedTuple):
     """The name of a message. Bookmarks sort by topic, partition and offset.
 
@@ -179,17 +168,12 @@ def ranges(messages: Iterable[tuple[Bookmark, int | None]]) -> list[BookmarkRang
     return joined
 
 
-def parse_ranges(texts: Sequence[str]) -> AlikeRanges | list[RangeFields]:
-    """Parse ranges, as `BookmarkRange.parse` parses each. Many take a third of the time.
-
-    Returns:
-        The ranges in columns if they are many and differ in their offsets only, else the fields of each.
+def parse_ranges(texts: Sequence[str]) -> list[RangeFields]:
+    """Parse ranges, as `BookmarkRange.parse` parses each, and return the fields of each. Many take a third of the time.
 
     Raises:
         ValueError: a text has another form; see `BookmarkRange.parse`.
     """
-    if len(texts) >= _MANY and (alike := _parse_alike(texts)) is not None:
-        return alike
     lines = "\n".join(texts)
     found = _LINES.findall(lines)
     if len(found) == len(texts) == lines.count("\n") + 1:
@@ -209,42 +193,6 @@ def parse_ranges(texts: Sequence[str]) -> AlikeRanges | list[RangeFields]:
             return fields
     ranges = [BookmarkRange.parse(text) for text in texts]
     return [(one.topic, one.partition, one.first, one.last, one.delivery_count, one.epoch) for one in ranges]
-
-
-_MANY: Final = 16
-"""From this number of texts on, it pays to look whether they differ in their offsets only."""
-
-
-def _parse_alike(texts: Sequence[str]) -> AlikeRanges | None:
-    """Parse ranges that differ in their offsets only, as those of most commands do; None for others."""
-    found = _RANGE.match(texts[0])
-    if found is None or found["generation"] is not None:
-        return None
-    head, count, epoch = texts[0][: found.start("first")], found["count"], found["epoch"]
-    tail = texts[0][found.end("last") if found["last"] else found.end("first") :]
-    lines = "\n".join(texts)
-    places = lines[len(head) : len(lines) - len(tail)].split(f"{tail}\n{head}")
-    if len(places) != len(texts) or not lines.endswith(tail):
-        return None
-    digits = "".join(places)
-    if "-" not in digits:
-        firsts = lasts = places
-    else:
-        firsts = [place.partition("-")[0] for place in places]
-        lasts = [place.rpartition("-")[2] for place in places]
-        digits = digits.replace("-", "", sum(map(str.__ne__, firsts, places)))
-    if not (digits.isascii() and digits.isdigit() and all(firsts) and all(lasts)):
-        return None
-    begins, ends = list(map(int, firsts)), list(map(int, lasts))
-    if max(map(len, firsts)) > _MOST_DIGITS or max(map(len, lasts)) > _MOST_DIGITS or max(ends) >= FIRST_REWOUND:
-        return None
-    if lasts is not firsts and any(map(int.__lt__, ends, begins)):
-        return None
-    tokens = int(count) if count else None, int(epoch) if epoch else None
-    return AlikeRanges(found["topic"], int(found["partition"]), begins, ends, *tokens)
-
-
-_MOST_DIGITS: Final = 19
 
 
 def runs(offsets: list[int]) -> Iterator[tuple[int, int]]:

@@ -8,21 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lapse.core.generation import FIRST_REWOUND, MOST_GENERATIONS, position_of
-from lapse.protocol.bookmark import AlikeRanges, Bookmark, BookmarkRange, RangeFields, parse_ranges, ranges
+from lapse.protocol.bookmark import Bookmark, BookmarkRange, parse_ranges, ranges
 
 TOPICS = st.from_regex(r"[A-Za-z0-9._-]{1,20}", fullmatch=True)
 BOOKMARKS = st.builds(
     Bookmark, TOPICS, st.integers(0, 9999), st.integers(0, position_of(FIRST_REWOUND - 1, MOST_GENERATIONS))
 )
-
-
-def parse_fields(texts: list[str]) -> list[RangeFields]:
-    """Parse ranges, and return the fields of each, also if they came in columns."""
-    found = parse_ranges(texts)
-    if not isinstance(found, AlikeRanges):
-        return found
-    topic, partition, firsts, lasts, count, epoch = found
-    return [(topic, partition, first, last, count, epoch) for first, last in zip(firsts, lasts, strict=True)]
 
 
 @given(BOOKMARKS)
@@ -60,7 +51,7 @@ def test_anything_else_is_refused_with_the_text_and_what_is_wrong(text):
     with pytest.raises(ValueError, match="bookmark"):
         BookmarkRange.parse(text)
     with pytest.raises(ValueError, match="bookmark"):
-        parse_fields(["t:0:1", text, "t:0:2"])
+        parse_ranges(["t:0:1", text, "t:0:2"])
 
 
 @pytest.mark.feature("Q8", "C13", "C61")
@@ -80,9 +71,9 @@ def test_many_are_read_as_each_of_them(texts):
         expected = [fields(text) for text in texts]
     except ValueError as fault:
         with pytest.raises(ValueError, match=re.escape(str(fault))):
-            parse_fields(texts)
+            parse_ranges(texts)
     else:
-        assert parse_fields(texts) == expected
+        assert parse_ranges(texts) == expected
 
 
 @pytest.mark.parametrize("text", ["t:0:1-2", "t:0:1#3"])
@@ -145,7 +136,7 @@ def test_many_ranges_that_differ_in_offsets_only_are_read_like_each(
         each = [BookmarkRange.parse(text) for text in texts]
     except ValueError as error:
         with pytest.raises(ValueError, match=re.escape(str(error))):
-            parse_fields(texts)
+            parse_ranges(texts)
         return
     expected = [(one.topic, one.partition, one.first, one.last, one.delivery_count, one.epoch) for one in each]
-    assert parse_fields(texts) == expected
+    assert parse_ranges(texts) == expected

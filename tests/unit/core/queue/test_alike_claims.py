@@ -1,5 +1,6 @@
 """Claims in columns settle what claims as objects do, and outcomes that nobody asks for may be missing (C13, C16)."""
 
+import re
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -9,15 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lapse.core.generation import FIRST_REWOUND
 from lapse.core.lifetime import Expiration
 from lapse.core.queue.command import QueueCommands
 from lapse.core.queue.settings import QueueSettings
+from lapse.core.queue.settlement.alike_bookmarks import parse_alike
 from lapse.core.queue.settlement.alike_claims import AlikeClaims, joined
-from lapse.core.queue.settlement.settlement import Claim, SettleAction
+from lapse.core.queue.settlement.settlement import Claim, SettleAction, claims_of
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Step
-from lapse.protocol.bookmark import AlikeRanges
+from lapse.protocol.bookmark import parse_ranges
 from lapse.protocol.command import Command
 
 _NOW_MS = 1_000_000
@@ -75,7 +78,7 @@ def _carry_out(action: str, texts: tuple[str, ...], before: set[int], strict: bo
     commands, step = QueueCommands(shard, "q"), Step()
     command = Command(command=action, subscription="s", bookmarks=texts, answer=answer)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lapse.protocol.bookmark._MANY", few)
+        patch.setattr("lapse.core.queue.settlement.alike_bookmarks.MANY", few)
         patch.setattr("lapse.core.queue.settlement.named_settlement.WORK_AT_ONCE", 25)
         while commands.carry_out_part(command, _NOW_MS + 2, step, None):
             pass
@@ -107,5 +110,47 @@ def test_claims_in_columns_are_the_claims(ranges: list[tuple[int, int]], data: s
 
 def _columns(claims: Sequence[Claim]) -> AlikeClaims:
     topic, partition, *_, token, epoch, _ = claims[0]
-    firsts, lasts = [one.first for one in claims], [one.last for one in claims]
-    return AlikeClaims.of(AlikeRanges(topic, partition, firsts, lasts, token, epoch))
+    firsts, lasts = (np.array(some, np.int64) for some in zip(*((one.first, one.last) for one in claims), strict=True))
+    return AlikeClaims(topic, partition, firsts, lasts, token, epoch)
+
+
+_OFFSET_TEXTS = st.one_of(
+    st.integers(0, 99).map(str),
+    st.tuples(st.integers(0, 50), st.integers(0, 99)).map(lambda ends: f"{ends[0]}-{ends[1]}"),
+    st.sampled_from(
+        [
+            "007",
+            "",
+            "-",
+            "1-",
+            "-1",
+            "1-2-3",
+            "1,2",
+            "1\nq:0:2",
+            "1#1\nq:0:2",
+            "9" * 19,
+            f"1-{FIRST_REWOUND}",
+            "1~1",
+            "٣",
+        ]
+    ),
+)
+
+
+@pytest.mark.feature("Q8", "C13")
+@given(
+    st.lists(_OFFSET_TEXTS, min_size=1, max_size=6),
+    st.sampled_from(["", "#1", "#2@7"]),
+    st.sampled_from(["q:0:", "q:0", "r:0:", "q:1:"]),
+    st.integers(0, 8),
+)
+def test_many_bookmarks_are_parsed_as_each_of_them(offsets: list[str], tail: str, other: str, at: int) -> None:
+    """One of them may be of another topic."""
+    texts = [f"{other if number == at else 'q:0:'}{offset}{tail}" for number, offset in enumerate(offsets)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lapse.core.queue.settlement.alike_bookmarks.MANY", 1)
+        found = parse_alike(texts)
+    if found is not None:
+        assert list(found) == claims_of(parse_ranges(texts))
+    elif all(re.fullmatch(r"q:0:[0-9]{1,2}(#.*)?", text) for text in texts):
+        pytest.fail("these are plain")

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.queue.settlement.settlement import Claim
-from lapse.protocol.bookmark import AlikeRanges
 
 
 class AlikeClaims(Sequence[Claim]):
@@ -42,12 +41,6 @@ class AlikeClaims(Sequence[Claim]):
         self.lasts = lasts
         self.delivery_count = delivery_count
         self.epoch = epoch
-
-    @classmethod
-    def of(cls, ranges: AlikeRanges) -> AlikeClaims:
-        """Return claims on ranges of messages."""
-        topic, partition, firsts, lasts, delivery_count, epoch = ranges
-        return cls(topic, partition, np.array(firsts, np.int64), np.array(lasts, np.int64), delivery_count, epoch)
 
     def __len__(self) -> int:
         return len(self.firsts)

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from lapse.core.error_code import ErrorCode
 from lapse.core.queue.segments.segment import SIZE
+from lapse.core.queue.settlement.alike_bookmarks import parse_alike
 from lapse.core.queue.settlement.alike_claims import AlikeClaims, joined
 from lapse.core.queue.settlement.settlement import Claim, Outcome, claims_of
 from lapse.core.queue.state import QueueState
 from lapse.core.shard.refused import CommandRefused
-from lapse.protocol.bookmark import AlikeRanges, parse_ranges
+from lapse.protocol.bookmark import parse_ranges
 from lapse.protocol.command import Command
 
 READ_AT_ONCE: Final = 2_000
@@ -91,15 +92,15 @@ class NamedSettlement:
     def _read(self, most: int) -> None:
         command, begin = self._command, len(self._named)
         try:
-            ranges = parse_ranges(command.bookmarks[begin : begin + most])
+            texts = command.bookmarks[begin : begin + most]
+            alike = parse_alike(texts)
+            claims: Sequence[Claim] = claims_of(parse_ranges(texts)) if alike is None else alike
         except ValueError as error:
             self._fault = CommandRefused(f"{command.command}: {error}")
             return
-        claims: Sequence[Claim]
-        if isinstance(ranges, AlikeRanges):
-            claims, spans = AlikeClaims.of(ranges), sum(ranges.lasts) - sum(ranges.firsts)
+        if alike is not None:
+            spans = int(alike.lasts.sum() - alike.firsts.sum())
         else:
-            claims = claims_of(ranges)
             spans = sum(map(_LAST, claims)) - sum(map(_FIRST, claims))
         self._named = joined(self._named, claims)
         if spans >= self._there:
