@@ -237,11 +237,20 @@ def places_of(slots: Slots) -> Places:
     """Return places by segment as ranges."""
     if len(slots) == 1:
         return join_places(slots[0][1] + slots[0][0].base)
+    some = [(segment.base, of_segment) for segment, of_segment in slots if len(of_segment)]
+    dense = [int(one[-1]) - int(one[0]) == len(one) - 1 for _, one in some]
+    if 2 * sum(dense) < len(some):
+        return join_places(np.concatenate([base + one for base, one in some]))
     places: Places = []
-    for segment, some in slots:
-        base = segment.base
-        if len(some) and int(some[-1]) - int(some[0]) == len(some) - 1:
-            places.append((base + int(some[0]), len(some)))
+    for (base, one), is_dense in zip(some, dense, strict=True):
+        if is_dense:
+            places.append((base + int(one[0]), len(one)))
         else:
-            places.extend((first + base, count) for first, count in join_places(some))
+            places.extend((first + base, count) for first, count in join_places(one))
     return places
+
+
+def last_place(slots: Slots) -> int:
+    """Return the last of places by segment, which are ascending."""
+    segment, some = slots[-1]
+    return segment.base + int(some[-1])

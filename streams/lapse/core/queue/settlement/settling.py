@@ -15,7 +15,7 @@ from lapse.core.lifetime import NEVER
 from lapse.core.queue.arrival.source import PlacedRun
 from lapse.core.queue.arrival.trait import Flag
 from lapse.core.queue.change import Change
-from lapse.core.queue.decision import Decisions
+from lapse.core.queue.decision import Decisions, Slots, last_place
 from lapse.core.queue.delivery.retry import Cause
 from lapse.core.queue.inquiry.visibility import Visibility
 from lapse.core.queue.life.message_state import State
@@ -53,6 +53,7 @@ class Settlement:
         quiet: whether nobody asks for the outcomes of messages that were settled, so that these need not be listed.
         has_settled: whether a message was settled whose outcome is not listed.
         outcomes: the outcomes so far, in the order of the claims.
+        judged: messages that are to be settled together, ascending by place.
     """
 
     action: SettleAction
@@ -66,6 +67,7 @@ class Settlement:
     quiet: bool = False
     has_settled: bool = False
     outcomes: list[Outcome] = field(default_factory=list)
+    judged: Slots = field(default_factory=list)
 
     @property
     def trigger(self) -> Trigger:
@@ -217,23 +219,24 @@ class Settling:
                 slots = np.array((first,), np.intp) if codes[0] == code else _NONE
             else:
                 slots = np.flatnonzero(codes == code) + first
-            self._carry_out(asked, segment, slots)
+            if len(slots):
+                self._carry_out(asked, [(segment, slots)])
 
-    def _carry_out(self, asked: Settlement, segment: Segment, slots: NDArray[np.intp]) -> None:
-        if len(slots) and asked.retries:
+    def _carry_out(self, asked: Settlement, slots: Slots) -> None:
+        if asked.retries:
             self._transitions.return_messages(
                 asked.trigger,
                 Cause.CANCEL,
-                [(segment, slots)],
+                slots,
                 asked.now_ms,
                 asked.step,
                 since_ms=asked.now_ms,
                 subscription=asked.subscription,
             )
-        elif len(slots):
+        else:
             self._transitions.apply_trigger(
                 asked.trigger,
-                [(segment, slots)],
+                slots,
                 asked.now_ms,
                 asked.step,
                 guard=asked.guard,
@@ -280,12 +283,22 @@ class Settling:
                         is_stale = self._settle_together(asked, waiting[at:stop], columns, at, standing)
                         looked = len(asked.outcomes)
             if stop == at + 1:
+                self._settle_judged(asked)
                 yield claim
             at = stop
             if is_stale or any(one.result is Result.STALE for one in asked.outcomes[looked:]):
+                self._settle_judged(asked)
                 yield from settlement.without_repeats(waiting[at:], asked.outcomes)
                 return
             looked = len(asked.outcomes)
+        self._settle_judged(asked)
+
+    def _settle_judged(self, asked: Settlement) -> None:
+        """Settle the messages that were judged, those of several segments by one change."""
+        if asked.judged:
+            slots, asked.judged = asked.judged, []
+            self._carry_out(asked, slots)
+            self._state.segments.make_room()
 
     def _find_run(self, claim: Claim) -> PlacedRun | None:
         """Return the run that contains the first message of a claim; None if it has no place."""
@@ -299,9 +312,13 @@ class Settling:
     ) -> bool:
         """Settle several claims on messages of one run; the first is the one at index `at` of the columns.
 
+        The messages are only judged here. `_settle_judged` settles them, before any of them is judged again.
+
         Returns:
             Whether the token of one is stale.
         """
+        if asked.judged and last_place(asked.judged) >= standing.place + claims[0].first - standing.offset:
+            self._settle_judged(asked)
         segment = self._state.segments[standing.place // SIZE]
         shift = standing.place - segment.base - standing.offset
         firsts, lasts, tokens = (one[at : at + len(claims)] for one in (columns.firsts, columns.lasts, columns.tokens))
@@ -316,8 +333,9 @@ class Settling:
             asked.has_settled = True
         else:
             asked.outcomes.extend(settlement.outcomes_of(claims, firsts, counts, codes))
-        self._carry_out(asked, segment, slots_of(where)[codes == settlement.SETTLED])
-        self._state.segments.make_room()
+        slots = slots_of(where) if not codes.any() else slots_of(where)[codes == settlement.SETTLED]
+        if len(slots):
+            asked.judged.append((segment, slots))
         return bool((codes == settlement.STALE).any())
 
     # Messages without a place
