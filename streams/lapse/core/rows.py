@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Final, overload
+from typing import Any, Final, NamedTuple, overload
 
-from numpy import int32, int64
+from numpy import int32, int64, intp
 from numpy.typing import NDArray
 
 SILENT: Final = -1
@@ -14,6 +14,20 @@ SILENT: Final = -1
 
 INVOLVED: Final = -2
 """The value for a record whose headers must be examined."""
+
+
+class Texts(NamedTuple):
+    """The texts of a member of many values.
+
+    Attributes:
+        distinct: the texts that occur, each once or more often; None stands for values without one, and for null.
+        which: the index in `distinct` of each value's text.
+        unsure: the indexes of the values that must be parsed instead.
+    """
+
+    distinct: list[str | None]
+    which: NDArray[intp]
+    unsure: Sequence[int]
 
 
 class Rows(Sequence[Any]):
@@ -70,12 +84,11 @@ class Rows(Sequence[Any]):
     def values(self) -> list[bytes]:
         """Return the values. All records must have one."""
 
-    def texts(self, member: str) -> tuple[list[str | None], Sequence[int]] | None:
+    def texts(self, member: str) -> Texts | None:
         """Find the texts of a member of the values, without parsing these, if they are JSON objects.
 
         Returns:
-            The text of each, None without one or for null, and the indexes of the values that must be parsed instead;
-            None if all must be.
+            The texts; None if all values must be parsed instead.
         """
         return None
 

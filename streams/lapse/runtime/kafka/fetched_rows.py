@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from lapse.core.rows import Rows
+from lapse.core.rows import Rows, Texts
 from lapse.runtime.kafka.columns import (
     ALIKE,
     HEADERS,
@@ -26,6 +26,7 @@ from lapse.runtime.kafka.columns import (
     VALUE_LENGTH,
     members,
 )
+from lapse.runtime.kafka.distinct_texts import distinct_texts
 from lapse.runtime.kafka.packed_record import headers_at
 from lapse.runtime.kafka.read_record import ReadRecord
 
@@ -231,22 +232,14 @@ class FetchedRows(Rows):
         """See `Rows`."""
         return self._parts(VALUE, VALUE_LENGTH)
 
-    def texts(self, member: str) -> tuple[list[str | None], Sequence[int]] | None:
+    def texts(self, member: str) -> Texts | None:
         """See `Rows`."""
         found = members(self.of.data, self.span(VALUE), self.span(VALUE_LENGTH), member.encode())
         if found is None:
             return None
         begins, sizes, unsure = found
-        begin, end = int(begins.min(initial=0)), int((begins + sizes).max(initial=0))
-        text = self.of.data[begin:end].decode("latin-1")  # texts that are found have ASCII characters only
-        begins -= begin
-        texts: list[str | None] = [
-            text[at:stop] for at, stop in zip(begins.tolist(), (begins + sizes).tolist(), strict=True)
-        ]
-        if int(sizes.min(initial=0)) < 0:
-            for at in np.flatnonzero(sizes < 0).tolist():
-                texts[at] = None
-        return texts, np.flatnonzero(sizes == UNSURE).tolist() if unsure else ()
+        distinct, which = distinct_texts(self.of.data, begins, sizes)
+        return Texts(distinct, which, np.flatnonzero(sizes == UNSURE).tolist() if unsure else ())
 
     def _parts(self, at: int, length: int) -> list[bytes]:
         begin, size = self.span(at), self.span(length)

@@ -136,14 +136,12 @@ class TraitReader:
         if getattr(self.priority, "uses_payload", False) or getattr(self.barrier, "uses_payload", False):
             return None
         found = messages.texts(group.member)
-        if found is None:
+        if found is None or _FEW_OF * len(found.unsure) > len(messages):
             return None
-        values, unsure = found
-        if _FEW_OF * len(unsure) > len(values):
-            return None
-        for at in unsure:
-            values[at] = group(messages[at])
-        return _group_hashes(values)
+        groups = _group_hashes(found.distinct)[found.which]
+        for at in found.unsure:
+            groups[at] = group_hash(group(messages[at]))
+        return groups
 
 
 def _values(expression: Callable[[RecordView], object], messages: Sequence[RecordView]) -> Sequence[object]:

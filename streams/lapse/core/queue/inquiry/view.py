@@ -8,7 +8,7 @@ from typing import overload
 import orjson
 
 from lapse.core.record import Record
-from lapse.core.rows import Rows
+from lapse.core.rows import Rows, Texts
 
 _UNREAD = object()
 
@@ -103,12 +103,11 @@ class RowViews(Sequence[RecordView]):
                 self._payloads = _all_parsed(rows.values(), parse)
         return self._payloads
 
-    def texts(self, member: str) -> tuple[list[object], Sequence[int]] | None:
+    def texts(self, member: str) -> Texts | None:
         """See `Rows.texts`; None also if the payloads are parsed already, or are not JSON."""
         if self._payloads is not None or self._parse is not orjson.loads:
             return None
-        found = self._rows.texts(member)
-        return None if found is None else (list(found[0]), found[1])
+        return self._rows.texts(member)
 
 
 def parse_payloads(messages: Sequence[RecordView | None]) -> None:
