@@ -45,7 +45,7 @@ def load(directory: Path) -> Any | None:
     some_bytes, at, number = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64
     taken: dict[str, list[Any]] = {
         "lapse_rows": [some_bytes, *[number] * 7, some_bytes, at, at],
-        "lapse_gather": [some_bytes, at, at, number, at],
+        "lapse_gather": [at, at, at, number, at],
         "lapse_own_headers": [some_bytes, at, at, at, number, some_bytes, some_bytes, at, at],
         "lapse_letters": [
             some_bytes, at, *[number] * 3, at, at, number, number, some_bytes, at, some_bytes, some_bytes, at, *[at] * 3
@@ -106,10 +106,13 @@ def columns_of(body: BatchBody, telling: bytes) -> tuple[NDArray[np.int64], NDAr
     return (places, spans) if found == count else None
 
 
-def gather(data: bytes, at: NDArray[np.int32], lengths: NDArray[np.int32], out: NDArray[np.uint8]) -> int:
+def gather(
+    data: bytes | NDArray[np.uint8], at: NDArray[np.int32], lengths: NDArray[np.int32], out: NDArray[np.uint8]
+) -> int:
     """Copy separate pieces of bytes one behind the other into `out`; return their total number of bytes."""
     assert LIBRARY is not None
-    done: int = LIBRARY.lapse_gather(data, at.ctypes.data, lengths.ctypes.data, len(at), out.ctypes.data)
+    begin = data if isinstance(data, bytes) else data.ctypes.data
+    done: int = LIBRARY.lapse_gather(begin, at.ctypes.data, lengths.ctypes.data, len(at), out.ctypes.data)
     return done
 
 

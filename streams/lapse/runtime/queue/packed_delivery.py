@@ -129,7 +129,7 @@ class _Part:
 
     def __init__(self, lengths: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
         self.lengths = lengths
-        self._data = memoryview(data)  # type: ignore[arg-type]  # numpy's types say so where Python is older
+        self._bytes = data
         self._ends = np.concatenate(([0], np.cumsum(np.maximum(lengths, 0), dtype=np.int64)))
 
     @classmethod
@@ -163,8 +163,8 @@ class _Part:
         if not len(self.lengths):
             return self
         lengths = self.lengths[order]
-        data = np.empty(len(self._data), np.uint8)
-        columns.gather(bytes(self._data), self._ends[:-1][order].astype(np.int32), lengths, data)
+        data = np.empty(len(self._bytes), np.uint8)
+        columns.gather(self._bytes, self._ends[:-1][order].astype(np.int32), lengths, data)
         return _Part(lengths, data)
 
     def column(self, first: int, stop: int) -> bytes:
@@ -173,9 +173,10 @@ class _Part:
 
     def bytes_of(self, first: int, stop: int) -> memoryview:
         """Return the bytes of a range of messages."""
+        data = memoryview(self._bytes)  # type: ignore[arg-type]  # numpy's types say so where Python is older
         if not len(self.lengths):
-            return self._data[:0]
-        return self._data[int(self._ends[first]) : int(self._ends[stop])]
+            return data[:0]
+        return data[int(self._ends[first]) : int(self._ends[stop])]
 
 
 def _can_be_reordered(records: RowParts) -> bool:
