@@ -3,12 +3,16 @@
 Each also runs beside the oracle, which `World` compares.
 """
 
+import json
 from dataclasses import replace
+from hashlib import blake2b
 from itertools import groupby
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from lapse.core.queue.arrival.trait import TraitReader
+from lapse.core.queue.arrival.trait import TraitReader, group_hash
 from lapse.core.queue.groups.waiting_groups import WaitingGroups
 from unit.core.queue.compared.small_shard import small
 from unit.core.queue.order.bodies import GROUP, ONCE, PRIORITY, at, got, publish, world
@@ -207,3 +211,11 @@ def test_at_most_once_a_group_waits_until_its_place_is_free() -> None:
     assert one.deliver() == {}
     one.settle("acknowledge", "inky", at(0))
     assert got(one.deliver(), "inky") == [1]
+
+
+@pytest.mark.feature("Q20")
+@given(st.text())
+def test_the_hash_of_a_text_is_that_of_its_json(text: str) -> None:
+    """Journals hold it, so it stays the same."""
+    digest = blake2b(json.dumps(text).encode(), digest_size=8).digest()
+    assert group_hash(text) == int.from_bytes(digest, "big", signed=True)
