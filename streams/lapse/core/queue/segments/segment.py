@@ -350,6 +350,8 @@ def where_between(firsts: NDArray[np.int64], stops: NDArray[np.int64]) -> Where:
     total = int(counts.sum())
     if total == int(stops[-1]) - int(firsts[0]):
         return slice(int(firsts[0]), int(stops[-1]))
+    if total == len(firsts):
+        return firsts
     # Shift of each cut: its first slot less the number of slots before it. The n-th slot is n plus its shift.
     shifts = firsts - np.cumsum(counts) + counts
     slots: NDArray[np.intp] = np.arange(total) + np.repeat(shifts, counts)

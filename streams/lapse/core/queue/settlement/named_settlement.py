@@ -22,7 +22,7 @@ from lapse.protocol.command import Command
 READ_AT_ONCE: Final = 2_000
 """How many bookmarks are parsed at a time."""
 
-WORK_AT_ONCE: Final = 1_000
+WORK_AT_ONCE: Final = 2_000
 """How much work is done at a time. A bookmark counts as 1, and each segment as `SEGMENT_WORK`."""
 
 SEGMENT_WORK: Final = 20

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lapse.core.queue.life.message_state import FILLS, State, by_state
+from lapse.core.queue.life.message_state import FILLS, State, by_state, state_of_all
 from lapse.core.queue.life.table import Trigger, route
 from lapse.core.queue.segments.segment import Segment, Where
 from lapse.core.queue.settings import Leasing
@@ -191,6 +191,15 @@ def judge(
         return np.array((_judge_one(action, segment, where.start, holder, alone, leasing, now_ms),), np.uint8)
     state = segment.state[where]
     strict = leasing is Leasing.STRICT
+    if (
+        isinstance(token, int)
+        and state_of_all(state) is State.LEASED
+        and not (segment.deliveries[where] != token).any()
+    ):
+        if not (strict or action is SettleAction.RENEW):
+            return np.zeros(len(state), np.uint8)  # SETTLED, as all messages of most commands
+        if segment.holder is not None and bool((segment.holder[where] == holder).all()):
+            return np.zeros(len(state), np.uint8)
     takes = _ROUTES[action].takes
     settled, codes = by_state(takes, state), by_state(_SPARED, state)
     if strict or action is SettleAction.RENEW:
