@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.lifetime import NEVER
+from lapse.core.narrow_order import argsort_narrow, inverse_of
 from lapse.core.queue.arrival.trait import Traits
 from lapse.core.queue.change import Change, Places, join_places, with_counts
 from lapse.core.queue.inquiry.horizon import Horizon
@@ -199,8 +200,7 @@ class Decisions:
         if bool((wanted[1:] > wanted[:-1]).all()):
             return found
         # Each message's number in `found`, in the order that is wanted.
-        order = np.empty(len(wanted), np.intp)
-        order[np.argsort(wanted)] = np.arange(len(wanted))
+        order = inverse_of(argsort_narrow(wanted))
         numbers: dict[tuple[str, int], int] = {}
         sources = [numbers.setdefault((one.topic, one.partition), len(numbers)) for one in found]
         of = np.repeat(sources, [len(one) for one in found])[order]

@@ -7,6 +7,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from lapse.core.narrow_order import argsort_narrow
+
 _WORD: Final = 8
 """Bytes that are compared together."""
 
@@ -39,13 +41,10 @@ def distinct_texts(
     if missing.all():
         return [None], np.zeros(len(sizes), np.intp)
     columns = _words(data, np.where(missing, begins[~missing][0], begins), np.maximum(sizes, 0), words)
-    keys = columns[0] if words == 1 else _mixed(columns)
+    keys = _mixed(columns)
     if missing.any():
-        keys[missing] = 0  # an empty text has the same key, and another size
-        columns.append(missing.astype(np.uint64))
-    elif words == 1:
-        columns = []
-    order = np.argsort(keys)
+        columns.append(missing.astype(np.uint64))  # an empty text has the same words
+    order = argsort_narrow(keys)
     keys = keys[order]
     differs = keys[1:] != keys[:-1]
     for column in columns:  # texts with equal keys may differ
@@ -72,12 +71,12 @@ def _words(data: bytes, begins: NDArray[np.int32], sizes: NDArray[np.int32], wor
 
 
 def _mixed(columns: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
-    """Return one number for the words of each text, which seldom equals that of another text."""
+    """Return a number of 16 bits for the words of each text, which seldom equals that of another text."""
     mixed = np.zeros_like(columns[0])
     for column in columns:
         mixed = (mixed ^ column) * np.uint64(_ODD)
         mixed ^= mixed >> np.uint64(32)
-    return mixed
+    return mixed >> np.uint64(48)
 
 
 def _text(data: bytes, begin: int, size: int) -> str | None:

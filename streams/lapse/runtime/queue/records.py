@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from lapse.core.narrow_order import argsort_narrow, inverse_of
 from lapse.core.queue.step import Messages, Removal
 from lapse.core.reason import Reason
 from lapse.runtime.shard.payload import PayloadWindow, RowParts
@@ -17,9 +18,9 @@ async def records_of(messages: Messages, payloads: PayloadWindow) -> Sequence[An
     offsets = messages.offsets
     if len(offsets) == 1 or bool((np.diff(offsets) > 0).all()):
         return await payloads.get(messages.topic, messages.partition, offsets)
-    order = np.argsort(offsets)
+    order = argsort_narrow(offsets)
     found = await payloads.get(messages.topic, messages.partition, offsets[order])
-    numbers = np.argsort(order)
+    numbers = inverse_of(order)
     if isinstance(found, RowParts):
         return RowParts(found.parts, numbers)
     return [found[at] for at in numbers.tolist()]

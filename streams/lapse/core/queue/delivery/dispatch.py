@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.letter import FORWARDER
+from lapse.core.narrow_order import sort_narrow
 from lapse.core.queue.change import Change, join_places
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.delivery.candidates import available, last_holders
@@ -208,7 +209,7 @@ class Dispatch:
             subscription.idle_until_ms = now_ms
         until_ms, since_ms = (0, 0) if once else (now_ms + self._settings.lease_ms, now_ms)
         row = route(Trigger.DELIVER, Guard.AT_MOST_ONCE if once else Guard.AT_LEAST_ONCE).row(State.AVAILABLE)
-        places_in_order = join_places(sorted(places) if isinstance(places, list) else np.sort(places))
+        places_in_order = join_places(sorted(places) if isinstance(places, list) else sort_narrow(places))
         self._decisions.apply_change(
             Change(row.changes[0], places_in_order, offset=since_ms, holder=subscription.number, until_ms=until_ms),
             step,

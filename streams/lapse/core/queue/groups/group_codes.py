@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from lapse.core.narrow_order import argsort_narrow
 from lapse.core.queue.arrival.trait import OWN_GROUP
 from lapse.core.queue.segments.segment import SIZE, Segment, Where, count_of
 
@@ -23,6 +24,8 @@ _LEAST_FORGOTTEN: Final = 16_384
 """Codes of groups that are not needed any more are forgotten from this number on."""
 
 _LEAST: Final = 64
+
+_LOW_BITS: Final = 0xFFFF
 
 
 class GroupCodes:
@@ -84,10 +87,10 @@ class GroupCodes:
         known = self._sorted.get(segment.index)
         if known is None or len(known[0]) < segment.used:
             codes = self.of(segment, slice(0, segment.used))
-            together = np.sort(codes.astype(np.int64) * SIZE + np.arange(segment.used))
+            slots = argsort_narrow(codes)
             if known is None and len(self._sorted) >= _SORTED:
                 del self._sorted[next(iter(self._sorted))]
-            known = self._sorted[segment.index] = np.divmod(together, SIZE)
+            known = self._sorted[segment.index] = codes[slots].astype(np.intp), slots
         return known
 
     def drop(self, segment: Segment) -> None:
@@ -120,13 +123,18 @@ class GroupCodes:
 
     def _number(self, groups: NDArray[np.int64]) -> NDArray[np.int32]:
         """Return the codes of groups, given as hashes."""
-        if len(groups) == 1:
-            return np.array((self.code(int(groups[0])),), np.int32)
-        distinct, inverse = np.unique(groups, return_inverse=True)
+        if len(groups) < 2:
+            return np.array(list(map(self.code, groups.tolist())), np.int32)
+        order = argsort_narrow(groups & _LOW_BITS)  # hashes with equal bits are mostly of one group
+        ordered = groups[order]
+        firsts = np.concatenate(([0], np.flatnonzero(ordered[1:] != ordered[:-1]) + 1))
+        distinct = ordered[firsts]
         codes = np.fromiter(map(self._codes.__getitem__, distinct.tolist()), np.int32, len(distinct))
         self._fit()
         self.hashes[codes] = distinct
-        return codes[inverse]
+        found = np.empty(len(order), np.int32)
+        found[order] = np.repeat(codes, np.diff(firsts, append=len(order)))
+        return found
 
     def _fit(self) -> None:
         """Make room for all codes."""

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.lifetime import NEVER
+from lapse.core.narrow_order import argsort_narrow
 from lapse.core.queue.groups.group_codes import enlarged
 from lapse.core.queue.groups.group_turn import COST
 from lapse.core.queue.groups.turn_columns import TurnColumns
@@ -239,7 +240,8 @@ class RunsInTurn:
         if segment.available * _FEW_OF < segment.used:
             slots = np.flatnonzero(segment.state[: segment.used] == AVAILABLE)
             codes = self._columns.codes.of(segment, slots).astype(np.intp)
-            codes, slots = np.divmod(np.sort(codes * SIZE + slots), SIZE)
+            order = argsort_narrow(codes)
+            codes, slots = codes[order], slots[order]
             available = _Available(codes, slice(None))
             free = self._left[codes] > 0
         else:
@@ -326,7 +328,8 @@ class RunsInTurn:
 
 def _by_tag(tags: NDArray[np.int64], places: NDArray[np.int64], most: int) -> NDArray[np.intp]:
     """Return the indexes of the first `most` messages by tag, then place."""
-    first, span = int(tags.min()), int(places.max()) - int(places.min()) + 1
-    if (int(tags.max()) - first + 1) * span < NEVER:
-        return np.argsort((tags - first) * span + (places - int(places.min())))[:most]
-    return np.lexsort((places, tags))[:most]
+    order = argsort_narrow(places)
+    after = tags[order] - int(tags.min())
+    if not (after % COST).any():
+        after //= COST  # without weights these are small numbers
+    return order[argsort_narrow(after)][:most]
