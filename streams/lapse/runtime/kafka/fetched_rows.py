@@ -45,7 +45,7 @@ class Columns:
         left: makes the objects, in order.
     """
 
-    __slots__ = ("_left", "_lock", "_made", "data", "places", "spans", "timestamp_type")
+    __slots__ = ("_left", "_lock", "_made", "_with_headers", "data", "places", "spans", "timestamp_type")
 
     def __init__(
         self,
@@ -61,6 +61,7 @@ class Columns:
         self.timestamp_type = timestamp_type
         self._left: Iterator[Any] | None = iter(left)
         self._made: list[Any] = []
+        self._with_headers: NDArray[np.int32] | None = None
         self._lock = threading.Lock()
 
     def objects(self, first: int, stop: int) -> list[Any]:
@@ -73,6 +74,12 @@ class Columns:
                 if len(self._made) == self.places.shape[1]:
                     self._left = None
             return self._made[first:stop]
+
+    def header_groups(self) -> NDArray[np.int32]:
+        """Return, for each record, a number that it has in common with its neighbours with the same headers."""
+        if self._with_headers is None:
+            self._with_headers = np.cumsum(self.spans[ALIKE] == 0, dtype=np.int32)
+        return self._with_headers
 
     def _apart(self, first: int, stop: int) -> Iterator[ReadRecord]:
         """Yield a range of the records, made from the columns."""
@@ -201,7 +208,7 @@ class FetchedRows(Rows):
         of = self.of
         spans = of.spans.take(rows, axis=1)
         # Consecutive rows with the same headers form a group; some rows of each group are picked.
-        groups = np.cumsum(of.spans[ALIKE] == 0)[rows]
+        groups = of.header_groups()[rows]
         spans[ALIKE, 0] = 0
         spans[ALIKE, 1:] = groups[1:] == groups[:-1]
         left = (record for row in rows.tolist() for record in of.objects(row, row + 1))
