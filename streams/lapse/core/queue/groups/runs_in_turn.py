@@ -66,10 +66,24 @@ class _Available(NamedTuple):
     Attributes:
         codes: the codes of the groups of messages.
         which: those that are available.
+        groups: the codes of groups with messages that can be delivered and were wanted.
     """
 
     codes: NDArray[np.intp]
     which: NDArray[np.bool_] | slice
+    groups: NDArray[np.intp]
+
+    def hold(self, codes: NDArray[np.intp], scratch: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which of some groups have available messages in the segment; `scratch` is 0 for each code."""
+        scratch[self.groups] = 1
+        holds: NDArray[np.bool_] = scratch[codes] > 0
+        scratch[self.groups] = 0
+        if not holds.all():  # perhaps they have some that cannot be delivered
+            every = self.codes[self.which]
+            scratch[every] = 1
+            holds = scratch[codes] > 0
+            scratch[every] = 0
+        return holds
 
 
 class RunsInTurn:
@@ -242,13 +256,12 @@ class RunsInTurn:
             codes = self._columns.codes.of(segment, slots).astype(np.intp)
             order = argsort_narrow(codes)
             codes, slots = codes[order], slots[order]
-            available = _Available(codes, slice(None))
+            which: NDArray[np.bool_] | slice = slice(None)
             free = self._left[codes] > 0
         else:
             codes, slots = self._columns.codes.sorted(segment)
             self._fit()
-            there = segment.state[slots] == AVAILABLE
-            available = _Available(codes, there)
+            which = there = segment.state[slots] == AVAILABLE
             free = there & (self._left[codes] > 0)
         if segment.deadline_ms is not None and segment.min_deadline_ms <= self._deadlines_count_ms:
             free &= segment.deadline_ms[slots] > self._deadlines_count_ms
@@ -256,26 +269,28 @@ class RunsInTurn:
         if taken is not None:
             free &= ~taken[slots]
         at = np.flatnonzero(free)
-        if len(at):
-            parts.append(self._first_of_each(segment, codes[at], slots[at]))
-        return available
+        groups = self._find_first(segment, codes[at], slots[at], parts) if len(at) else at
+        return _Available(codes, which, groups)
 
-    def _first_of_each(self, segment: Segment, codes: NDArray[np.intp], slots: NDArray[np.intp]) -> _Found:
-        """Return the first messages of each group, as many as are wanted, of a segment's that are sorted by group."""
+    def _find_first(
+        self, segment: Segment, codes: NDArray[np.intp], slots: NDArray[np.intp], parts: list[_Found]
+    ) -> NDArray[np.intp]:
+        """Find the first messages of each group, as many as are wanted, among some that are sorted by group.
+
+        Return the codes of the groups.
+        """
         begins = np.concatenate(([0], np.flatnonzero(codes[1:] != codes[:-1]) + 1))
         counts = np.diff(begins, append=len(codes))
         groups = codes[begins]
         left, found = self._left[groups], self._found[groups]
-        ranks = np.arange(len(codes)) - np.repeat(begins, counts)
-        first = np.flatnonzero(ranks < np.repeat(left, counts))
-        parts = _Found(
-            slots[first] + segment.base, codes[first], ranks[first] + np.repeat(found, np.minimum(counts, left))
-        )
-        self._heads[groups[found == 0]] = segment.index
+        first = np.flatnonzero(np.arange(len(codes)) < np.repeat(begins + left, counts))
         np.minimum(counts, left, out=counts)
+        ranks = first - np.repeat(begins - found, counts)
+        parts.append(_Found(slots[first] + segment.base, codes[first], ranks))
+        self._heads[groups[found == 0]] = segment.index
         self._found[groups] = found + counts
         self._left[groups] = left - counts
-        return parts
+        return groups
 
     def _move_on(
         self, codes: NDArray[np.intp], here: NDArray[np.intp], at: NDArray[np.int64], available: _Available | None
@@ -292,10 +307,7 @@ class RunsInTurn:
         these = codes[here]
         empty, are_dense = columns.first[these] == index, False
         if available is not None:
-            seen, some = self._seen, available.codes[available.which]
-            seen[some] = 1
-            holds = seen[these] > 0
-            seen[some] = 0
+            holds = available.hold(these, self._seen)
             empty &= ~holds
             are_dense = len(these) >= _MANY and 2 * int(np.count_nonzero(holds)) >= len(these)
         for one, code in zip(here[empty].tolist(), these[empty].tolist(), strict=True):
