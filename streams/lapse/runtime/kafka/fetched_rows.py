@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Final, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from lapse.core.distinct_texts import distinct_texts
 from lapse.core.rows import Rows, Texts
 from lapse.runtime.kafka.columns import (
     ALIKE,
@@ -26,7 +27,6 @@ from lapse.runtime.kafka.columns import (
     VALUE_LENGTH,
     members,
 )
-from lapse.runtime.kafka.distinct_texts import distinct_texts
 from lapse.runtime.kafka.packed_record import headers_at
 from lapse.runtime.kafka.read_record import ReadRecord
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lapse.runtime.kafka import distinct_texts as module
-from lapse.runtime.kafka.distinct_texts import distinct_texts
+from lapse.core import distinct_texts as module
+from lapse.core.distinct_texts import distinct_texts
 
 _LETTERS = st.text(st.sampled_from("ab !~"), max_size=20)
 _TEXTS = st.lists(st.one_of(st.none(), st.sampled_from(["", "a", "b" * 8, "b" * 9, "c" * 70]), _LETTERS), max_size=40)
