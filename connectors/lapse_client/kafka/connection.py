@@ -336,6 +336,8 @@ class Connection:
 def log_bounds(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
     """Return the first offset of a partition and its end offset; wait while a leader is being elected.
 
+    A consumer keeps what it has heard of a topic, even from a broker that had just come back. So it asks again.
+
     Raises:
         KafkaException: no answer in time, or a refusal.
     """
@@ -347,6 +349,7 @@ def log_bounds(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
             if error.args[0].code() not in _ELECTING or time.monotonic() >= give_up:
                 raise
             time.sleep(_RETRY_S)
+            consumer.list_topics(place.topic, timeout=METADATA_TIMEOUT_S)
 
 
 def log_end(consumer: Consumer, name: str, partition: int) -> TopicPartition:

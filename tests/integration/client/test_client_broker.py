@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from lapse.core.reason import Reason
 from lapse.embedded import EmbeddedKafka
@@ -22,6 +23,7 @@ from lapse_client import (
     UnknownEntity,
     replay,
 )
+from lapse_client.kafka.connection import log_bounds
 from support.clients.scripted_shard import ScriptedShards
 
 
@@ -136,3 +138,18 @@ def test_replay_reads_from_a_bookmark(kafka: str, create_topic: Callable[..., st
     assert found[0].headers == [("a", b"b")]
     with pytest.raises(LapseError, match="offsets 0 to 4"):
         list(replay(f"{name}:0:9", connection=connection))
+
+
+@pytest.mark.feature("X3", "C81")
+def test_a_consumer_that_has_heard_too_little_of_a_topic_asks_again(
+    kafka: str, unique: Callable[[str], str], create_topic: Callable[..., str]
+) -> None:
+    """As it does of a broker that has just come back, and keeps that for minutes."""
+    name = create_topic(unique("heard"), partitions=1)
+    consumer, admin = Connection(kafka).consumer(), AdminClient({"bootstrap.servers": kafka})
+    try:
+        assert log_bounds(consumer, TopicPartition(name, 0)) == (0, 0)
+        admin.create_partitions([NewPartitions(name, 2)])[name].result(15)
+        assert log_bounds(consumer, TopicPartition(name, 1)) == (0, 0)
+    finally:
+        consumer.close()
