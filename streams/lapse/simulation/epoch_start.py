@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from lapse.core.queue.journal.inherited import inherit
 from lapse.protocol.command import CommandError
 from lapse.protocol.tick import TICK_KEY
 from lapse.runtime.authorization.command_authorizer import Admitted, CommandAuthorizer, admit_all
@@ -40,6 +42,17 @@ def latest_known_ms(epoch: RecordedEpoch) -> int:
     The journal before that point was written later. Meanwhile the shard took in messages with earlier instants.
     """
     return next((step.instants["from"] for step in epoch.steps if "from" in step.instants), epoch.begin.at_ms)
+
+
+def grow(machine: QueueMachine, epoch: RecordedEpoch) -> None:
+    """Tell a shard's machine what its worker knew of the queue's other shards, and of added partitions (C81)."""
+    topics = Counter(tp.topic for tp in epoch.begin.positions)
+    machine.merged_by_time |= any(count > 1 for count in topics.values())
+    if epoch.growth is not None:
+        for source in machine.shard.state.sources:
+            source.first_offset = epoch.growth.begun.get(f"{source.topic}:{source.partition}", 0)
+    if epoch.taken_over and epoch.inherited is not None:
+        inherit(machine.shard.state, epoch.inherited)
 
 
 def reached_ms(read: Iterable[Any]) -> int:

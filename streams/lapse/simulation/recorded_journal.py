@@ -8,8 +8,11 @@ from typing import Any
 
 import orjson
 
+from lapse.core.queue.journal.inherited import Inherited, inherited
+from lapse.core.shard.growth import Growth
 from lapse.runtime.journal.changelog import CLAIM, PROGRESS, Changelog
 from lapse.runtime.journal.compaction import Compaction
+from lapse.runtime.queue.growing import KEY as GROWTH
 from lapse.runtime.queue.in_flight import TAKEN
 from lapse.runtime.shard.sent_log import INSTANTS, PROGRESS_KEY, READ, STEPS
 from lapse.runtime.tp import TP
@@ -49,6 +52,8 @@ class RecordedEpoch:
         taken_over: whether it begins with its take-over. Otherwise the replay begins within it.
         taken_over_ms: when it was taken over, if the replay begins within it, ms since the epoch; None if not recorded.
         definition: version of the queue's definition that its owner used; 0 for that of its `lapse.toml` (C66).
+        growth: the note about the shards of the queue, where it has several (C81).
+        inherited: what a new shard has taken over from older ones, where it begins to read (C81).
     """
 
     number: int
@@ -57,6 +62,8 @@ class RecordedEpoch:
     taken_over: bool = True
     taken_over_ms: int | None = None
     definition: int = 0
+    growth: Growth | None = None
+    inherited: Inherited | None = None
 
 
 class RecordedJournal:
@@ -77,6 +84,7 @@ class RecordedJournal:
         self.epochs: list[RecordedEpoch] = []
         told, begins = Changelog(), _first_whole(records)
         claimed, definition = False, 0
+        known: Mapping[TP, int] = {}
         for at, record in enumerate(records):
             if until_ms is not None and record.timestamp > until_ms:
                 break
@@ -92,7 +100,9 @@ class RecordedJournal:
                 if claimed or not self.epochs:
                     taken_over = claimed and not is_before
                     began_ms = step.at_ms if claimed and is_before else None
-                    self.epochs.append(RecordedEpoch(told.epoch, step, [], taken_over, began_ms, definition))
+                    epoch = RecordedEpoch(told.epoch, step, [], taken_over, began_ms, definition, _growth(told))
+                    epoch.inherited = _inherited(told, epoch.growth, step.positions, known)
+                    self.epochs.append(epoch)
                     claimed = False
                 elif is_before:
                     epoch = self.epochs[-1]
@@ -103,6 +113,7 @@ class RecordedJournal:
                     self.epochs[-1].steps += [*alone, step]
                 if is_before:
                     self.epochs = self.epochs[-1:]
+                known = step.positions
 
     @property
     def began_ms(self) -> int | None:
@@ -119,6 +130,32 @@ def _first_whole(records: Sequence[Any]) -> int:
         if not (was_whole and compaction.whole):
             first = at + 1
     return first
+
+
+def _growth(journal: Changelog) -> Growth | None:
+    """Return a journal's note about the shards of the queue; None if it has one shard."""
+    note = journal.runtime.get(GROWTH)
+    return None if note is None else Growth.decode(note)
+
+
+def _inherited(
+    journal: Changelog, note: Growth | None, positions: Mapping[TP, int], known: Mapping[TP, int]
+) -> Inherited | None:
+    """Return what a shard has taken over from older ones, from the beginning of its epoch (C81).
+
+    Args:
+        journal: its journal up to that beginning.
+        note: the note about the shards.
+        positions: the read positions there.
+        known: the read positions before.
+    """
+    read = {} if note is None else note.read
+    begun = {
+        (tp.topic, tp.partition): offset
+        for tp, offset in positions.items()
+        if tp not in known and f"{tp.topic}:{tp.partition}" in read
+    }
+    return inherited(journal.latest.items(), begun) if begun else None
 
 
 def _definition(claim: bytes | None) -> int:

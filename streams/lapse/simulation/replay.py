@@ -93,8 +93,11 @@ class ReplayedShard:
         of_messages = {tp: offset for tp, offset in positions.items() if offset and self._reads(serving, tp)}
         began_ms = epoch_start.began_ms(epoch)
         entity = QueueEntity(self._name, serving.config, self._recording, serving.forward)
+        if epoch.growth is not None:
+            entity.shards = epoch.growth.shards
         machine = entity.machine(self._partition, epoch.number, self._own, of_messages)
         assert isinstance(machine, QueueMachine)
+        epoch_start.grow(machine, epoch)
         deliveries = [names.deliveries(self._name)]
         if serving.guard is not None:
             log, position = MemoryLog(self._recording), positions[self._commands]

@@ -7,6 +7,7 @@ import time
 import orjson
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from lapse.protocol import topic
 from lapse.protocol.event import Event
@@ -267,3 +268,41 @@ def test_recorded_messages_meet_other_settings_and_consumers(lived: Deployment) 
     none = lived.lapse("simulate", lived.name("orders"), "--recorded", "--until", "1")
     assert none.returncode == 1
     assert "hold no message of that stretch" in none.stderr
+
+
+@pytest.mark.feature("C81", "C21", "Q13", "Q22", "X6")
+def test_a_queue_that_got_shards_comes_again_with_what_a_new_one_took_over(deploy: Deploy) -> None:
+    """Acknowledgments in advance, message ids and a pause; and the old shard has read both partitions, by time."""
+    here = deploy({"deep": {"target_queue_depth": 3}, "paused": {}}).apply()
+    worker = here.worker().wait_for_shards(2)
+    admin = AdminClient({"bootstrap.servers": here.servers})
+    for stem in ("deep", "paused"):
+        admin.create_partitions([NewPartitions(here.name(stem), 2)])[here.name(stem)].result(15)
+        until(lambda stem=stem: f"topic {here.name(stem)} has 2 partitions" in worker.text, "it is told", 40)
+        for partition in (0, 1, 0, 1):
+            here.write(stem, *"abc", partition=partition)
+        here.write(stem, "told", partition=1, headers=[("lapse-message-id", b"a")])
+    with here.queue("deep") as deep, here.queue("paused") as paused:
+        until(lambda: (deep.depth()["depth"], paused.depth()["depth"]) == (3, 13), "it reads both partitions")
+        (settled,) = deep.acknowledge([f"{here.name('deep')}:1:4"])
+        assert settled.settled
+        while deep.depth()["depth"]:
+            work(here, "deep", 0.2)
+        paused.pause()
+        paused.purge()
+        for stem in ("deep", "paused"):
+            assert here.lapse("queue", "partitions", here.name(stem)).returncode == 0
+            until(lambda stem=stem: f"{here.name(stem)}: has 2 shards" in worker.text, "it has two shards", 60)
+            here.write(stem, "told again", partition=1, headers=[("lapse-message-id", b"a")])
+            here.write(stem, "new", partition=1)
+        until(lambda: (deep.depth()["depth"], paused.depth()["depth"]) == (1, 1), "the new shards read", 60)
+        worker.kill()
+        worker.start().wait_for_shards(4)
+        paused.resume()
+        work(here, "paused", 0.5)
+        assert paused.rewind("beginning")["rewound"] > 10
+        paused.purge()
+        deep.purge()
+    for stem in ("deep", "paused"):
+        done = here.lapse("simulate", here.name(stem), "--replay", "--json")
+        assert done.returncode == 0, done.stdout[-3_000:] + done.stderr[-3_000:]
