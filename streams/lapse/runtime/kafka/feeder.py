@@ -46,7 +46,7 @@ class Feeder:
         shards: the number of shards.
         commands: Faust's consumer.
         topic_ids: distinguishes topics with the same name.
-        most: partitions from this number on belong to no shard; None if all belong to one.
+        most: partitions from this number on are not read; None if all of the shard's are.
         own_commands: the partition of the shard's commands, if the feeder reads it too. Faust would not go back to the
             position of a shard that is taken over anew without a rebalance. None if Faust reads it.
         waits: whether to read no underlying partition, because the shard waits for older shards (C81).
@@ -108,6 +108,11 @@ class Feeder:
         Faust may still read topics that the settings no longer name.
         """
         return self._own_commands is not None or tp.topic in self._topics or tp in self._assigned
+
+    @property
+    def reads_all(self) -> bool:
+        """Whether it reads every partition of the shard, also those that are added later."""
+        return self._most is None
 
     async def stop(self) -> None:
         """Disconnect."""

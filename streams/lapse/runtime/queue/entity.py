@@ -78,7 +78,8 @@ class QueueEntity(Entity):
         machines = [runner.machine for runner in self.runners.values() if isinstance(runner.machine, QueueMachine)]
         if found is not None and any(machine.target_partitions != found.partitions for machine in machines):
             return True
-        return super()._needs_take_over()
+        left_out = bool(self.added) and any(not feeder.reads_all for feeder in self._feeders.values())
+        return left_out or super()._needs_take_over()
 
     # More shards (C81)
 

@@ -419,8 +419,16 @@ class Entity(NamedTopics):
         return [TP(topic, partition) for topic in self.config.underlying(self.name)]
 
     def _most_read(self) -> int | None:
-        """Return the number from which on partitions belong to no shard; None if all belong to one."""
-        return self.partitions_read if isinstance(self.config, SowConfig) and not self.has_own_readers else None
+        """Return the number from which on partitions are not read before the next take-over; None if all are.
+
+        Messages of added partitions must be merged by time with the others, and a queue's shard does so only if it was
+        taken over when they were there.
+        """
+        if self.has_own_readers:
+            return None
+        if isinstance(self.config, SowConfig):
+            return self.partitions_read
+        return None if self.added else self.partitions
 
     async def _feeder(self, partition: int, waits: bool) -> Feeder | None:
         if not (self.has_own_readers or self.apart or waits):
