@@ -17,6 +17,7 @@ from lapse_client.queue.named_partitions import NamedPartitions
 from lapse_client.queue.open_subscriptions import open_subscriptions
 from lapse_client.queue.queues import combine_figures
 from lapse_client.session.client import Client
+from lapse_client.session.conversation import Conversation
 from lapse_client.session.further_shards import GrowingListener
 from lapse_client.session.session import Session
 from lapse_client.subscriber.settlement import SettlementResult, results
@@ -163,11 +164,11 @@ class Queue(Client[None]):
 
     def pause(self) -> None:
         """Pause deliveries until `resume`, also across restarts of workers."""
-        self._ask(Command(command="pause"))
+        self._ask_new_shards_too(Command(command="pause"))
 
     def resume(self) -> None:
         """Resume deliveries."""
-        self._ask(Command(command="resume"))
+        self._ask_new_shards_too(Command(command="resume"))
 
     def purge(self, *, filter: str | None = None, leased: bool = False) -> dict[str, int]:  # noqa: A002
         """Remove all messages, or those that match a filter, scheduled ones included.
@@ -257,6 +258,20 @@ class Queue(Client[None]):
         self.close()
         wait_until_gone(self._connection, self.name, self._timeout_s)
         return dict(answer.counts)
+
+    def _ask_new_shards_too(self, command: Command) -> None:
+        """Pause or resume all shards, and those that the queue gets at this moment.
+
+        A shard that begins to read takes over from the first ones whether they are paused, perhaps as they were before
+        the command (C81). So the others are asked again once these have answered. Nothing changes twice.
+        """
+        self._ask(command)
+        session, count = self._live(), self._connection.shards("queue", self.name)
+        if count == len(session.partitions):
+            session.ask(range(1, count), command, self._timeout_s)
+        else:
+            with Conversation(self._connection, self.name, count) as others:
+                others.ask(range(1, count), command, self._timeout_s)
 
     def _ask(self, command: Command) -> list[Answer]:
         session = self._live()

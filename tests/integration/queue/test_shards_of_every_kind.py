@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections.abc import Iterable
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
+from lapse.protocol.command import Command
 from lapse_client import Delivery, QueueSubscriber
+from lapse_client.session.conversation import Conversation
 from support.kafka.log import until
 from support.processes.deployment import Deploy, Deployment
 
@@ -70,3 +74,41 @@ def test_partitions_that_are_added_once_more_are_merged_by_time_too(deploy: Depl
             acknowledge(subscriber, got)
             places = [(one.bookmark.partition, one.bookmark.offset) for one in got]
             assert places == [place for _, place in sorted(stamped)]
+
+
+PAUSES = """
+import sys
+from lapse_client import Connection, Queue
+
+with Queue(sys.argv[1], connection=Connection(sys.argv[2])) as queue:
+    print(queue.depth(), flush=True)
+    sys.stdin.readline()
+    queue.pause()
+"""
+"""A program that opens a queue, and pauses it when it is told to."""
+
+
+@pytest.mark.feature("C81", "C21")
+def test_a_client_that_has_not_heard_of_a_new_shard_pauses_that_shard_too(deploy: Deploy) -> None:
+    """It stands still while the queue gets the shard, which begins to read before the pause."""
+    here = deploy({"flow": {}}).apply()
+    worker = here.worker().wait_for_shards(1)
+    words = [sys.executable, "-c", PAUSES, here.name("flow"), here.servers]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
+        assert client.stdin is not None
+        assert client.stdout is not None
+        assert "depth" in client.stdout.readline()
+        client.send_signal(signal.SIGSTOP)
+        add_partitions(here, here.name("flow"))
+        assert here.lapse("queue", "partitions", here.name("flow")).returncode == 0
+        with here.subscriber("flow", 1, timeout_s=60) as subscriber:
+            until(lambda: "has 2 shards" in worker.text, "it has two shards", 60)
+            here.write("flow", "read", partition=1)
+            assert values(subscriber, 1) == [b"read"]
+        client.stdin.write("pause\n")
+        client.stdin.flush()
+        client.send_signal(signal.SIGCONT)
+        assert client.wait(60) == 0
+    with Conversation(here.connection, here.name("flow"), 2) as shards:
+        answers = shards.ask([0, 1], Command(command="depth"), 30)
+    assert [answer.counts.get("paused") for answer in answers] == [1, 1]
