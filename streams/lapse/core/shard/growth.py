@@ -28,6 +28,7 @@ class Growth:
         grown: whether the shard existed when there were fewer.
         first: by `topic:partition`, the offset from which the shard has read, if older shards have read what is before;
             empty also if `begun` follows from the rest.
+        topics: by name, the ids of the topics to which these offsets belong, as far as known (C42).
     """
 
     shards: int
@@ -37,11 +38,22 @@ class Growth:
     waits: bool = False
     grown: bool = False
     first: Mapping[str, int] = field(default_factory=dict)
+    topics: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def begun(self) -> Mapping[str, int]:
         """By `topic:partition`, the offset from which the shard has read what older shards have read before (C62)."""
         return self.first if self.first or self.grown else self.read
+
+    def knows(self, place: str, topics: Mapping[str, str]) -> bool:
+        """Return whether an offset is one of the present topic, and not of one that was deleted since (C42).
+
+        Args:
+            place: the partition, as `topic:partition`.
+            topics: the present ids of topics.
+        """
+        name = place.rpartition(":")[0]
+        return self.topics.get(name, "") in ("", topics.get(name, ""))
 
     def encode(self) -> bytes:
         """Return the journal's bytes."""
@@ -52,6 +64,7 @@ class Growth:
         facts |= {"waits": True} if self.waits else {}
         facts |= {"grown": True} if self.grown else {}
         facts |= {"first": dict(self.first)} if self.first else {}
+        facts |= {"topics": dict(self.topics)} if self.topics else {}
         return json.dumps(facts).encode()
 
     @classmethod
@@ -66,7 +79,12 @@ def new_shard_note(shard: int, shards: int) -> Growth:
 
 
 def adopted_shard_note(
-    before: Growth | None, shards: int, read: Mapping[str, int], first_held: int | None, next_place: int
+    before: Growth | None,
+    shards: int,
+    read: Mapping[str, int],
+    topics: Mapping[str, str],
+    first_held: int | None,
+    next_place: int,
 ) -> Growth:
     """Return the note of a shard that is taken over; `before` if nothing has changed.
 
@@ -74,26 +92,42 @@ def adopted_shard_note(
         before: the journaled note; None = none yet.
         shards: number of shards now.
         read: by `topic:partition`, the offset of the next record to read.
+        topics: the ids of the topics to which these offsets belong.
         first_held: place of its first message; None = it has none.
         next_place: the place that the next message gets.
     """
     if before is None and shards == 1:
         before = Growth(1)  # no other shard reads this note, so it is not written
     if before is None or before.shards != shards:
-        known, waits, first = ({}, False, {}) if before is None else (before.read, before.waits, before.begun)
-        before = Growth(shards, read={**known, **read}, until=next_place, waits=waits, grown=True, first=first)
+        old = Growth(shards) if before is None else before
+        known, first = (
+            {place: offset for place, offset in of.items() if old.knows(place, {**old.topics, **topics})}
+            for of in (old.read, old.begun)
+        )
+        before = Growth(
+            shards,
+            read={**known, **read},
+            until=next_place,
+            waits=before is not None and before.waits,
+            grown=True,
+            first=first,
+            topics={**old.topics, **topics},
+        )
     if before.until is not None and (first_held is None or first_held >= before.until):
         return replace(before, until=None)
     return before
 
 
-def first_offsets(shards: int, older: Iterable[Growth | None], places: Iterable[str]) -> dict[str, int] | None:
+def first_offsets(
+    shards: int, older: Iterable[Growth | None], places: Iterable[str], topics: Mapping[str, str]
+) -> dict[str, int] | None:
     """Return the offsets at which a new shard begins to read.
 
     Args:
         shards: number of shards now.
         older: the notes of the shards with lower numbers whose journals are not empty; None = no note yet.
         places: the partitions of the new shard, as `topic:partition`.
+        topics: the present ids of topics. One that was created anew is read from its beginning (C42).
 
     Returns:
         The offset of the next record of each partition that was added; empty if all shards are new. None if it must
@@ -105,5 +139,6 @@ def first_offsets(shards: int, older: Iterable[Growth | None], places: Iterable[
         if one is None or one.shards != shards or one.until is not None:
             return None
         if one.grown:  # a partition that no older shard has read is read from its beginning
-            found.update({place: max(found.get(place, 0), one.read.get(place, 0)) for place in wanted})
+            read = {place: one.read.get(place, 0) if one.knows(place, topics) else 0 for place in wanted}
+            found.update({place: max(found.get(place, 0), offset) for place, offset in read.items()})
     return found

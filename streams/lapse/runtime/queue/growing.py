@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -118,6 +118,8 @@ class Growing:
     ) -> dict[str, int] | None:
         """Return the offsets from which a new shard reads; None if it must wait for the older shards first."""
         older: list[Growth | None] = []
+        wanted = list(places)
+        topics = await self._topics(wanted)
         async with self._reading:
             for other in range(shard):
                 into = self._others.setdefault(other, Changelog(_Nothing()))
@@ -127,7 +129,7 @@ class Growing:
                 older.append(note := self.note(into))
                 if other == 0 and note is not None and note.created and note.shards == shards:
                     break  # the queue began with this number
-        found = growth.first_offsets(shards, older, places)
+        found = growth.first_offsets(shards, older, wanted, topics)
         if found is None and shard not in self._warned:
             self._warned.add(shard)
             logger.warning(
@@ -145,7 +147,7 @@ class Growing:
         shards: int,
         changelog: Changelog,
         known: dict[str, Any],
-        places: Iterable[str],
+        places: Sequence[str],
     ) -> bool:
         """Find the offsets from which a shard reads; return whether it must wait.
 
@@ -158,6 +160,9 @@ class Growing:
             places: its partitions, as `topic:partition`.
         """
         own = self.note(changelog)
+        topics: dict[str, str] = {}
+        if own is not None and (own.waits or any(place in own.read and place not in known for place in places)):
+            topics = await self._topics(places)
         if own is not None and own.waits:
             begin = await self.opened(store, shard, shards, places)
             if begin is None:
@@ -170,34 +175,44 @@ class Growing:
                     self._name,
                     shard,
                 )
-            own = replace(own, shards=shards, waits=False, read=begin)
+            own = replace(own, shards=shards, waits=False, read=begin, topics=topics)
         self._inherited.pop(shard, None)
         if own is not None:
-            mine = set(places)
-            begun = {place: offset for place, offset in own.read.items() if place in mine and place not in known}
+            begun = {
+                place: own.read[place] if own.knows(place, topics) else 0
+                for place in places
+                if place in own.read and place not in known
+            }
             if begun:
-                self._inherited[shard] = await self._inherit(store, shard, begun)
+                self._inherited[shard] = await self._inherit(store, shard, begun, topics)
             known.update(begun)
             self._own[shard] = own
         else:
             self._own.pop(shard, None)
         return False
 
-    async def _inherit(self, store: JournalStore, shard: int, begun: Mapping[str, int]) -> list[Inherited]:
-        """Return what older shards know of a new shard's unread messages.
+    async def _inherit(
+        self, store: JournalStore, shard: int, begun: Mapping[str, int], topics: Mapping[str, str]
+    ) -> list[Inherited]:
+        """Return what older shards know of a new shard's unread messages, without those of deleted topics.
 
         A crash repeats this until the journal of the new shard has it, together with its read positions.
         """
-        of: dict[Place, int] = {}
-        for place, offset in begun.items():
-            topic, _, partition = place.rpartition(":")
-            of[topic, int(partition)] = offset
         found: list[Inherited] = []
         for other in range(shard):
             into = Changelog(_Facts())
             await store.owner.changelog_reader.read(store.changelog_topic, other, into)
+            note, of = self.note(into), dict[Place, int]()
+            for place, offset in begun.items():
+                if note is None or note.knows(place, topics):
+                    topic, _, partition = place.rpartition(":")
+                    of[topic, int(partition)] = offset
             found.append(inherited(into.items(), of))
         return found
+
+    async def _topics(self, places: Iterable[str]) -> dict[str, str]:
+        """Return the present ids of topics with these partitions, each named `topic:partition`."""
+        return await self._services.topic_ids.of({place.rpartition(":")[0] for place in places})
 
     def inherited(self, shard: int) -> list[Inherited]:
         """Return, once, what a new shard takes over from older ones at the take-over under way."""
@@ -221,7 +236,8 @@ class Growing:
         """
         before = self.note(changelog)
         read = {place: offset for place, offset in known.items() if ":" in place}
-        after = growth.adopted_shard_note(self._own.get(shard), shards, read, first_held, next_place)
+        topics = {name: fact[0] for name, fact in known.items() if ":" not in name}
+        after = growth.adopted_shard_note(self._own.get(shard), shards, read, topics, first_held, next_place)
         self._own[shard] = after
         if after != (Growth(1) if before is None else before):
             await store.commit(shard, epoch, [], [(KEY, after.encode())])

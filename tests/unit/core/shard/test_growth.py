@@ -21,29 +21,42 @@ def test_what_is_noted_is_read_again() -> None:
 
 @pytest.mark.feature("C81")
 def test_a_queue_whose_shards_are_all_new_waits_for_nobody() -> None:
-    assert first_offsets(4, [new_shard_note(0, 4), new_shard_note(1, 4)], ["orders:2"]) == {}
-    assert first_offsets(4, [], ["orders:2"]) == {}
+    assert first_offsets(4, [new_shard_note(0, 4), new_shard_note(1, 4)], ["orders:2"], {}) == {}
+    assert first_offsets(4, [], ["orders:2"], {}) == {}
 
 
 @pytest.mark.feature("C81")
 def test_a_new_shard_goes_on_where_an_older_one_has_stopped_and_has_nothing_left() -> None:
-    running = adopted_shard_note(None, 4, {"orders:0": 20, "orders:2": 7}, first_held=3, next_place=12)
-    assert first_offsets(4, [running], ["orders:2"]) is None
-    assert adopted_shard_note(running, 4, {"orders:0": 90}, first_held=11, next_place=80) == running, (
+    running = adopted_shard_note(None, 4, {"orders:0": 20, "orders:2": 7}, {}, first_held=3, next_place=12)
+    assert first_offsets(4, [running], ["orders:2"], {}) is None
+    assert adopted_shard_note(running, 4, {"orders:0": 90}, {}, first_held=11, next_place=80) == running, (
         "a crash changes nothing"
     )
-    done = adopted_shard_note(running, 4, {"orders:0": 90}, first_held=12, next_place=80)
-    assert first_offsets(4, [done], ["orders:2"]) == {"orders:2": 7}
-    assert first_offsets(4, [done], ["orders:6"]) == {"orders:6": 0}
-    assert first_offsets(4, [done, None], ["orders:2"]) is None
-    assert first_offsets(8, [done], ["orders:6"]) is None, "it does not know yet that there are more"
+    done = adopted_shard_note(running, 4, {"orders:0": 90}, {}, first_held=12, next_place=80)
+    assert first_offsets(4, [done], ["orders:2"], {}) == {"orders:2": 7}
+    assert first_offsets(4, [done], ["orders:6"], {}) == {"orders:6": 0}
+    assert first_offsets(4, [done, None], ["orders:2"], {}) is None
+    assert first_offsets(8, [done], ["orders:6"], {}) is None, "it does not know yet that there are more"
 
 
 @pytest.mark.feature("C81")
 def test_what_was_read_is_known_still_when_there_are_more_shards_before_the_first_ones_opened() -> None:
-    once = adopted_shard_note(None, 2, {"orders:0": 5, "orders:1": 3}, first_held=0, next_place=8)
-    twice = adopted_shard_note(once, 4, {"orders:0": 9}, first_held=None, next_place=12)
-    assert first_offsets(4, [twice], ["orders:1"]) == {"orders:1": 3}
+    once = adopted_shard_note(None, 2, {"orders:0": 5, "orders:1": 3}, {}, first_held=0, next_place=8)
+    twice = adopted_shard_note(once, 4, {"orders:0": 9}, {}, first_held=None, next_place=12)
+    assert first_offsets(4, [twice], ["orders:1"], {}) == {"orders:1": 3}
+
+
+@pytest.mark.feature("C81", "C42")
+def test_a_topic_that_was_created_anew_meanwhile_is_read_from_its_beginning() -> None:
+    known = {"orders": "old", "others": "same"}
+    first = adopted_shard_note(None, 2, {"orders:1": 7, "others:1": 5}, known, first_held=None, next_place=12)
+    assert first_offsets(2, [first], ["orders:1", "others:1"], known) == {"orders:1": 7, "others:1": 5}
+    now = {"orders": "new", "others": "same"}
+    assert first_offsets(2, [first], ["orders:1", "others:1"], now) == {"orders:1": 0, "others:1": 5}
+    more = adopted_shard_note(first, 4, {"orders:0": 3}, {"orders": "new"}, first_held=None, next_place=20)
+    assert more.read == {"orders:0": 3, "others:1": 5}
+    assert first_offsets(4, [more], ["orders:1", "others:1"], now) == {"orders:1": 0, "others:1": 5}
+    assert Growth.decode(more.encode()) == more
 
 
 @dataclass
@@ -103,13 +116,13 @@ class Growing(RuleBasedStateMachine):
         places = self.places(shard, self.shards)
         if one.note is not None and one.note.waits:
             older = [other.note for other in self.all[:shard] if other.note is not None or other.read]
-            found = first_offsets(self.shards, older, places)
+            found = first_offsets(self.shards, older, places, {})
             if found is not None:
                 one.note = Growth(self.shards, read=found)
         if one.note is not None:
             one.read = {**{p: o for p, o in one.note.read.items() if p in places}, **one.read}
         first_held = one.places - len(one.held) if one.held else None
-        one.note = adopted_shard_note(one.note, self.shards, one.read, first_held, one.places)
+        one.note = adopted_shard_note(one.note, self.shards, one.read, {}, first_held, one.places)
         one.read = {place: offset for place, offset in one.read.items() if place in places}
         one.under = self.shards
 
