@@ -40,8 +40,12 @@ def test_every_alert_is_raised_by_what_it_is_for_and_by_nothing_else(tmp_path: P
     assert tried == set(re.findall(r"- alert: (\w+)", ALERTS.read_text()))
 
 
-def test_the_configuration_of_prometheus_is_one() -> None:
-    assert "SUCCESS" in run(program("promtool"), "check", "config", ALERTS.with_name("prometheus.yml"))
+@pytest.mark.parametrize("file", ["deploy/prometheus/prometheus.yml", "docker/prometheus.yml"])
+def test_the_configuration_of_prometheus_is_one(file: str, tmp_path: Path) -> None:
+    shutil.copy(ALERTS, tmp_path)
+    checked = run(program("promtool"), "check", "config", shutil.copy(ROOT / file, tmp_path))
+    assert "SUCCESS: 1 rule files found" in checked
+    assert f"{ALERTS.read_text().count('- alert:')} rules found" in checked
 
 
 def test_the_panels_of_the_dashboard_are_told_apart() -> None:
