@@ -22,6 +22,7 @@ _PAINTED: Final = """() => {
     const painted = performance.getEntriesByType("paint").find((one) => one.name === "first-contentful-paint");
     return painted ? painted.startTime : null;
 }"""
+_IDLE_PERCENT: Final = 25.0
 _BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -42,6 +43,7 @@ def run(bootstrap_servers: str, opens: int = 15, letters: int = 20_000, further:
         worker.start()
         with opened(bootstrap_servers) as (address, _), sync_playwright() as driver:
             pages = _pages(address, name, letters, worker)
+            worker.until(lambda: worker.process.cpu_percent(1.0) < _IDLE_PERCENT, PATIENCE_S)  # it has all its shards
             found = next(filter(None, map(shutil.which, _BROWSERS)))
             browser = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
             _painted_ms(browser, f"{address}/health")  # load the browser itself
