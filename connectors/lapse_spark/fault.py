@@ -31,6 +31,10 @@ _STEPS: Final = (
         "A topic was deleted, or Kafka has removed unread records: run the command again, an archive with --allow-gaps",
     ),
     (
+        re.compile(r"before the position for partition \S+ could be determined"),
+        "The topic was deleted, or no broker answered for it: run the command again",
+    ),
+    (
         re.compile(r"NotDirectoryException|AccessControlException|Permission denied|(?i:mkdirs?) (?:of|failed)"),
         "Give a directory that this user may write to",
     ),

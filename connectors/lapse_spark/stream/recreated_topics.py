@@ -3,6 +3,8 @@
 Spark's Kafka source knows a topic by its name only. In the new topic it would go on at the offset of the old one, and
 silently leave out the records before. So the ids of the topics are kept beside the tables. The offsets of a recreated
 topic are removed from the checkpoint, and Spark then reads the new topic from its beginning.
+
+A batch whose topic is deleted while it is read waits for its records, without a word. So that is said at once.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import orjson
 from confluent_kafka import KafkaException, TopicCollection
 
 from lapse_client.error import LapseError
+from lapse_client.kafka.fault import NOT_THERE
 from lapse_spark.connection import Connection
 from lapse_spark.stream.output import Output
 
@@ -26,6 +29,11 @@ IDS_FILE: Final = "topics.json"
 _OFFSETS: Final = "_checkpoint/offsets"
 _FIRST_OFFSETS: Final = "_checkpoint/sources/0/0"
 _PATIENCE_S: Final = 2.5
+
+_DELETED: Final = (
+    "deleted, or hidden from this user, while it is read: %s. If a batch is reading it, the batch waits some minutes "
+    "for the records that it had, and then fails"
+)
 
 
 class RecreatedTopics:
@@ -44,6 +52,9 @@ class RecreatedTopics:
         self.found = False
         self._output, self._allowed = output, allowed
         self._ids: dict[str, str] = orjson.loads(output.text(IDS_FILE)) if output.names(".", IDS_FILE) else {}
+        self._absent: frozenset[str] = frozenset()
+        """Topics that the brokers did not know at the last look."""
+        self._reported: frozenset[str] = frozenset()
         self._admin: Any = None
         try:
             self._admin = connection.of_lapse().admin()
@@ -79,6 +90,8 @@ class RecreatedTopics:
     def look(self, names: Collection[str]) -> None:
         """Look whether topics that the running stream reads were created again; note the ids of new ones.
 
+        Topics that are missing twice in a row are reported, because one broker may not know a topic for a moment.
+
         Args:
             names: the topics of the stream's last batch; empty if they are not known yet. Then the checkpoint's count.
         """
@@ -89,7 +102,12 @@ class RecreatedTopics:
         if not self._ids.keys() <= set(names):  # Spark reads a topic that was missing in a batch as a new one
             latest = self._offsets(self._offset_files()[0])
             self._ids = {name: found for name, found in self._ids.items() if name in latest}
+        before = self._absent
         self.found = bool(self._compare(names))
+        missing = self._absent & before
+        if missing - self._reported:
+            log.warning(_DELETED, ", ".join(sorted(missing - self._reported)))
+        self._reported = missing
 
     def _compare(self, names: Collection[str]) -> dict[str, str]:
         """Return the new ids of recreated topics. Note the ids of topics that are not known yet."""
@@ -99,15 +117,18 @@ class RecreatedTopics:
 
     def _find_ids(self, names: Collection[str]) -> dict[str, str]:
         """Return the ids of those topics that the brokers describe to this user now."""
+        self._absent = frozenset()
         if self._admin is None or not names:
             return {}
-        found = {}
+        found, absent = {}, set()
         asked = self._admin.describe_topics(TopicCollection(sorted(names)), request_timeout=_PATIENCE_S)
         for name, answer in asked.items():
             try:
                 found[name] = str(answer.result().topic_id)
-            except KafkaException:  # the topic is missing or hidden, or no broker answers: the next look may tell
-                continue
+            except KafkaException as error:  # or hidden, or no broker answers: the next look may tell
+                if error.args[0].code() in NOT_THERE:
+                    absent.add(name)
+        self._absent = frozenset(absent)
         return found
 
     def _keep_ids(self, ids: dict[str, str]) -> None:

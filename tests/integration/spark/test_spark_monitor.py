@@ -24,11 +24,14 @@ from lapse.protocol import dead_letter, topic
 from lapse.protocol.bookmark import Bookmark
 from lapse_client import Connection as ClientConnection
 from lapse_client.kafka.topic_reader import TopicReader
-from lapse_spark import Connection, ledger
+from lapse_spark import Connection, ledger, read
 from lapse_spark.cli import spark as commands
 from lapse_spark.letters import archive, redrive
 from lapse_spark.monitoring import monitor
 from lapse_spark.stream.output import JOB_FILE, Output
+from lapse_spark.stream.recreated_topics import RecreatedTopics
+from lapse_spark.stream.stream import follow
+from support.kafka.log import until
 from support.programs.standalone import quick_java
 
 pytestmark = pytest.mark.spark
@@ -333,6 +336,23 @@ def made_again(kafka, name, create_topic):
     producer = Producer({"bootstrap.servers": kafka})
     producer.produce(name, b"foreign", partition=1, timestamp=300_000_000_000_000)
     producer.flush()
+
+
+@pytest.mark.feature("D2", "X7")
+def test_a_topic_that_is_deleted_while_a_batch_reads_it_is_named_at_once(spark, kafka, dead, tmp_path, caplog):
+    """Spark waits two minutes for its records before it says anything."""
+    letters, connection, output = topic.dead_letters(dead.name), Connection(kafka), Output(spark, str(tmp_path))
+    admin = AdminClient({"bootstrap.servers": kafka})
+    dead(0, 10, Reason.TIME_LIMIT)
+
+    def hang(batch, number):
+        admin.delete_topics([letters])[letters].result(30)
+        until(lambda: f"deleted, or hidden from this user, while it is read: {letters}" in caplog.text, "it is named")
+        raise RuntimeError("named")
+
+    source = read.dead_letters(spark, connection, pattern=dead.pattern, span=read.Span(streaming=True))
+    with pytest.raises(RuntimeError, match="named"):
+        follow(source, hang, output, recreated=RecreatedTopics(output, connection, allowed=True))
 
 
 @pytest.mark.feature("C42", "D2", "X7")

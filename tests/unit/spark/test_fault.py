@@ -16,6 +16,9 @@ PLACE = "Give a directory that this user may write to"
 MALFORMED = "Failed to read log file file:/out/_checkpoint/offsets/0. [MALFORMED_LOG_FILE] Log file was malformed"
 TIMEOUT = "java.util.concurrent.TimeoutException: Cannot fetch record for offset 1 in 120000 milliseconds"
 
+POSITION = "TimeoutException: Timeout of 60000ms expired before the position for partition dlq.a-0 could be determined"
+AWAY = "The topic was deleted, or no broker answered for it: run the command again"
+
 
 @pytest.mark.feature("X7")
 @pytest.mark.parametrize(
@@ -27,6 +30,7 @@ TIMEOUT = "java.util.concurrent.TimeoutException: Cannot fetch record for offset
             "An error\n\tat org.apache.spark.sql.execution.streaming.StreamMetadata$.read(StreamMetadata.scala:59)",
             f"JsonParseException: Unrecognized token 'X'. {CHECKPOINT}",
         ),
+        (f"{STREAM}{TASK}{POSITION}", "", f"{POSITION}. {AWAY}"),
         (f"{STREAM}{TASK}{TIMEOUT}\n\tat org.apache.spark.Some.call(Some.scala:97)", "", f"{TIMEOUT}. {GONE}"),
         (
             "TopicAuthorizationException: not for you: [dlq.a]",
