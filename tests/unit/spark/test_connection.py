@@ -1,6 +1,6 @@
 import pytest
 
-from lapse.config import load
+from lapse.config import loads
 from lapse.runtime.kafka import security
 from lapse_spark import Connection
 from lapse_spark.read import Span
@@ -114,7 +114,7 @@ def test_lapse_toml_says_how_to_reach_the_cluster(tmp_path, monkeypatch):
         "org.apache.kafka.common.security.scram.ScramLoginModule required "
         r'username="spark" password="s3\"cr\\et";'
     )
-    of_worker = security.for_librdkafka(load(file).security)
+    of_worker = security.for_librdkafka(loads(file.read_text(), str(file), tmp_path).security)  # no real certificates
     assert dict(found.of_lapse().options) == of_worker, "as the worker speaks to the cluster"
     assert "s3" not in repr(found)
     monkeypatch.setenv("LAPSE_SASL_PASSWORD", "other")
