@@ -4,12 +4,14 @@ Spark's Kafka source knows a topic by its name only. In the new topic it would g
 silently leave out the records before. So the ids of the topics are kept beside the tables. The offsets of a recreated
 topic are removed from the checkpoint, and Spark then reads the new topic from its beginning.
 
-A batch whose topic is deleted while it is read waits for its records, without a word. So that is said at once.
+A batch whose topic is deleted while it is read waits for its records, without a word. So that is said at once. Spark
+could not repeat this batch without the topic. So the offsets of the topic are removed, too.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Collection
 from typing import Any, Final
 
@@ -27,8 +29,10 @@ IDS_FILE: Final = "topics.json"
 """The file with the id of each topic that the stream has read, beside an output's tables."""
 
 _OFFSETS: Final = "_checkpoint/offsets"
+_COMMITS: Final = "_checkpoint/commits"
 _FIRST_OFFSETS: Final = "_checkpoint/sources/0/0"
 _PATIENCE_S: Final = 2.5
+_AGAIN_S: Final = 1.0
 
 _DELETED: Final = (
     "deleted, or hidden from this user, while it is read: %s. If a batch is reading it, the batch waits some minutes "
@@ -62,30 +66,56 @@ class RecreatedTopics:
             log.info("recreated topics are not noticed: %s", error)
 
     def forget_offsets(self) -> None:
-        """Remove the offsets of recreated topics from the checkpoint, before the stream starts.
+        """Remove the offsets of recreated topics, and of those that an interrupted batch lacks, from the checkpoint.
 
         Raises:
-            ValueError: a topic was created again, and the stream may not go on with it.
+            ValueError: there is such a topic, and the stream may not go on with it, or without it.
         """
         self.found = False
         files = self._offset_files()
         names = {name for file in files for name in self._offsets(file)}
         self._ids = {name: found for name, found in self._ids.items() if name in names}
         recreated = self._compare(names)
-        if not recreated:
-            return
-        text = ", ".join(sorted(recreated))
-        if not self._allowed:
-            raise ValueError(
-                f"deleted and created again since it was read: {text}. Letters of the old topic that were not read are "
-                "lost. --allow-gaps goes on, with the new topic from its beginning"
-            )
-        log.warning("deleted and created again since it was read, and now read from its beginning: %s", text)
-        for file in files:
-            kept = {name: ends for name, ends in self._offsets(file).items() if name not in recreated}
+        deleted = self._deleted() if self._is_unfinished() else frozenset()
+        self._judge(recreated, "deleted and created again since it was read", "read from its beginning")
+        self._judge(deleted, "deleted while a batch read it", "left out")
+        lost = deleted | recreated.keys()
+        for file in files if lost else ():
+            kept = {name: ends for name, ends in self._offsets(file).items() if name not in lost}
             head, newline, _ = self._output.text(file).rpartition("\n")
             self._output.put_text(file, f"{head}{newline}{orjson.dumps(kept).decode()}")
-        self._keep_ids(self._ids | recreated)
+        self._keep_ids({name: found for name, found in self._ids.items() if name not in deleted} | recreated)
+
+    def _judge(self, lost: Collection[str], what: str, how: str) -> None:
+        """Log how the stream goes on with topics whose offsets are removed.
+
+        Raises:
+            ValueError: it may not go on.
+        """
+        text = ", ".join(sorted(lost))
+        if lost and not self._allowed:
+            raise ValueError(
+                f"{what}: {text}. Letters of the old topic that were not read are lost. --allow-gaps goes on, and the "
+                f"topic is {how}"
+            )
+        if lost:
+            log.warning("%s, and now %s: %s", what, how, text)
+
+    def _deleted(self) -> frozenset[str]:
+        """Return the topics that are missing at two looks, because one broker may not know a topic for a moment."""
+        missing = self._absent
+        if missing:
+            time.sleep(_AGAIN_S)
+            self._find_ids(missing)
+        return missing & self._absent
+
+    def _is_unfinished(self) -> bool:
+        """Return whether a batch was planned, and has not ended."""
+        planned, done = (
+            max((int(name) for name in self._output.names(directory, "") if name.isdigit()), default=-1)
+            for directory in (_OFFSETS, _COMMITS)
+        )
+        return planned > done
 
     def look(self, names: Collection[str]) -> None:
         """Look whether topics that the running stream reads were created again; note the ids of new ones.

@@ -340,19 +340,28 @@ def made_again(kafka, name, create_topic):
 
 @pytest.mark.feature("D2", "X7")
 def test_a_topic_that_is_deleted_while_a_batch_reads_it_is_named_at_once(spark, kafka, dead, tmp_path, caplog):
-    """Spark waits two minutes for its records before it says anything."""
+    """Spark waits minutes for its records before it says anything, and cannot repeat the batch."""
     letters, connection, output = topic.dead_letters(dead.name), Connection(kafka), Output(spark, str(tmp_path))
     admin = AdminClient({"bootstrap.servers": kafka})
     dead(0, 10, Reason.TIME_LIMIT)
+
+    def run(write, *, allowed):
+        source = read.dead_letters(
+            spark, connection, pattern=dead.pattern, span=read.Span(streaming=True, fail_on_data_loss=not allowed)
+        )
+        return follow(source, write, output, recreated=RecreatedTopics(output, connection, allowed=allowed))
 
     def hang(batch, number):
         admin.delete_topics([letters])[letters].result(30)
         until(lambda: f"deleted, or hidden from this user, while it is read: {letters}" in caplog.text, "it is named")
         raise RuntimeError("named")
 
-    source = read.dead_letters(spark, connection, pattern=dead.pattern, span=read.Span(streaming=True))
     with pytest.raises(RuntimeError, match="named"):
-        follow(source, hang, output, recreated=RecreatedTopics(output, connection, allowed=True))
+        run(hang, allowed=True)
+    with pytest.raises(ValueError, match=f"deleted while a batch read it: {letters}. .* --allow-gaps goes on"):
+        run(lambda batch, _: batch.count(), allowed=False)
+    assert run(lambda batch, _: batch.count(), allowed=True).lag == 0
+    assert f"deleted while a batch read it, and now left out: {letters}" in caplog.text
 
 
 @pytest.mark.feature("C42", "D2", "X7")
