@@ -116,10 +116,10 @@ class GroupCodes:
         """Return how many of some codes each group has, by its hash. Messages without a group are not counted."""
         if len(codes) == 1:
             return [(int(self.hashes[codes[0]]), 1)] if codes[0] else []
-        found, counts = np.unique(codes, return_counts=True)
-        if len(found) and not found[0]:
-            found, counts = found[1:], counts[1:]
-        return list(zip(self.hashes[found].tolist(), counts.tolist(), strict=True))
+        counts = np.bincount(codes, minlength=1)
+        counts[0] = 0
+        found = np.flatnonzero(counts)
+        return list(zip(self.hashes[found].tolist(), counts[found].tolist(), strict=True))
 
     def _number(self, groups: NDArray[np.int64]) -> NDArray[np.int32]:
         """Return the codes of groups, given as hashes."""

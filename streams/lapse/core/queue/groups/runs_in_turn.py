@@ -26,6 +26,9 @@ _NONE: Final = np.zeros(0, np.int64)
 _FEW_OF: Final = 8
 """If fewer than one in this number of a segment's messages are available, only these are sorted by group."""
 
+_FEW: Final = 16
+"""Up to this number of groups, their messages in a segment are looked up group by group."""
+
 _MANY: Final = 32
 """From this number of groups on, it pays to treat them alike when the next segment is chosen."""
 
@@ -181,7 +184,7 @@ class RunsInTurn:
         start_of = np.zeros(len(self._heads), np.int64)
         start_of[codes] = starts
         tags = start_of[found.codes] + found.ranks * columns.costs[found.codes]
-        order = _by_tag(tags, found.places, limit)
+        order = _by_tag(tags, found.places, int(np.gcd.reduce(costs)), limit)
         if until is not None:
             in_turn, places = tags[order], found.places[order]
             order = order[(in_turn < until[0]) | ((in_turn == until[0]) & (places < until[1]))]
@@ -211,17 +214,16 @@ class RunsInTurn:
         """Lower the numbers of wanted messages to what the rate of groups permits."""
         columns, allowance = self._columns, self._allowance
         hashes, given = columns.codes.hashes[codes].tolist(), self._given[codes].tolist()
-        for at, (group, before) in enumerate(zip(hashes, given, strict=True)):
-            permitted = allowance.group_room((group, -1), self._now_ms, limit + before) - before
-            if permitted > 0:
-                if permitted < limit:
-                    wanted[at] = min(int(wanted[at]), permitted)
+        for at, permitted in allowance.group_rooms(hashes, self._now_ms, limit + max(given)):
+            before = given[at]
+            if permitted > before:
+                wanted[at] = min(int(wanted[at]), permitted - before)
                 continue
             wanted[at], code = 0, codes[at : at + 1]
             if before:  # this call's deliveries are counted at its end
                 self.again = True
             else:
-                columns.waits_ms[code] = allowance.note_group_wait((group, -1))
+                columns.waits_ms[code] = allowance.note_group_wait((hashes[at], -1))
             self._leave_out(code)
 
     # Messages
@@ -237,8 +239,8 @@ class RunsInTurn:
                 break
             index = int(at[looking].min())
             segment = self._state.look(index)
-            available = None if segment is None else self._find_in(segment, parts)
             here = looking[at[looking] == index]
+            available = None if segment is None else self._find_in(segment, codes[here], parts)
             here = here[self._left[codes[here]] > 0]
             if len(here):
                 self._move_on(codes, here, at, available)
@@ -249,8 +251,11 @@ class RunsInTurn:
             return _Found(_NONE, np.zeros(0, np.intp), _NONE)
         return _Found(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
-    def _find_in(self, segment: Segment, parts: list[_Found]) -> _Available:
-        """Find messages in one segment. Return all that are available there, deliverable or not."""
+    def _find_in(self, segment: Segment, wanted: NDArray[np.intp], parts: list[_Found]) -> _Available:
+        """Find messages in one segment, of the groups that may have some there, given by their codes.
+
+        Return all of these groups that are available there, deliverable or not.
+        """
         if segment.available * _FEW_OF < segment.used:
             slots = np.flatnonzero(segment.state[: segment.used] == AVAILABLE)
             codes = self._columns.codes.of(segment, slots).astype(np.intp)
@@ -261,6 +266,10 @@ class RunsInTurn:
         else:
             codes, slots = self._columns.codes.sorted(segment)
             self._fit()
+            if len(wanted) <= _FEW:
+                edges = np.searchsorted(codes, [(code, code + 1) for code in sorted(wanted.tolist())]).tolist()
+                of_these = np.concatenate([np.arange(first, stop) for first, stop in edges])
+                codes, slots = codes[of_these], slots[of_these]
             which = there = segment.state[slots] == AVAILABLE
             free = there & (self._left[codes] > 0)
         if segment.deadline_ms is not None and segment.min_deadline_ms <= self._deadlines_count_ms:
@@ -338,10 +347,10 @@ class RunsInTurn:
             taken[places[indexes == index] - index * SIZE] = True
 
 
-def _by_tag(tags: NDArray[np.int64], places: NDArray[np.int64], most: int) -> NDArray[np.intp]:
-    """Return the indexes of the first `most` messages by tag, then place."""
+def _by_tag(tags: NDArray[np.int64], places: NDArray[np.int64], unit: int, most: int) -> NDArray[np.intp]:
+    """Return the indexes of the first `most` messages by tag, then place. Most tags are multiples of `unit` apart."""
     order = argsort_narrow(places)
     after = tags[order] - int(tags.min())
-    if not (after % COST).any():
-        after //= COST  # without weights these are small numbers
+    if not (after % unit).any():
+        after //= unit  # these are small numbers, unless weights have no common divisor
     return order[argsort_narrow(after)][:most]

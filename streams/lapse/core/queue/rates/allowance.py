@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -68,6 +69,18 @@ class Allowance:
         if self._group_rate is None:
             return 1 << 62
         return self._state.counted.room_for(of, self._group_rate, self.at_ms(now_ms), enough)
+
+    def group_rooms(self, groups: Sequence[int], now_ms: int, enough: int) -> list[tuple[int, int]]:
+        """Return the index of each group that the rate may permit less than `enough`, and how many it permits.
+
+        Args:
+            groups: the hashes of the groups.
+            now_ms: the instant, ms since the epoch.
+            enough: a number of messages.
+        """
+        if self._group_rate is None:
+            return []
+        return self._state.counted.rooms_for(groups, self._group_rate, self.at_ms(now_ms), enough)
 
     def note_group_wait(self, of: Of) -> int:
         """Note that a message waits for its group's rate. Return when it may go, ms since the epoch."""

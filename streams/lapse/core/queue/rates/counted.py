@@ -7,7 +7,7 @@ or from when it was written if that is reported, since consumers see deliveries 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from lapse.core.lifetime import NEVER
@@ -132,6 +132,16 @@ class Counted:
             return least
         past = bisect_right(line.numbers, now_ms - rate.per_ms, key=self.counts_ms)
         return max(0, rate.count - line.sums[-1] + (line.sums[past - 1] if past else line.before))
+
+    def rooms_for(self, groups: Sequence[int], rate: Rate, now_ms: int, enough: int) -> list[tuple[int, int]]:
+        """Return `room_for` of those groups for which it may be less than `enough`, each with its index."""
+        lines, room = self._lines, rate.count - enough
+        found: list[tuple[int, int]] = []
+        for at, group in enumerate(groups):
+            line = lines.get((group, -1))
+            if (0 if line is None else line.sums[-1] - line.before) > room:
+                found.append((at, self.room_for((group, -1), rate, now_ms, enough)))
+        return found
 
     def frees_ms(self, of: Of, rate: Rate) -> int:
         """Return when an exhausted rate permits a delivery again, ms since the epoch; `NEVER` = not known yet."""
