@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import nullcontext
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -12,7 +15,9 @@ from benchmarks.instruments.plain_record import PlainRecord
 from lapse.core.lifetime import Expiration
 from lapse.core.queue.arrival.trait import TraitReader
 from lapse.core.queue.delivery.dispatch import Dispatch
+from lapse.core.queue.groups import turn_front
 from lapse.core.queue.groups.runs_in_turn import RunsInTurn
+from lapse.core.queue.groups.turn_front import TurnFront
 from lapse.core.queue.rates.rate import Rate
 from lapse.core.queue.segments.segment import SIZE
 from lapse.core.queue.settings import QueueSettings
@@ -38,10 +43,45 @@ def test_runs_are_in_the_order_of_single_messages(size: int, seed: int) -> None:
     assert sum(map(len, together)) > 200
 
 
-def _handed_out(seed: int) -> list[list[int]]:
+@pytest.mark.feature("Q25", "C71")
+@pytest.mark.parametrize(("size", "groups", "backlogs"), [(8, (40, 300), (1, 3)), (64, (300, 2_000), (1, 4, 20))])
+def test_of_many_groups_those_whose_turn_is_next_are_enough(
+    size: int, groups: Sequence[int], backlogs: Sequence[int]
+) -> None:
+    """The order is the same as if each delivery looked at all groups."""
+    first, build, calls = RunsInTurn._first_groups, TurnFront.build, Counter[str]()
+
+    def first_groups(self: RunsInTurn, *args: Any) -> Any:
+        calls["first"] += 1
+        return first(self, *args)
+
+    def build_front(self: TurnFront, *args: Any) -> None:
+        calls["build"] += 1
+        build(self, *args)
+
+    for seed in range(10):
+        with small(64, ring=256, at_once=4_096):
+            of_all = _handed_out(seed, groups, backlogs, (0, 2, 70), 120)
+            with (
+                mock.patch.object(turn_front, "_SIZE", size),
+                mock.patch.object(RunsInTurn, "_first_groups", first_groups),
+                mock.patch.object(TurnFront, "build", build_front),
+            ):
+                of_few = _handed_out(seed, groups, backlogs, (0, 2, 70), 120)
+        assert of_few == of_all
+    assert 4 * calls["build"] < 3 * calls["first"], "the others found their groups in the front"
+
+
+def _handed_out(
+    seed: int,
+    counts: Sequence[int] = (1, 3, 40, 2_000),
+    backlogs: Sequence[int] = (300, 4_000),
+    arrivals: Sequence[int] = (0, 100, 1_500),
+    steps: int = 20,
+) -> list[list[int]]:
     """Return the offsets that each step hands out, of messages over several segments, some of which leave early."""
     chance = random.Random(seed)
-    groups, limit = chance.choice((1, 3, 40, 2_000)), chance.choice((1, 2, 30, 5_000))
+    groups, limit = chance.choice(counts), chance.choice((1, 2, 30, 5_000))
     settings = QueueSettings(
         name="turn",
         expiration=Expiration(True),
@@ -51,12 +91,12 @@ def _handed_out(seed: int) -> list[list[int]]:
         group_rate=Rate(chance.choice((20, 400)), 50) if limit > 1 and chance.random() < 0.5 else None,
     )
     shard = QueueShard(settings, QueueState())
-    shard.subscribing.subscribe("s", "c", chance.choice((300, 4_000)), 1_000_000, "", NOW_MS, Step())
+    shard.subscribing.subscribe("s", "c", chance.choice(backlogs), 1_000_000, "", NOW_MS, Step())
     found: list[list[int]] = []
     now_ms, offset, held = NOW_MS, 0, []
-    for _ in range(20):
+    for _ in range(steps):
         some = []
-        for _ in range(chance.choice((0, 100, 1_500)) if offset < 5_000 else 0):
+        for _ in range(chance.choice(arrivals) if offset < 5_000 else 0):
             group = b"%d" % min(chance.randrange(groups), chance.randrange(groups))
             headers = [("group", b"" if chance.random() < 0.05 and settings.group_rate is None else group)]
             if chance.random() < 0.05:
@@ -74,7 +114,8 @@ def _handed_out(seed: int) -> list[list[int]]:
         held += handed
         chance.shuffle(held)
         for action in (SettleAction.ACKNOWLEDGE, SettleAction.CANCEL):
-            done, held = held[: len(held) // 3], held[len(held) // 3 :]
+            third = -(-len(held) // 3)
+            done, held = held[:third], held[third:]
             shard.settle(action, "s", [Claim("turn", 0, one, one) for one in done], now_ms, Step())
         now_ms += 7
         if chance.random() < 0.3:  # else the expired ones are still there

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from lapse.core.lifetime import NEVER
 from lapse.core.narrow_order import argsort_narrow
-from lapse.core.queue.groups.group_codes import enlarged
 from lapse.core.queue.groups.group_turn import COST
 from lapse.core.queue.groups.turn_columns import TurnColumns
 from lapse.core.queue.rates.allowance import Allowance
@@ -113,13 +112,10 @@ class RunsInTurn:
         self._deadlines_count_ms = deadlines_count_ms
         self.again = False
         columns.refresh()
-        self._heads = columns.first[: len(columns.codes)].copy()
-        """By code, index of the first segment that may hold a message that can be delivered."""
-        self._given = np.zeros(len(self._heads), np.int64)
-        self._left = np.zeros(len(self._heads), np.int64)
-        """By code, how many more messages to find."""
-        self._found = np.zeros(len(self._heads), np.int64)
-        self._seen = np.zeros(len(self._heads), np.int64)
+        self._moved: list[NDArray[np.intp]] = []
+        """Codes of groups whose `heads` have moved on."""
+        self._served: list[NDArray[np.intp]] = []
+        """Codes of groups of which messages are given."""
         self._taken: dict[int, NDArray[np.bool_]] = {}
         """By index of a segment, which of its messages were chosen before."""
 
@@ -132,33 +128,50 @@ class RunsInTurn:
             limit -= len(part)
             if limit:
                 self._note_taken(part)
+        self._clear()
         return chosen[0] if len(chosen) == 1 else np.concatenate(chosen) if chosen else _NONE
+
+    def _clear(self) -> None:
+        """Leave the scratch space as it was."""
+        columns = self._columns
+        for codes in self._moved:
+            columns.heads[codes] = columns.first[codes]
+        for codes in self._served:
+            columns.given[codes] = 0
 
     def _next_groups(self, limit: int) -> _Group | None:
         """Return the groups of which the next messages are; None if none competes."""
-        columns = self._columns
-        keys, now = columns.keys[: len(self._heads)], columns.turn.now
-        first = int(keys.min())
-        if first == NEVER:
+        columns, now = self._columns, self._columns.turn.now
+        bound = columns.front.bound
+        if bound is not None:
+            codes = columns.front.codes[columns.keys[columns.front.codes] < NEVER]
+            starts = np.maximum(columns.keys[codes], now)
+            before = (starts < bound[0]) | ((starts == bound[0]) & (columns.heads[codes] < bound[1]))
+            if np.count_nonzero(before) > limit:
+                return self._first_groups(codes[before], starts[before], limit)
+        keys = columns.keys[: len(columns.codes)]
+        codes = np.flatnonzero(keys < NEVER)
+        if not len(codes):
             return None
-        first = max(first, now)
-        competing = np.flatnonzero(keys < NEVER)
-        rounds = limit // len(competing)
-        if rounds:
-            before = first + COST * (2 + rounds)  # some groups begin one turn later than the first
-            codes = competing[keys[competing] < before]
-            return _Group(codes, np.maximum(keys[codes], now), before, None)
-        return self._first_groups(competing, np.maximum(keys[competing], now), first, limit)
+        starts = np.maximum(keys[codes], now)
+        rounds = limit // len(codes)
+        columns.front.build(codes, starts, columns.first[codes])
+        if not rounds:
+            return self._first_groups(codes, starts, limit)
+        before_tag = int(starts.min()) + COST * (2 + rounds)  # some groups begin one turn later than the first
+        soon = starts < before_tag
+        return _Group(codes[soon], starts[soon], before_tag, None)
 
-    def _first_groups(self, competing: NDArray[np.intp], starts: NDArray[np.int64], first: int, limit: int) -> _Group:
+    def _first_groups(self, codes: NDArray[np.intp], starts: NDArray[np.int64], limit: int) -> _Group:
         """Return those of more than `limit` groups that have the lowest tags, and of equal ones the first segments."""
+        first = int(starts.min())
         if np.count_nonzero(starts == first) >= limit:
             last = first
         else:
             last = int(np.partition(starts, limit - 1)[limit - 1])
         earlier, alike = starts < last, starts == last
         wanted = limit - int(np.count_nonzero(earlier))
-        segments = self._heads[competing]
+        segments = self._columns.heads[codes]
         of_alike = segments[alike]
         if wanted >= len(of_alike):
             chosen, until = earlier | alike, None
@@ -166,31 +179,33 @@ class RunsInTurn:
             behind = int(np.partition(of_alike, wanted - 1)[wanted - 1]) + 1
             chosen = earlier | (alike & (segments < behind))
             until = (last, behind * SIZE)
-        return _Group(competing[chosen], starts[chosen], last + 1, until)
+        return _Group(codes[chosen], starts[chosen], last + 1, until)
 
     def _choose_of(self, groups: _Group, limit: int) -> NDArray[np.int64]:
         """Choose the next messages of some groups, and note that they are handed out."""
         codes, starts, before, until = groups
         columns = self._columns
         costs = columns.costs[codes]
-        wanted = np.minimum((before - starts + costs - 1) // costs, columns.room(codes) - self._given[codes])
+        wanted = np.minimum((before - starts + costs - 1) // costs, columns.room(codes) - columns.given[codes])
         np.minimum(wanted, limit, out=wanted)
         if self._allowance.by_group:
             self._bound_by_rate(codes, wanted, limit)
         found = self._find(codes, wanted)
-        self._leave_out(codes[(self._found[codes] == 0) & (columns.keys[codes] < NEVER)])
+        self._leave_out(codes[(columns.found[codes] == 0) & (columns.keys[codes] < NEVER)])
+        columns.found[codes] = 0
         if not len(found.places):
             return _NONE
-        start_of = np.zeros(len(self._heads), np.int64)
-        start_of[codes] = starts
-        tags = start_of[found.codes] + found.ranks * columns.costs[found.codes]
+        columns.scratch[codes] = starts
+        tags = columns.scratch[found.codes] + found.ranks * columns.costs[found.codes]
         order = _by_tag(tags, found.places, int(np.gcd.reduce(costs)), limit)
         if until is not None:
             in_turn, places = tags[order], found.places[order]
             order = order[(in_turn < until[0]) | ((in_turn == until[0]) & (places < until[1]))]
         if len(order):
             columns.turn.now = int(tags[order[-1]])
-            self._note_served(codes, starts, costs, np.bincount(found.codes[order], minlength=len(self._heads))[codes])
+            columns.scratch[codes] = np.arange(len(codes))
+            counts = np.bincount(columns.scratch[found.codes[order]], minlength=len(codes))
+            self._note_served(codes, starts, costs, counts)
         return found.places[order]
 
     def _note_served(
@@ -200,8 +215,9 @@ class RunsInTurn:
         served = counts > 0
         codes, counts, columns = codes[served], counts[served], self._columns
         ends = columns.ends[codes] = starts[served] + counts * costs[served]
-        self._given[codes] += counts
-        open_ones = columns.room(codes) > self._given[codes]
+        columns.given[codes] += counts
+        self._served.append(codes)
+        open_ones = columns.room(codes) > columns.given[codes]
         columns.keys[codes] = np.where(open_ones, ends, NEVER)
 
     def _leave_out(self, codes: NDArray[np.intp]) -> None:
@@ -213,7 +229,7 @@ class RunsInTurn:
     def _bound_by_rate(self, codes: NDArray[np.intp], wanted: NDArray[np.int64], limit: int) -> None:
         """Lower the numbers of wanted messages to what the rate of groups permits."""
         columns, allowance = self._columns, self._allowance
-        hashes, given = columns.codes.hashes[codes].tolist(), self._given[codes].tolist()
+        hashes, given = columns.codes.hashes[codes].tolist(), columns.given[codes].tolist()
         for at, permitted in allowance.group_rooms(hashes, self._now_ms, limit + max(given)):
             before = given[at]
             if permitted > before:
@@ -230,21 +246,22 @@ class RunsInTurn:
 
     def _find(self, codes: NDArray[np.intp], wanted: NDArray[np.int64]) -> _Found:
         """Find the first messages of groups, segment by segment."""
-        self._left[codes], self._found[codes] = wanted, 0
-        at = self._columns.first[codes]
+        columns = self._columns
+        columns.left[codes], columns.found[codes] = wanted, 0
+        at = columns.first[codes]
         parts: list[_Found] = []
         while True:
-            looking = np.flatnonzero((self._left[codes] > 0) & (at != NOBODY))
+            looking = np.flatnonzero((columns.left[codes] > 0) & (at != NOBODY))
             if not len(looking):
                 break
             index = int(at[looking].min())
             segment = self._state.look(index)
             here = looking[at[looking] == index]
             available = None if segment is None else self._find_in(segment, codes[here], parts)
-            here = here[self._left[codes[here]] > 0]
+            here = here[columns.left[codes[here]] > 0]
             if len(here):
                 self._move_on(codes, here, at, available)
-        self._left[codes] = 0
+        columns.left[codes] = 0
         if len(parts) == 1:
             return parts[0]
         if not parts:
@@ -256,22 +273,23 @@ class RunsInTurn:
 
         Return all of these groups that are available there, deliverable or not.
         """
+        columns = self._columns
         if segment.available * _FEW_OF < segment.used:
             slots = np.flatnonzero(segment.state[: segment.used] == AVAILABLE)
-            codes = self._columns.codes.of(segment, slots).astype(np.intp)
+            codes = columns.codes.of(segment, slots).astype(np.intp)
             order = argsort_narrow(codes)
             codes, slots = codes[order], slots[order]
             which: NDArray[np.bool_] | slice = slice(None)
-            free = self._left[codes] > 0
+            free = columns.left[codes] > 0
         else:
-            codes, slots = self._columns.codes.sorted(segment)
-            self._fit()
+            codes, slots = columns.codes.sorted(segment)
+            columns.fit()
             if len(wanted) <= _FEW:
                 edges = np.searchsorted(codes, [(code, code + 1) for code in sorted(wanted.tolist())]).tolist()
                 of_these = np.concatenate([np.arange(first, stop) for first, stop in edges])
                 codes, slots = codes[of_these], slots[of_these]
             which = there = segment.state[slots] == AVAILABLE
-            free = there & (self._left[codes] > 0)
+            free = there & (columns.left[codes] > 0)
         if segment.deadline_ms is not None and segment.min_deadline_ms <= self._deadlines_count_ms:
             free &= segment.deadline_ms[slots] > self._deadlines_count_ms
         taken = self._taken.get(segment.index)
@@ -291,14 +309,17 @@ class RunsInTurn:
         begins = np.concatenate(([0], np.flatnonzero(codes[1:] != codes[:-1]) + 1))
         counts = np.diff(begins, append=len(codes))
         groups = codes[begins]
-        left, found = self._left[groups], self._found[groups]
+        columns = self._columns
+        left, found = columns.left[groups], columns.found[groups]
         first = np.flatnonzero(np.arange(len(codes)) < np.repeat(begins + left, counts))
         np.minimum(counts, left, out=counts)
         ranks = first - np.repeat(begins - found, counts)
         parts.append(_Found(slots[first] + segment.base, codes[first], ranks))
-        self._heads[groups[found == 0]] = segment.index
-        self._found[groups] = found + counts
-        self._left[groups] = left - counts
+        moved = groups[found == 0]
+        columns.heads[moved] = segment.index
+        self._moved.append(moved)
+        columns.found[groups] = found + counts
+        columns.left[groups] = left - counts
         return groups
 
     def _move_on(
@@ -316,26 +337,17 @@ class RunsInTurn:
         these = codes[here]
         empty, are_dense = columns.first[these] == index, False
         if available is not None:
-            holds = available.hold(these, self._seen)
+            holds = available.hold(these, columns.seen)
             empty &= ~holds
             are_dense = len(these) >= _MANY and 2 * int(np.count_nonzero(holds)) >= len(these)
         for one, code in zip(here[empty].tolist(), these[empty].tolist(), strict=True):
-            at[one] = self._heads[code] = columns.leave_first(code)
+            at[one] = columns.leave_first(code)
         here = here[~empty]
         if are_dense:  # then most of them have messages in the next segment, too
             at[here] = np.where(columns.last[codes[here]] > index, index + 1, NOBODY)
             return
         for one, code in zip(here.tolist(), codes[here].tolist(), strict=True):
             at[one] = columns.next_behind(code, index)
-
-    def _fit(self) -> None:
-        """Make room for the codes of groups that have no waiting messages, which get theirs with their segment."""
-        count = len(self._columns.codes)
-        if len(self._heads) < count:
-            self._heads = enlarged(self._heads, count, NOBODY)
-            self._given, self._left, self._found, self._seen = (
-                enlarged(one, count, 0) for one in (self._given, self._left, self._found, self._seen)
-            )
 
     def _note_taken(self, places: NDArray[np.int64]) -> None:
         """Note that messages are chosen, so that they are not found again."""

@@ -18,6 +18,7 @@ from lapse.core.lifetime import NEVER
 from lapse.core.queue.arrival.trait import OWN_GROUP
 from lapse.core.queue.groups.group_codes import GroupCodes, enlarged
 from lapse.core.queue.groups.group_turn import COST, GroupTurn
+from lapse.core.queue.groups.turn_front import TurnFront
 from lapse.core.queue.segments.segment import AVAILABLE, NOBODY, Segment
 from lapse.core.queue.segments.summary import Outline
 
@@ -47,6 +48,10 @@ class TurnColumns:
         turn: the turn, of which only `now` is kept up to date: see `export_tags`.
         first: by code, index of the first segment that may hold available messages of the group; `NOBODY` = none does.
         last: by code, index of the last one; `NOBODY` = there is none.
+        heads: the same as `first`; while messages are chosen, the first segment with one that can be delivered.
+        given, left, found, seen: by code, 0; scratch space of whoever chooses messages.
+        scratch: by code, anything; likewise.
+        front: the groups whose turn comes first, if there are very many.
         ends: by code, the tag with which the group would be served next.
         costs: by code, what a message adds to that tag.
         keys: by code, `ends` if the group competes, else `NEVER`.
@@ -75,6 +80,8 @@ class TurnColumns:
         self._fresh_in = NOBODY
         nothing = np.zeros(0, np.int64)
         self.first = self.last = self.ends = self.costs = self.keys = self.waits_ms = nothing
+        self.heads = self.given = self.left = self.found = self.seen = self.scratch = nothing
+        self.front = TurnFront()
         self._later: dict[int, list[int]] = {}
         """By code, the indexes of segments behind `first` that may hold some, ascending; `last` is the last of all."""
         numbered = [(codes.code(group), cost) for group, cost in turn.costs.items()]
@@ -92,6 +99,10 @@ class TurnColumns:
             self.first, self.last = enlarged(self.first, room, NOBODY), enlarged(self.last, room, NOBODY)
             self.ends, self.costs = enlarged(self.ends, room, 0), enlarged(self.costs, room, COST)
             self.keys, self.waits_ms = enlarged(self.keys, room, NEVER), enlarged(self.waits_ms, room, 0)
+            self.heads = enlarged(self.heads, room, NOBODY)
+            self.given, self.left, self.found, self.seen, self.scratch = (
+                enlarged(one, room, 0) for one in (self.given, self.left, self.found, self.seen, self.scratch)
+            )
 
     @property
     def own_messages_wait(self) -> bool:
@@ -141,7 +152,7 @@ class TurnColumns:
         self._link(codes[(first != NOBODY) & (first != index) & (self.last[codes] != index)], index)
         new = codes[first == NOBODY]
         if len(new):
-            self.first[new] = self.last[new] = index
+            self.first[new] = self.last[new] = self.heads[new] = index
             self.codes.changed.append(new)
 
     def _link(self, codes: NDArray[np.int32], index: int) -> None:
@@ -153,7 +164,7 @@ class TurnColumns:
                 self.last[code] = index
             elif index < self.first[code]:
                 later.insert(0, int(self.first[code]))
-                self.first[code] = index
+                self.first[code] = self.heads[code] = index
             else:
                 at = bisect_left(later, index)
                 if later[at] != index:
@@ -169,10 +180,10 @@ class TurnColumns:
         """Note that the first segment of a group holds nothing of it any more. Return the next one, or `NOBODY`."""
         later = self._later.get(code)
         if not later:
-            self.first[code] = self.last[code] = NOBODY
+            self.first[code] = self.last[code] = self.heads[code] = NOBODY
             self.keys[code] = NEVER
             return NOBODY
-        found = self.first[code] = later.pop(0)
+        found = self.first[code] = self.heads[code] = later.pop(0)
         if not later:
             del self._later[code]
         return found
@@ -201,8 +212,10 @@ class TurnColumns:
         changed.clear()
         competes = (self.first[codes] != NOBODY) & (self.waits_ms[codes] == 0) & (self.room(codes) > 0)
         self.keys[codes] = np.where(competes, self.ends[codes], NEVER)
+        self.front.add(codes)
 
     def _lower_tags(self) -> None:
+        self.front.forget()
         now, self.turn.now = self.turn.now, 0
         self.ends = np.maximum(self.ends - now, 0)
         self.keys = np.where(self.keys == NEVER, NEVER, np.maximum(self.keys - now, 0))
@@ -233,6 +246,7 @@ class TurnColumns:
     def forget_unneeded(self) -> None:
         """Forget the groups that have no messages and whose tags have passed."""
         self.refresh()
+        self.front.forget()
         weighted = self.costs != COST
         kept = self.codes.keep((self.first != NOBODY) | (self.ends > self.turn.now) | (self.waits_ms > 0) | weighted)
         room = len(self.codes.bound)
@@ -240,3 +254,5 @@ class TurnColumns:
         self.first, self.last = (enlarged(one[kept], room, NOBODY) for one in (self.first, self.last))
         self.ends, self.costs = enlarged(self.ends[kept], room, 0), enlarged(self.costs[kept], room, COST)
         self.keys, self.waits_ms = enlarged(self.keys[kept], room, NEVER), enlarged(self.waits_ms[kept], room, 0)
+        self.heads = self.first.copy()
+        self.given, self.left, self.found, self.seen, self.scratch = np.zeros((5, room), np.int64)
