@@ -32,8 +32,9 @@ def listening(answer: bytes | None) -> Iterator[str]:
                 held.append(one)
                 if answer is None:
                     continue
-                one.recv(1_000)
-                one.sendall(answer)
+                with suppress(OSError):  # the client may have hung up first
+                    one.recv(1_000)
+                    one.sendall(answer)
                 one.close()
 
         threading.Thread(target=serve, daemon=True).start()
