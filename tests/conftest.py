@@ -192,9 +192,9 @@ def module_kafka() -> Iterator["EmbeddedKafka"]:
         yield own
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SecureKafka"]:
-    """A broker with TLS and passwords, that the whole run shares (X5)."""
+    """A broker with TLS and passwords, that the tests of a file share (X5)."""
     from lapse.embedded import JarUnavailable, JavaMissing
     from support.kafka.secure import secure_kafka
 
