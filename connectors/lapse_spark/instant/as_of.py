@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from lapse.core.shard.event import EventKind
 from lapse_client.reading.instant import shown
 from lapse_spark.records import sow
 
@@ -78,6 +79,23 @@ def gaps(updates: DataFrame, at_ms: int, now_ms: int) -> Gaps:
     unclear = first.where(F.unix_millis("_first") > at_ms).join(F.broadcast(removed), "partition", "left_semi")
     total = removed.agg(F.coalesce(F.sum("removed"), F.lit(0)).alias("total")).collect()[0]["total"]
     return Gaps(int(total), unclear.count() if total else 0, at_ms > now_ms - TOMBSTONES_KEPT_MS)
+
+
+def deletion(events: DataFrame, at_ms: int) -> str:
+    """Return a text that says when the entity was deleted after an instant; empty if it never was.
+
+    If it was created again since, its journal and its compacted topic begin only then.
+
+    Args:
+        events: events of the entity (`schema.EVENT`), at least those from the instant on.
+        at_ms: the instant, ms since the epoch.
+    """
+    of_the_entity = (F.col("event") == EventKind.DELETED.value) & (F.coalesce(F.size("messages"), F.lit(0)) <= 0)
+    later = events.where(of_the_entity & (F.col("at_ms") > at_ms))
+    first_ms = later.agg(F.min("at_ms").alias("first_ms")).collect()[0]["first_ms"]
+    if first_ms is None:
+        return ""
+    return f"it was deleted at {shown(first_ms)}, and what it had before that is gone. Ask for a later instant."
 
 
 def check(at_ms: int, now_ms: int) -> None:

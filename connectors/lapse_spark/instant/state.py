@@ -81,7 +81,8 @@ def state(*, cluster: Cluster, as_json: bool, entity: str, at: int, output: str 
     journal = None if topic.sow(entity) in there else queue_as_of.journal(entity, app_id, there)
     if journal is None and topic.sow(entity) not in there:
         raise _absent(entity, app_id, topics, ours)
-    ours.check_allowed([journal or topic.sow(entity)], "Read")
+    told_by = [topic.events(entity)] if topic.events(entity) in there else []
+    ours.check_allowed([journal or topic.sow(entity), *told_by], "Read")
     now_ms = cluster.now_ms(entity)
     as_of.check(at, now_ms)
     session = cluster.session("state")
@@ -96,19 +97,25 @@ def state(*, cluster: Cluster, as_json: bool, entity: str, at: int, output: str 
         )
         with having as found:
             count = found.rows.count()
+            deletion = _deletion(session, cluster, entity, at) if told_by else ""
+            missing = " ".join(filter(None, (deletion, found.missing)))
             if output:
                 found.rows.write.mode("overwrite").parquet(output)
             rows = [] if output else _listed(found, None if as_json else _SHOWN)
     if as_json:
-        complete = not found.missing
-        told = {"entity": entity, "at_ms": at, "count": count, "complete": complete, "missing": found.missing}
+        told = {"entity": entity, "at_ms": at, "count": count, "complete": not missing, "missing": missing}
         print_json(told if output else {**told, found.what: [found.facts(row) for row in rows]})
     else:
         _show(entity, at, count, found, rows, output)
-        if found.missing:
-            click.echo(f"Warning: {found.missing}", err=True)
-    if found.missing:
+        if missing:
+            click.echo(f"Warning: {missing}", err=True)
+    if missing:
         raise SystemExit(1)
+
+
+def _deletion(session: SparkSession, cluster: Cluster, entity: str, at: int) -> str:
+    """Return a text that says when the entity was deleted after the instant; empty if it never was."""
+    return as_of.deletion(read.events(session, cluster.connection, [entity], span=read.Span(start_ms=at)), at)
 
 
 def _acts(ours: Connection, there: set[str], app_id: str | None, entity: str, at: int, file: Path | None) -> bool:

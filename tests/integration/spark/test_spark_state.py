@@ -1,5 +1,6 @@
 """`lapse spark state`: what a SOW topic had at earlier instants, against what queries showed then (D7)."""
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from lapse_client import Connection, Publisher, SowClient
 from lapse_client.kafka import time_check
 from support.kafka.log import until
+from support.processes.deployment import Deploy, broker_now_ms
 from support.processes.worker import Worker
 from support.programs import spark_state
 
@@ -88,3 +90,33 @@ def test_the_state_of_earlier_instants_is_what_queries_showed(
         ) == (1, True)
         unreadable = spark_state.state(kafka, "--entity", name, "--at", "yesterday")
         assert (unreadable.exit_code, "expected 2026-01-31T12:00:00Z" in unreadable.output) == (2, True)
+
+
+@pytest.mark.feature("C4", "Q23")
+def test_what_an_entity_had_before_it_was_deleted_and_created_again_is_said_to_be_gone(spark, deploy: Deploy) -> None:
+    """Its journal and its compacted topic begin with the new entity, so nothing else shows that they are not whole."""
+    here = deploy({}, definitions="topic")
+    here.configure({"work": {}}, {"prices": {}}, definitions="topic")
+    here.apply()
+    work, prices = here.name("work"), here.name("prices")
+    here.worker().wait_for_shards(2)
+    here.write("work", "one")
+    with Publisher(here.connection) as publisher:
+        publisher.publish(prices, "first", "k")
+    until(lambda: here.depth("work")["depth"] == 1, "the message")
+    with SowClient(prices, connection=here.connection) as client:
+        until(lambda: len([*client.query()]) == 1, "the record")
+    time.sleep(0.5)
+    before_ms = broker_now_ms()
+    for words in (("queue", "delete", work), ("sow", "delete-topic", prices)):
+        assert here.lapse(*words, "--force", "--yes").returncode == 0
+    between_ms = broker_now_ms()
+    for words in (("queue", "create", work, f'topics=["{work}"]'), ("sow", "create", prices, f'topic="{prices}"')):
+        assert here.lapse(*words).returncode == 0
+    for name in (work, prices):
+        done = spark_state.state(here.servers, "--entity", name, "--at", str(before_ms))
+        answer = json.loads(done.stdout)
+        assert (done.exit_code, answer["complete"]) == (1, False)
+        assert "it was deleted at" in answer["missing"]
+        done = spark_state.state(here.servers, "--entity", name, "--at", str(between_ms))
+        assert (done.exit_code, json.loads(done.stdout)["count"]) == (0, 0), "there was nothing then"
