@@ -7,6 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -33,6 +34,7 @@ _SILENT_POLLS: Final = 60
 """How many polls of half a second may bring nothing, although the log has more."""
 
 _RETRY_S: Final = 0.1
+_ASK_AGAIN_S: Final = 1.0
 _PROPAGATION_S: Final = 2.0
 """How long to look for a topic that a broker does not list, in seconds: it may not have learnt of a new one yet."""
 
@@ -349,7 +351,8 @@ def log_bounds(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
             if error.args[0].code() not in _ELECTING or time.monotonic() >= give_up:
                 raise
             time.sleep(_RETRY_S)
-            consumer.list_topics(place.topic, timeout=METADATA_TIMEOUT_S)
+            with suppress(KafkaException):  # the next question tells
+                consumer.list_topics(place.topic, timeout=_ASK_AGAIN_S)
 
 
 def log_end(consumer: Consumer, name: str, partition: int) -> TopicPartition:

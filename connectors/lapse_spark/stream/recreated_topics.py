@@ -32,6 +32,7 @@ _OFFSETS: Final = "_checkpoint/offsets"
 _COMMITS: Final = "_checkpoint/commits"
 _FIRST_OFFSETS: Final = "_checkpoint/sources/0/0"
 _PATIENCE_S: Final = 2.5
+_LOOKS: Final = 10
 _AGAIN_S: Final = 1.0
 
 _DELETED: Final = (
@@ -102,12 +103,14 @@ class RecreatedTopics:
             log.warning("%s, and now %s: %s", what, how, text)
 
     def _deleted(self) -> frozenset[str]:
-        """Return the topics that are missing at two looks, because one broker may not know a topic for a moment."""
+        """Return the topics that are missing at each of some looks: brokers that come back do not know all at once."""
         missing = self._absent
-        if missing:
-            time.sleep(_AGAIN_S)
-            self._find_ids(missing)
-        return missing & self._absent
+        for _ in range(1, _LOOKS):
+            if missing:
+                time.sleep(_AGAIN_S)
+                self._find_ids(missing)
+                missing &= self._absent
+        return missing
 
     def _is_unfinished(self) -> bool:
         """Return whether a batch was planned, and has not ended."""

@@ -81,12 +81,12 @@ class Endpoint:
         logger.info("metrics at http://%s:%d/metrics", host, port)
 
     def note_away(self, why: str) -> None:
-        """Report from now on that no broker answers, and log it once.
+        """Report from now on that no broker answers, and log it once, or again if the reason is about something else.
 
         Args:
-            why: the reason, as a sentence.
+            why: the reason: what it is about, a colon, and more.
         """
-        if self._away is None:
+        if self._away is None or self._away[1].partition(":")[0] != why.partition(":")[0]:
             logger.warning("%s. The worker waits for it", why)
         self._away = (time.monotonic() if self._away is None else self._away[0]), why
 

@@ -52,12 +52,15 @@ def test_a_worker_that_starts_is_healthy_and_not_ready(
     assert (status, json.loads(text)["why"]) == (503, "the worker is starting")
     assert "lapse_worker_broker_away_seconds 0.0" in told(port, "/metrics")[1]
 
-    for why in ("refused", "no such host"):
+    asked = "no answer from Kafka at localhost:9092"
+    reasons = (f"{asked}: refused", f"{asked}: no such host", "lapse.definitions.app: no broker leads partition 0")
+    for why in reasons:
         endpoint.note_away(why)
         status, text = told(port, "/ready")
         assert (status, json.loads(text)["why"]) == (503, why)
     assert json.loads(text)["brokers_away_s"] > 0
-    assert [record.message for record in caplog.records] == ["refused. The worker waits for it"]
+    logged = [record.message for record in caplog.records]
+    assert logged == [f"{why}. The worker waits for it" for why in (reasons[0], reasons[2])]
     endpoint.note_back()
     assert json.loads(told(port, "/ready")[1])["why"] == "the worker is starting"
 
