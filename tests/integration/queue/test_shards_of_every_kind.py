@@ -136,7 +136,8 @@ class Grown:
             purged = [queue.purge(leased=leased)["removed"] for leased in (False, True)]
         assert purged == [0, 2], "what the first shard had, and no more"
         results = subscriber.settle("acknowledge", held, wait=True)
-        assert {one.result for one in results} == {"already_settled"}
+        # If the worker stood still, the client has asked twice, and takes its first command for the cause (C55).
+        assert {one.result for one in results} <= {"already_settled", "settled"}
         assert values(subscriber, 1) == [b"new"]
         (letter,) = here.letters("swept", 1)
         assert (letter.value(), dict(letter.headers())["lapse-expires-at-ms"]) == (
