@@ -34,7 +34,6 @@ _SILENT_POLLS: Final = 60
 """How many polls of half a second may bring nothing, although the log has more."""
 
 _RETRY_S: Final = 0.1
-_ASK_AGAIN_S: Final = 1.0
 _PROPAGATION_S: Final = 2.0
 """How long to look for a topic that a broker does not list, in seconds: it may not have learnt of a new one yet."""
 
@@ -338,8 +337,6 @@ class Connection:
 def log_bounds(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
     """Return the first offset of a partition and its end offset; wait while a leader is being elected.
 
-    A consumer keeps what it has heard of a topic, even from a broker that had just come back. So it asks again.
-
     Raises:
         KafkaException: no answer in time, or a refusal.
     """
@@ -351,8 +348,8 @@ def log_bounds(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
             if error.args[0].code() not in _ELECTING or time.monotonic() >= give_up:
                 raise
             time.sleep(_RETRY_S)
-            with suppress(KafkaException):  # the next question tells
-                consumer.list_topics(place.topic, timeout=_ASK_AGAIN_S)
+            with suppress(KafkaException):  # it keeps what it has heard of a topic, even from a broker just back
+                consumer.list_topics(place.topic, timeout=1.0)
 
 
 def log_end(consumer: Consumer, name: str, partition: int) -> TopicPartition:
