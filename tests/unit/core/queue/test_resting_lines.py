@@ -13,6 +13,7 @@ from lapse.core.expression import compile_filter, compile_value
 from lapse.core.lifetime import Expiration
 from lapse.core.queue.arrival.trait import TraitReader
 from lapse.core.queue.groups import group_choice, turn_columns, waiting_groups
+from lapse.core.queue.groups.available_messages import AvailableMessages
 from lapse.core.queue.groups.group_choice import GroupChooser
 from lapse.core.queue.groups.turn_columns import TurnColumns
 from lapse.core.queue.groups.waiting_groups import WaitingGroups
@@ -204,22 +205,21 @@ def test_a_search_through_many_groups_takes_several_turns(limit: int) -> None:
 
 @pytest.mark.feature("Q25", "C60")
 @pytest.mark.parametrize(
-    ("traits", "module", "waiting", "name"),
-    [(GROUP, turn_columns, TurnColumns, "_enter"), (RANKED, waiting_groups, WaitingGroups, "_enter_available")],
+    ("traits", "module", "waiting"), [(GROUP, turn_columns, TurnColumns), (RANKED, waiting_groups, WaitingGroups)]
 )
-def test_the_groups_are_sorted_in_several_turns(traits: TraitReader, module, waiting: type, name: str) -> None:
+def test_the_groups_are_sorted_in_several_turns(traits: TraitReader, module, waiting: type[AvailableMessages]) -> None:
     """The first delivery sorted 100,000 groups in one turn, which took 0.7 s."""
     with small(5, at_once=1_000), mock.patch.object(module, "_LOADED_AT_ONCE", 1):
         one = world(*[{"g": n} for n in range(20)], traits=traits)
         one.subscribe("inky", 100)
         entered: list[int] = []
-        enter = getattr(waiting, name)
+        enter = waiting._enter_available
 
-        def counted(self: object, segment, slots) -> int | None:
+        def counted(self: AvailableMessages, segment, slots) -> int:
             entered.append(len(slots))
             return enter(self, segment, slots)
 
-        with mock.patch.object(waiting, name, counted):
+        with mock.patch.object(waiting, "_enter_available", counted):
             assert one.shard.deliver(one.now_ms, one.step)
         assert entered == [5]
         publish(one, {"g": "x"}, {"g": 3})

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.arrival.trait import OWN_GROUP
+from lapse.core.queue.groups.available_messages import AvailableMessages
 from lapse.core.queue.groups.group_codes import GroupCodes, enlarged
 from lapse.core.queue.groups.group_turn import COST, GroupTurn
 from lapse.core.queue.groups.turn_front import TurnFront
-from lapse.core.queue.segments.segment import AVAILABLE, NOBODY, Segment
+from lapse.core.queue.segments.segment import NOBODY, Segment
 from lapse.core.queue.segments.summary import Outline
 
 _LOADED_AT_ONCE: Final = 65_536
@@ -32,7 +33,7 @@ _GREAT_TAG: Final = 1 << 61
 """Tags are lowered when they reach this one, so that 64 bits hold them."""
 
 
-class TurnColumns:
+class TurnColumns(AvailableMessages):
     """The waiting groups of a shard.
 
     Args:
@@ -68,16 +69,10 @@ class TurnColumns:
         limit: int,
         first: int,
     ) -> None:
+        super().__init__(look, outline, first)
         self.codes = codes
         self.turn = turn
-        self._look = look
-        self._outline = outline
         self._limit = limit
-        self._next_load: int | None = first
-        """The first segment from which no groups are derived yet; None = there is none."""
-        self._fresh: list[NDArray[np.intp]] = []
-        """Slots that became available and are not noted yet, all in the segment `_fresh_in`."""
-        self._fresh_in = NOBODY
         nothing = np.zeros(0, np.int64)
         self.first = self.last = self.ends = self.costs = self.keys = self.waits_ms = nothing
         self.heads = self.given = self.left = self.found = self.seen = self.scratch = nothing
@@ -114,38 +109,10 @@ class TurnColumns:
 
     def load_part(self, last: int) -> bool:
         """Derive groups from some of the segments up to index `last`. Return whether all are derived."""
-        done = 0
-        while self._next_load is not None and done < _LOADED_AT_ONCE:
-            index, self._next_load = self._next_load, self._next_load + 1
-            segment = self._look(index) if self._outline(index).available else None
-            if segment is not None:
-                slots = np.flatnonzero(segment.state[: segment.used] == AVAILABLE)
-                self._enter(segment, slots)
-                done += len(slots)
-            if index >= last:
-                self._next_load = None
-        return self._next_load is None
+        return self._load(last, _LOADED_AT_ONCE)
 
-    def add_available(self, segment: Segment, slots: NDArray[np.intp]) -> None:
-        """Add messages that have become available. They are noted when that is needed, those of a segment together."""
-        if self._next_load is not None and segment.index >= self._next_load:
-            return
-        if segment.index != self._fresh_in:
-            self.sort_fresh()
-            self._fresh_in = segment.index
-        self._fresh.append(slots)
-
-    def sort_fresh(self) -> None:
-        """Note the messages that were added since the last call."""
-        if not self._fresh:
-            return
-        segment, fresh = self._look(self._fresh_in), self._fresh
-        self._fresh, self._fresh_in = [], NOBODY
-        if segment is not None:
-            self._enter(segment, fresh[0] if len(fresh) == 1 else np.concatenate(fresh))
-
-    def _enter(self, segment: Segment, slots: NDArray[np.intp]) -> None:
-        """Note that a segment holds available messages at some slots."""
+    def _enter_available(self, segment: Segment, slots: NDArray[np.intp]) -> int:
+        """See `AvailableMessages._enter_available`; the work is that of as many messages."""
         codes, index = self.codes.of(segment, slots), segment.index
         self.fit()
         first = self.first[codes]
@@ -154,6 +121,7 @@ class TurnColumns:
         if len(new):
             self.first[new] = self.last[new] = self.heads[new] = index
             self.codes.changed.append(new)
+        return len(slots)
 
     def _link(self, codes: NDArray[np.int32], index: int) -> None:
         """Add a segment to those of groups that have others."""

@@ -22,12 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.lifetime import NEVER
+from lapse.core.queue.groups.available_messages import AvailableMessages
 from lapse.core.queue.groups.entries_set_aside import EntriesSetAside
 from lapse.core.queue.groups.group_turn import GroupTurn
 from lapse.core.queue.groups.resting_lines import Entry, Line, RestingLines
 from lapse.core.queue.groups.slots_by_line import SlotsByLine
 from lapse.core.queue.groups.waiting_line import Found, Passed, WaitingLine, available_at, segment_of
-from lapse.core.queue.segments.segment import AVAILABLE, NOBODY, SIZE, Segment, Where
+from lapse.core.queue.segments.segment import AVAILABLE, SIZE, Segment, Where
 from lapse.core.queue.segments.summary import Outline
 
 _LOADED_AT_ONCE: Final = 4_096
@@ -37,7 +38,7 @@ _SLOTS_LIKE_A_LINE: Final = 16
 """Sorting so many slots takes about as long as entering one line."""
 
 
-class WaitingGroups:
+class WaitingGroups(AvailableMessages):
     """The lines of a shard.
 
     Args:
@@ -59,14 +60,11 @@ class WaitingGroups:
         ranked: bool,
         first: int,
     ) -> None:
+        super().__init__(look, outline, first)
         self.turn = turn
-        self._next_load: int | None = first
-        """The first segment from which no lines are derived yet; None = there is none."""
         self._resting = RestingLines(self._is_valid)
         self._filters: Set[str] = frozenset()
         self._any_rests = False
-        self._outline = outline
-        self._look = look
         self._ranked = ranked
         self._blockers: dict[int, Line] = {}
         """By group, the line whose rest holds back those of lower priority. Without priorities there are none."""
@@ -74,9 +72,6 @@ class WaitingGroups:
         self._waiting: dict[Line, WaitingLine] = {}
         self._heap: list[Entry] = []
         self.set_aside = EntriesSetAside()
-        self._fresh: list[NDArray[np.intp]] = []
-        """Slots that became available and are not sorted yet, all in the segment `_fresh_in`."""
-        self._fresh_in = NOBODY
 
     def all_lines(self) -> list[Line] | None:
         """Return all lines, those of a higher priority first; None until they are loaded."""
@@ -89,42 +84,12 @@ class WaitingGroups:
 
     def load_part(self, last: int) -> bool:
         """Derive some lines from the segments up to index `last`. Return whether all are derived."""
-        cost = 0
-        while self._next_load is not None and cost < _LOADED_AT_ONCE:
-            index, self._next_load = self._next_load, self._next_load + 1
-            segment = self._look(index) if self._outline(index).available else None
-            if segment is not None:
-                slots = np.flatnonzero(segment.state[: segment.used] == AVAILABLE)
-                cost += self._enter_available(segment, slots) + len(slots) // _SLOTS_LIKE_A_LINE
-            if index >= last:
-                self._next_load = None
-        return self._next_load is None
+        return self._load(last, _LOADED_AT_ONCE)
 
     # Changes of messages
 
-    def add_available(self, segment: Segment, slots: NDArray[np.intp]) -> None:
-        """Add messages that have become available, given as ascending slots.
-
-        They are sorted when they are needed: those of many small batches together.
-        """
-        if self._next_load is not None and segment.index >= self._next_load:
-            return
-        if segment.index != self._fresh_in:
-            self.sort_fresh()
-            self._fresh_in = segment.index
-        self._fresh.append(slots)
-
-    def sort_fresh(self) -> None:
-        """Enter the messages that were added since the last call into their lines."""
-        if not self._fresh:
-            return
-        segment, fresh = self._look(self._fresh_in), self._fresh
-        self._fresh, self._fresh_in = [], NOBODY
-        if segment is not None:
-            self._enter_available(segment, fresh[0] if len(fresh) == 1 else np.unique(np.concatenate(fresh)))
-
     def _enter_available(self, segment: Segment, slots: NDArray[np.intp]) -> int:
-        """Enter available messages into their lines. Return the number of these lines."""
+        """See `AvailableMessages._enter_available`; the work is a line's, or that of sorting many slots."""
         lines = self._slots.split(segment, slots)
         for line, places in lines.items():
             waiting = self._waiting.get(line)
@@ -136,7 +101,7 @@ class WaitingGroups:
                 self._enter(line, waiting, places[0])
             elif waiting.rests_whole:
                 self._enter(line, waiting, waiting.entry[2])
-        return len(lines)
+        return len(lines) + len(slots) // _SLOTS_LIKE_A_LINE
 
     def note_left(self, segment: Segment, where: Where) -> None:
         """Note that messages are not available any more. A line that rested because of one of them competes again."""
