@@ -18,7 +18,7 @@ Place = tuple[str, int, int]
 
 
 def settle_bookmarks(
-    session: Session[None], command: Command, bookmarks: Iterable[str], timeout_s: float
+    session: Session[None], command: Command, bookmarks: Iterable[BookmarkRange], timeout_s: float
 ) -> list[SettlementResult]:
     """Settle messages by bookmark.
 
@@ -32,12 +32,10 @@ def settle_bookmarks(
         timeout_s: how long to wait for the answers of each turn, in seconds.
 
     Raises:
-        ValueError: a bookmark is not valid.
         CommandFailed, EntityDeleted: a shard refused.
     """
     named: dict[int, list[BookmarkRange]] = {}
-    for text in bookmarks:
-        one = BookmarkRange.parse(text)
+    for one in bookmarks:
         named.setdefault(one.partition, []).append(one)
 
     def settle(some: Mapping[int, Sequence[BookmarkRange]], turn: int) -> list[SettlementResult]:

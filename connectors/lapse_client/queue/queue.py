@@ -153,12 +153,12 @@ class Queue(Client[None]):
             CommandFailed: a shard refused, for instance the filter.
             EntityDeleted: the queue was deleted.
         """
-        named = [*map(str, bookmarks)]
+        named = [BookmarkRange.parse(str(one)) for one in bookmarks]
         if bool(named) is (filter is not None):
             raise ValueError(f"{how}: name either bookmarks or a filter")
         command = Command.of(command=how, filter=filter, delay_ms=delay_ms, fault=fault)
         if filter is None:
-            self._partitions.check(map(BookmarkRange.parse, named))
+            self._partitions.check(named)
             return settle_bookmarks(self._live(), command, named, self._timeout_s)
         return [result for answer in self._ask(command) for result in results(answer)]
 
