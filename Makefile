@@ -102,7 +102,7 @@ wheel: setup ## Build the source distribution and two wheels into dist/: for thi
 	@$(BIN)/uv build --quiet --python $(BIN)/python $(ARGS)
 	@ls dist
 
-new-user: wheel ## Follow the README as a new user does, with a wheel and empty caches; each Python that is found, or PYTHONS="…"
+new-user: setup ## Follow the README as a new user does, in a fresh clone and with empty caches; each Python that is found, or PYTHONS="…"
 	@$(BIN)/python tests/new_user.py $(ARGS) $(PYTHONS)
 
 lock: setup ## Resolve the dependencies of pyproject.toml again, into requirements.lock

@@ -1,4 +1,4 @@
-"""`make new-user`: the README's five minutes from a built wheel, with an empty home and empty caches.
+"""`make new-user`: the README's five minutes from a fresh clone, with an empty home and empty caches.
 
 For each Python it prints what the steps took. Where one fails, or the first delivery comes after more than three
 minutes, the exit code is 1. The ports that the README names have to be free.
@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from lapse import __version__
 from support.pages.page_run import PageRun
 
 ROOT: Final = Path(__file__).parents[1]
+README: Final = ROOT / "README.md"
 VERSIONS: Final = ("3.11", "3.12", "3.13")
 GOAL_S: Final = 180.0
 CONSUMER: Final = "python consumer.py"
@@ -36,7 +36,7 @@ class Times:
     """What the steps of one Python took, each in seconds.
 
     Attributes:
-        install: the virtual environment, and what pip installs into it.
+        install: the virtual environment, and what pip builds and installs into it.
         dev: until `lapse dev` says that everything runs, the downloads of its broker included.
         delivery: from there to the first delivery.
     """
@@ -70,12 +70,11 @@ def _executable(python: str) -> str:
         return ""
 
 
-def wheel() -> Path:
-    """The wheel that `make wheel` has built: of this platform, if it could be."""
-    found = sorted((ROOT / "dist").glob(f"lapse-{__version__}-*.whl"), key=lambda one: one.stem.endswith("-any"))
-    if not found:
-        raise SystemExit("new-user: there is no wheel in dist/: make wheel")
-    return found[0]
+def first_commands() -> list[str]:
+    """The README's commands that install lapse: those in its indented block."""
+    found = [line.removeprefix("    $ ") for line in README.read_text("utf-8").splitlines() if line.startswith("    $ ")]
+    assert any("pip install" in one for one in found), "the README does not say how to install lapse"
+    return found
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -92,17 +91,22 @@ def follow(python: str, place: Path) -> Times:
 
     Raises:
         AssertionError: a command prints something else than the README shows.
-        CalledProcessError: the wheel cannot be installed.
+        CalledProcessError: a command of the README that installs lapse has failed.
     """
-    home, work = place / "home", place / "work"
+    home, clone, first = place / "home", place / "lapse", place / "first"
     home.mkdir()
-    work.mkdir()
-    its, programs = environment(home), work / "venv/bin"
+    first.mkdir()
+    (first / "python3").symlink_to(_executable(python))
+    its = environment(home)
+    subprocess.run(["git", "clone", "--quiet", ROOT, clone], check=True)
     begun_s = time.monotonic()
-    subprocess.run([python, "-m", "venv", work / "venv"], env=its, check=True)
-    subprocess.run([programs / "pip", "install", "--quiet", f"{wheel()}[worker,java]"], env=its, check=True)
+    said = subprocess.run(
+        ["sh", "-ec", "\n".join([*first_commands(), "pwd"])], cwd=clone, stdout=subprocess.PIPE, text=True, check=True,
+        env={**its, "PATH": f"{first}{os.pathsep}{its['PATH']}", "PIP_QUIET": "1"},
+    )  # fmt: skip
     install_s = time.monotonic() - begun_s
-    run = PageRun(ROOT / "README.md", work, None, its, programs)
+    work = Path(said.stdout.splitlines()[-1])
+    run = PageRun(README, work, None, its, clone / "venv/bin")
     run.follow()
     dev_s = run.took_s.pop("lapse dev")
     names = [*run.took_s]

@@ -21,6 +21,7 @@ from support.suite import class_archives
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _STARTED = "lapse dev"
+_LAST_LINE = "  lapse doctor\n"
 _ENDED_S = 120
 _end_with_parent = partial(end_with_parent, signal.SIGINT)
 """Interrupts this process, as Ctrl-C does, when its parent ends in any way."""
@@ -106,7 +107,7 @@ class PageRun:
         raise AssertionError(f"$ {command}\nended the shell: {(self._place / 'errors.txt').read_text()}")
 
     def _begin_dev(self) -> str:
-        """Start `lapse dev` with a console on a free port. Return its output up to the last blank line."""
+        """Start `lapse dev` with a console on a free port. Return what it prints, with the ports that pages show."""
         log = self._place / "dev.txt"
         with log.open("w") as out:
             self._dev = subprocess.Popen(
@@ -115,14 +116,12 @@ class PageRun:
                 preexec_fn=_end_with_parent,  # noqa: PLW1509  # one system call
             )  # fmt: skip
         give_up = time.monotonic() + _ENDED_S
-        while "SOW topics" not in log.read_text():
+        while not log.read_text().endswith(_LAST_LINE):
             assert self._dev.poll() is None, (self._place / "dev-errors.txt").read_text()
             assert time.monotonic() < give_up, "lapse dev has not started"
             time.sleep(0.1)
-        printed = log.read_text().split("\n\nIn another terminal")[0]
-        return re.sub(
-            r"(Kafka +127\.0\.0\.1:)\d+", r"\g<1>9092", re.sub(r"(http://127\.0\.0\.1:)\d+", r"\g<1>8080", printed)
-        )
+        printed = re.sub(r"(http://127\.0\.0\.1:)\d+", r"\g<1>8080", log.read_text())
+        return re.sub(r"(Kafka +127\.0\.0\.1:)\d+", r"\g<1>9092", printed)
 
     def _end(self) -> None:
         """End all processes, `lapse dev` with SIGINT as by Ctrl-C."""
