@@ -14,7 +14,7 @@ from rich.console import Console
 from benchmarks.comparison import contestant
 from benchmarks.comparison.brokers import Environment, broker_of_row, broker_of_run, fresh_broker
 from benchmarks.comparison.load import QUICK, Load
-from benchmarks.comparison.report import as_html, as_json
+from benchmarks.comparison.report import as_html, as_json, now
 from benchmarks.comparison.row import Contestant, Outcome, Row
 from benchmarks.comparison.rows import rows
 from benchmarks.comparison.table import show
@@ -28,7 +28,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print the figures as JSON, and nothing else")
     parser.add_argument("--messages", type=int, help="through a queue; other rows take their part of it")
-    parser.add_argument("--repeats", type=int, help="how often each contestant runs, in alternation (3; quick: 1)")
+    parser.add_argument("--repeats", type=int, default=1, help="how often each contestant runs, in alternation (1)")
     parser.add_argument("--only", nargs="+", choices=known, default=known, metavar="ROW", help=", ".join(known))
     parser.add_argument("--quick", action="store_true", help="small loads, once each: shows that everything runs")
     parser.add_argument(
@@ -41,7 +41,7 @@ def main() -> int:
         load = replace(load, messages=given.messages)
     if given.deep:
         load = replace(load, recovered=_DEEP)
-    repeats = given.repeats or (1 if given.quick else 3)
+    repeats = given.repeats
     console = Console(stderr=given.json)
     chosen = [row for row in rows(load) if row.name in given.only]
     outcomes = []
@@ -63,7 +63,7 @@ def main() -> int:
 
 def run(row: Row, repeats: int, shared: Environment, console: Console) -> Outcome:
     """Run the contestants of a row in turn, `repeats` times: A B A B."""
-    outcome = Outcome(row)
+    outcome, began = Outcome(row), time.monotonic()
     try:
         with broker_of_row(row, shared) as environment:
             for turn in range(min(repeats, row.most_repeats)):
@@ -73,6 +73,7 @@ def run(row: Row, repeats: int, shared: Environment, console: Console) -> Outcom
                             _run(one, outcome, environment)
     except contestant.Failed as error:  # warming the broker failed
         outcome.failed = dict.fromkeys((one.name for one in row.contestants), str(error))
+    outcome.at, outcome.took_s = now(), round(time.monotonic() - began, 1)
     return outcome
 
 

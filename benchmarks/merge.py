@@ -1,4 +1,7 @@
-"""`python -m benchmarks.merge`: makes one page from the reports of runs that measured different rows."""
+"""`python -m benchmarks.merge`: makes one page from the reports of several runs.
+
+The row of a later report takes the place of an earlier one's.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +52,10 @@ def main() -> int:
 def merged(reports: Sequence[dict[str, Any]]) -> tuple[list[Outcome], dict[str, Any], str]:
     """Return the outcomes of all reports in the order of the rows, their settings, and their machine.
 
+    A row that is in several reports is that of the last one.
+
     Raises:
-        CannotMerge: Machines, versions or settings differ, or a row is in two reports.
+        CannotMerge: Machines, versions or settings differ.
     """
     first = reports[0]
     machine, settings = first["machine"], dict(first["settings"])
@@ -65,15 +70,15 @@ def merged(reports: Sequence[dict[str, Any]]) -> tuple[list[Outcome], dict[str, 
         if differing:
             raise CannotMerge(f"measured with different settings: {', '.join(differing)}")
         for row in report["rows"]:
-            if row["name"] in found:
-                raise CannotMerge(f"{row['name']} is in two reports; leave one of them out")
-            found[row["name"]] = row
+            found[row["name"]] = {"at": report["at"], "took_s": 0.0, **row}
     load = Load(**{one.name: settings[one.name] for one in fields(Load)})
     outcomes = [
-        Outcome(row, told["runs"], told["skipped"], told["failed"])
+        Outcome(row, its["runs"], its["skipped"], its["failed"], its["at"], its["took_s"])
         for row in rows(load)
-        if (told := found.get(row.name)) is not None
+        if (its := found.get(row.name)) is not None
     ]
+    if all(outcome.took_s for outcome in outcomes):
+        settings["took_s"] = round(sum(outcome.took_s for outcome in outcomes))
     return outcomes, settings, machine
 
 

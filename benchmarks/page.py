@@ -25,7 +25,7 @@ _HEAD: Final = """\
 <!-- figures: printed by `python -m benchmarks.page > docs/figures.md`; do not edit by hand -->
 
 Each table below is a row of [the benchmark](benchmarks.md). That page says what a row means, and who the peers are.
-Messages have 200 bytes of payload, a key and a lifetime of their own. Figures are medians; nothing else was at work.
+Messages have 200 bytes of payload, a key and a lifetime of their own. Nothing else was at work.
 
 **Compare ratios, not rates.** Broker, worker and clients share the cores of one machine. Its speed varies by a half
 within an hour. A ratio is between two contestants of the same run. Each goal stands beside its figure, and a missed
@@ -57,10 +57,10 @@ def page(report: dict[str, Any]) -> str:
 
 def _measured(report: dict[str, Any], settings: dict[str, Any]) -> str:
     """Describe when, on which machine, and with which versions and load the figures were measured."""
-    runs = "one run" if settings["repeats"] == 1 else f"{settings['repeats']} runs"
-    versions, at = report.get("versions", {}), report["at"].replace("T", " ").replace("Z", " UTC")
+    runs = "one run" if settings["repeats"] == 1 else f"the medians of {settings['repeats']} runs"
+    versions = report.get("versions", {})
     lines = [
-        f"| measured | {at}, in {settings['took_s'] / 60:.0f} minutes |",
+        f"| measured | each row at the instant beside its name; all in {settings['took_s'] / 60:.0f} minutes |",
         "|---|---|",
         f"| machine | {report['machine']} |",
         f"| versions | {', '.join(f'{name} {version}' for name, version in versions.items())} |",
@@ -72,7 +72,8 @@ def _measured(report: dict[str, Any], settings: dict[str, Any]) -> str:
 
 def _row(outcome: Outcome) -> str:
     """Write a row's figures and goals."""
-    return "\n".join([f"## {outcome.row.title}", "", f"Row `{outcome.row.name}`.", "", *_body(outcome), ""])
+    at = f"{outcome.at[:16].replace('T', ' ')} UTC"
+    return "\n".join([f"## {outcome.row.title}", "", f"Row `{outcome.row.name}`, {at}.", "", *_body(outcome), ""])
 
 
 def _body(outcome: Outcome) -> Iterator[str]:

@@ -45,7 +45,7 @@ def as_json(
         with_versions: the versions of the measured packages; None = those installed here.
     """
     return {
-        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "at": now(),
         "machine": measured_on or machine(),
         "versions": versions() if with_versions is None else with_versions,
         "settings": settings,
@@ -53,6 +53,8 @@ def as_json(
             {
                 "name": outcome.row.name,
                 "title": outcome.row.title,
+                "at": outcome.at or now(),
+                "took_s": outcome.took_s,
                 "runs": outcome.runs,
                 "medians": outcome.medians(),
                 "skipped": outcome.skipped,
@@ -72,6 +74,11 @@ def as_json(
             for outcome in outcomes
         ],
     }
+
+
+def now() -> str:
+    """Return the instant, UTC, as in RFC 3339."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def machine() -> str:
@@ -94,7 +101,7 @@ def as_html(outcomes: Sequence[Outcome], settings: dict[str, Any], measured_on: 
     """Write a page with tables, and for each goal a bar of the figure's logarithmic distance from it."""
     said = ", ".join(f"{name} {value}" for name, value in settings.items())
     intro = (
-        f"{measured_on or machine()}; {said}. Medians; ratios are between contestants of the same run, "
+        f"{measured_on or machine()}; {said}. Ratios are between contestants of the same run, "
         "on the same broker or each on one just started, as the row says. "
         "In the bars, the line is the goal, and right of it is better."
     )

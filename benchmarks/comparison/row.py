@@ -115,12 +115,16 @@ class Outcome:
         runs: the figures of each repetition, by contestant.
         skipped: why a contestant did not run, by contestant.
         failed: the error that ended a contestant, by contestant.
+        at: when the row's last run ended, UTC as in RFC 3339; empty = the report's own instant.
+        took_s: the time of all runs, s.
     """
 
     row: Row
     runs: dict[str, list[Figures]] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    at: str = ""
+    took_s: float = 0.0
 
     def medians(self) -> dict[str, Figures]:
         """Return the median of every figure, by contestant."""
@@ -137,8 +141,18 @@ class Outcome:
 
 
 def figure(contestant: str, key: str) -> Measure:
-    """Return what takes a contestant's figure from the medians."""
-    return lambda medians: medians[contestant][key] if contestant in medians else None
+    """Return what takes a contestant's figure from the medians; None if it was not measured."""
+    return lambda medians: medians[contestant].get(key) if contestant in medians else None
+
+
+def greatest(contestant: str, end: str) -> Measure:
+    """Return what takes the greatest of a contestant's figures with names that end with a text."""
+
+    def measure(medians: Medians) -> float | None:
+        found = [value for key, value in medians.get(contestant, {}).items() if key.endswith(end)]
+        return max(found, default=None)
+
+    return measure
 
 
 def ratio(contestant: str, peer: str, key: str = "rate") -> Measure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarks.comparison.load import Load
 from benchmarks.comparison.row import Column, Contestant, Goal, Row, figure
 
 
@@ -27,6 +28,44 @@ def many_entities(entities: int) -> Row:
             Goal("CPU while idle", figure(name, "idle_cpu_percent"), 5, False, "%"),
             Goal("memory while idle", figure(name, "idle_mib"), 250, False, "MiB"),
             Goal("first answer after a start behind kill -9", figure(name, "again_first_s"), 3, False, "s"),
+        ],
+        most_repeats=1,
+        timeout_s=900.0,
+        fresh=True,
+    )
+
+
+def changes(load: Load) -> Row:
+    """Return the row of how long busy queues wait while other entities come, change and go (C90, Q23)."""
+    queues, together = load.entities // 5, load.entities // 20
+    name = f"beside {queues:,} queues"
+    kinds = {
+        "create": "created",
+        "alter": "changed",
+        "delete": "deleted",
+        "create_many": f"{together} created",
+        "delete_many": f"{together} deleted",
+    }
+    return Row(
+        "changes",
+        "The longest time without a delivery of two busy queues while other entities come, change and go",
+        [Contestant(name, "entity.changes", {"queues": queues, "together": together})],
+        [
+            Column("nothing_gap_ms", "no change, ms", 0),
+            *(Column(f"{kind}_gap_ms", f"{title}, ms", 0) for kind, title in kinds.items()),
+            *(Column(f"{kind}_s", f"{title}, took, s", 2) for kind, title in kinds.items()),
+            Column("create_kafka_gap_ms", "plain Kafka consumer, created, ms", 0),
+            Column("create_many_kafka_gap_ms", f"plain Kafka consumer, {together} created, ms", 0),
+        ],
+        [
+            *(
+                Goal(f"busy queues wait while one is {title}", figure(name, f"{kind}_gap_ms"), 100, False, "ms")
+                for kind, title in list(kinds.items())[:3]
+            ),
+            *(
+                Goal(f"until one is {title}", figure(name, f"{kind}_s"), 2, False, "s")
+                for kind, title in list(kinds.items())[:3]
+            ),
         ],
         most_repeats=1,
         timeout_s=900.0,

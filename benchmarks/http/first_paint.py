@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any, Final
 
-from benchmarks.comparison.contestant import Figures, alone
+from benchmarks.comparison.contestant import Figures, Skipped, alone
 from benchmarks.http.gateway import opened
 from benchmarks.instruments.load import create
 from benchmarks.instruments.worker import PATIENCE_S, Worker
@@ -31,7 +31,13 @@ def run(bootstrap_servers: str, opens: int = 15, letters: int = 20_000, further:
 
     The worker serves `further` empty queues of one partition, too.
     """
-    from playwright.sync_api import sync_playwright
+    browser_path = next(filter(None, map(shutil.which, _BROWSERS)), None)
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        raise Skipped("playwright is not installed") from None
+    if browser_path is None:
+        raise Skipped("there is no Chromium on the path")
 
     name = f"console-{time.time_ns()}"
     entities = f'[queue.{name}]\nexpiration = "enabled"\n[sow.{name}-sow]\n'
@@ -44,8 +50,7 @@ def run(bootstrap_servers: str, opens: int = 15, letters: int = 20_000, further:
         with opened(bootstrap_servers) as (address, _), sync_playwright() as driver:
             pages = _pages(address, name, letters, worker)
             worker.until(lambda: worker.process.cpu_percent(1.0) < _IDLE_PERCENT, PATIENCE_S)  # it has all its shards
-            found = next(filter(None, map(shutil.which, _BROWSERS)))
-            browser = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
+            browser = driver.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
             _painted_ms(browser, f"{address}/health")  # load the browser itself
             for state in ("", "_without_worker"):
                 for kind, path in pages.items():

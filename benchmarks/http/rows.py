@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.comparison.columns import CLIENT, WORKER
 from benchmarks.comparison.load import Load
-from benchmarks.comparison.row import Column, Contestant, Goal, Row, figure
+from benchmarks.comparison.row import Column, Contestant, Goal, Row, figure, greatest
 
 
 def gateway(load: Load) -> Row:
@@ -28,4 +28,29 @@ def gateway(load: Load) -> Row:
             Goal("published, received and settled", figure(name, "rate"), 4_900, True, "messages/s"),
             Goal("from publishing to the end of the settlement, p99", figure(name, "settled_p99_ms"), 100, False, "ms"),
         ],
+    )
+
+
+def first_paint(load: Load) -> Row:
+    """Return the row of the console's pages in a browser with an empty cache."""
+    few, many = "two entities", f"{load.entities:,} more queues"
+    pages = {
+        "overview": "overview",
+        "queue": "queue",
+        "message": "message",
+        "letters": "dead letters",
+        "sow_topic": "SOW topic",
+    }
+    size = {"opens": 7, "letters": load.messages // 15}
+    return Row(
+        "first-paint",
+        "The console's pages in Chromium with an empty cache: from the request to the first paint",
+        [
+            Contestant(few, "http.first_paint", size),
+            Contestant(many, "http.first_paint", {**size, "further": load.entities}),
+        ],
+        [Column(f"{page}_median_ms", f"{title}, ms", 0) for page, title in pages.items()],
+        [Goal(f"slowest page, median, {name}", greatest(name, "_median_ms"), 500, False, "ms") for name in (few, many)],
+        most_repeats=1,
+        timeout_s=900.0,
     )

@@ -1,4 +1,4 @@
-"""Compares atomic work, with outputs and acknowledgments in transactions, with plain work; no row.
+"""Compares atomic work, with outputs and acknowledgments in transactions, with plain work.
 
 Plain work publishes an output, waits until Kafka has it, and acknowledges: at least once. Both are measured with one
 message at a time, and with many.

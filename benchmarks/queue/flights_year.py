@@ -1,4 +1,4 @@
-"""Simulates a queue with every departure from New York in 2013, in virtual time; no row (X10).
+"""Simulates a queue with every departure from New York in 2013, in virtual time (X10).
 
 Each flight is announced two hours ahead, and its lifetime ends at departure. Four consumers are enough for the average
 day, but not for the busiest. `lapse demo --keep` and `lapse simulate NAME --replay` process a recorded year instead.

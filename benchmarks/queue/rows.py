@@ -5,6 +5,7 @@ from __future__ import annotations
 from benchmarks.comparison.columns import BROKER, LIFE, RECOVERY, STAGES, WORKER
 from benchmarks.comparison.load import Load
 from benchmarks.comparison.row import Column, Contestant, Goal, Row, figure, ratio
+from lapse.demo import flights
 
 _INLINE, _REFERENCE, _SHARE = "lapse, inline", "lapse, by reference", "share group"
 
@@ -28,6 +29,7 @@ def queue(messages: int) -> Row:
         [
             Goal("lapse inline / stock Faust table", ratio(_INLINE, "stock Faust table"), 70, True),
             Goal("lapse inline / RabbitMQ quorum queue", ratio(_INLINE, "RabbitMQ quorum queue"), 5, True),
+            Goal("lapse inline / NATS JetStream", ratio(_INLINE, "NATS JetStream"), 10, True),
         ],
     )
 
@@ -44,6 +46,8 @@ def queue_brokers(messages: int, warming: int) -> list[Row]:
         return [
             Goal("lapse inline / share group", ratio(_INLINE, _SHARE), inline, True),
             Goal("lapse by reference / share group", ratio(_REFERENCE, _SHARE), reference, True),
+            Goal("the client's CPU, inline", figure(_INLINE, "client_us"), 1.3, False, "µs"),
+            Goal("the client's CPU, by reference", figure(_REFERENCE, "client_us"), 2.0, False, "µs"),
         ]
 
     return [
@@ -135,6 +139,10 @@ def latency_fast(seconds: float) -> Row:
             Column("max_ms", "greatest, ms"),
             *LIFE[1:],
             *STAGES,
+        ],
+        [
+            Goal("median, lapse", figure("lapse", "median_ms"), 10, False, "ms"),
+            Goal("p99, lapse", figure("lapse", "p99_ms"), 30, False, "ms"),
         ],
     )
 
@@ -272,4 +280,50 @@ def shares_drained(load: Load) -> Row:
         contestants,
         LIFE,
         [Goal(f"worker CPU, {name} / plain", ratio(name, plain, "worker_us"), 1.5, False) for name in _SHARES],
+    )
+
+
+def follow(load: Load) -> Row:
+    """Return the row of messages that are handed over to a consumer at another cluster (Q26)."""
+    return Row(
+        "follow",
+        "From publishing at one cluster to the only consumer, at another one, over `lapse transfer --follow`",
+        [Contestant("200/s", "queue.follow", {"seconds": 2 * load.seconds})],
+        [Column("median_ms", "median, ms"), Column("p99_ms", "p99, ms"), Column("max_ms", "greatest, ms")],
+        most_repeats=1,
+    )
+
+
+def atomic(load: Load) -> Row:
+    """Return the row of what a transaction of outputs and acknowledgments costs (X9)."""
+    columns = [
+        Column(f"{way}_{at_once}", f"{name}, {size}, messages/s", 0)
+        for at_once, size in ((1, "one at a time"), (100, "a hundred"))
+        for way, name in (("plain", "plain"), ("atomic", "in a transaction"))
+    ]
+    return Row(
+        "atomic",
+        "Messages processed: output published and message acknowledged, plainly or in one Kafka transaction",
+        [Contestant("lapse", "queue.atomic", {"messages": load.messages // 15})],
+        columns,
+        most_repeats=1,
+    )
+
+
+def year(load: Load) -> Row:
+    """Return the row of a simulated year (X10)."""
+    name = "all departures from New York in 2013"
+    return Row(
+        "year",
+        "A year of flights in `lapse simulate`: announced two hours ahead, served by four consumers",
+        [Contestant(name, "queue.flights_year", {"most": min(flights.IN_ALL, 2 * load.messages)})],
+        [
+            Column("flights", "flights", 0),
+            Column("served", "served", 0),
+            Column("too_late", "too late", 0),
+            Column("cpu_s", "CPU, s"),
+            Column("seconds", "in all, s"),
+        ],
+        [Goal("a year of flights", figure(name, "seconds"), 60, False, "s")],
+        most_repeats=1,
     )

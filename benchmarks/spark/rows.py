@@ -53,3 +53,24 @@ def letters(load: Load) -> Row:
         most_repeats=1,
         timeout_s=1800.0,
     )
+
+
+def running_ledger(load: Load) -> Row:
+    """Return the row of the ledger that goes on while messages flow (D8)."""
+    name = "10,000 messages/s"
+    return Row(
+        "running-ledger",
+        "The running ledger of a queue by Spark on two cores, in batches of ten seconds",
+        [Contestant(name, "spark.running_ledger", {"seconds": 20 * load.seconds})],
+        [
+            Column("messages", "messages", 0),
+            Column("batches", "batches", 0),
+            Column("most_between_s", "longest time between batches, s"),
+            Column("most_lag_s", "unread at a batch's start, at most, s of publishing"),
+            Column("records_s", "records/s", 0),
+            Column("cpu_us", "Spark CPU, µs/message"),
+        ],
+        [Goal("unread at a batch's start, at most", figure(name, "most_lag_s"), 20, False, "s of publishing")],
+        most_repeats=1,
+        timeout_s=900.0,
+    )

@@ -28,7 +28,7 @@ def report(name: str, rate: float, **settings: Any) -> dict[str, Any]:
 def test_rows_stand_in_their_order_with_figures_goals_and_time() -> None:
     outcomes, settings, machine = merged([report("queue-warm", 100.0), report("queue", 200.0)])
     assert [outcome.row.name for outcome in outcomes] == ["queue", "queue-warm"]
-    assert [value for _, value in outcomes[1].goals()] == [1.0, 1.0]
+    assert [value for _, value in outcomes[1].goals()] == [1.0, 1.0, None, None]
     assert settings["took_s"] == 40
     page = as_html(outcomes, settings, machine)
     assert "a machine; messages 60000" in page
@@ -38,7 +38,6 @@ def test_rows_stand_in_their_order_with_figures_goals_and_time() -> None:
 @pytest.mark.parametrize(
     ("other", "fault"),
     [
-        (report("queue", 1.0), "queue is in two reports"),
         (report("queue-warm", 1.0, repeats=3), "different settings: repeats"),
         ({**report("queue-warm", 1.0), "machine": "another"}, "different machines: a machine; another"),
     ],
@@ -46,3 +45,16 @@ def test_rows_stand_in_their_order_with_figures_goals_and_time() -> None:
 def test_what_does_not_belong_together_is_refused(other: dict[str, Any], fault: str) -> None:
     with pytest.raises(CannotMerge, match=fault):
         merged([report("queue", 1.0), other])
+
+
+def test_a_row_that_was_measured_again_is_that_of_the_later_report_with_its_own_instant() -> None:
+    earlier, later = report("queue", 1.0), report("queue", 2.0)
+    earlier["rows"][0] |= {"at": "2026-01-01T10:00:00Z", "took_s": 10.0}
+    later["rows"][0] |= {"at": "2026-01-02T11:00:00Z", "took_s": 12.4}
+    (outcome,), settings, _ = merged([earlier, later])
+    assert outcome.at == "2026-01-02T11:00:00Z"
+    assert outcome.runs["lapse, inline"] == [{"rate": 2.0}]
+    assert settings["took_s"] == 12
+    del later["rows"][0]["at"]
+    later["at"] = "2026-01-03T00:00:00Z"
+    assert merged([later])[0][0].at == "2026-01-03T00:00:00Z"
