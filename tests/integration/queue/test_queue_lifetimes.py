@@ -23,7 +23,10 @@ QUEUES = {
     "two-topics": {"expiration": "10m", "topics": ["short{}", "long{}"], "topic_expirations": {"short{}": "2s"}},
     "many": ENABLED,
     "created": {"expiration": "2s", "topics": ["stamped{}"]},
+    "once": {"expiration": "10m", "topics": ["stated{}", "unstated{}"]},
+    "again": {"expiration": "10m", "topics": ["stated{}"]},
 }
+LAPSE = {"topics": {"stated": {"expiration": "2s"}}}
 
 
 def ttl(ms: int) -> Headers:
@@ -118,6 +121,20 @@ def test_the_shorter_of_topic_and_queue_holds(served: Deployment) -> None:
     with served.queue("two-topics") as queue:
         (left,) = queue.peek()
     assert left.bookmark == served.bookmark("long", stays)
+    assert left.expires_at_ms == stays.timestamp_ms + 600_000
+
+
+@pytest.mark.feature("L8")
+def test_the_lifetime_of_a_topic_counts_in_every_queue_that_reads_it(served: Deployment) -> None:
+    """`[topic.stated]` says 2 s, the queues 10 minutes: the topic's messages expire in both, others in neither."""
+    (dies,) = served.write("stated", "dies")
+    (stays,) = served.write("unstated", "stays")
+    for stem in ("once", "again"):
+        (letter,) = served.letters(stem, 1)
+        assert letter.value() == b"dies"
+        assert texts(letter)["lapse-expires-at-ms"] == str(dies.timestamp_ms + 2_000)
+    with served.queue("once") as queue:
+        (left,) = queue.peek()
     assert left.expires_at_ms == stays.timestamp_ms + 600_000
 
 

@@ -153,14 +153,19 @@ class Deployment:
         return f"{stem}-{self.token}"
 
     def configure(
-        self, queues: Mapping[str, Settings], sow: Mapping[str, Settings] | None = None, **lapse: Any
+        self,
+        queues: Mapping[str, Settings],
+        sow: Mapping[str, Settings] | None = None,
+        topics: Mapping[str, Settings] | None = None,
+        **lapse: Any,
     ) -> None:
-        """Write `lapse.toml`. Running workers do not read it."""
+        """Write `lapse.toml`, with `[topic.<name>]` for each of `topics`. Running workers do not read it."""
         own = {"app_id": self.app_id, "bootstrap_servers": self.servers, "session_timeout": "3s", **_FILE, **lapse}
         document: dict[str, Any] = {
             "lapse": {key: value for key, value in own.items() if value is not None},
             "queue": {self.name(stem): self.named(settings) for stem, settings in queues.items()},
             "sow": {self.name(stem): self.named(settings) for stem, settings in (sow or {}).items()},
+            "topic": {self.name(stem): self.named(settings) for stem, settings in (topics or {}).items()},
         }
         self.config.write_text(tomlkit.dumps({key: value for key, value in document.items() if value}), "utf-8")
 
