@@ -38,4 +38,6 @@ def test_goals_against_share_groups_tell_a_fresh_broker_from_a_warm_one() -> Non
         assert [goal.text for goal in by_name[name].goals] == [
             "lapse inline / share group",
             "lapse by reference / share group",
+            "the client's CPU, inline",
+            "the client's CPU, by reference",
         ]
