@@ -9,9 +9,9 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 
-from lapse.departures import Departure, Departures, joined, offsets
 from lapse.protocol import topic
 from lapse.protocol.header import EPOCH
+from lapse.recorded.journaled_fates import JournaledFate, JournaledFates, joined, offsets
 from lapse_client import Connection
 from lapse_client.error import LapseError
 from lapse_client.kafka.connection import arrived, log_bounds
@@ -54,8 +54,8 @@ class Journal:
         self._consumer: Consumer | None = None
         self._name = ""
         self._next: dict[int, int] = {}
-        self._shards: dict[int, Departures] = {}
-        self._ahead: list[Departure] = []
+        self._shards: dict[int, JournaledFates] = {}
+        self._ahead: list[JournaledFate] = []
 
     def read(self, ends: Mapping[tuple[str, int], int] | None = None) -> list[Row]:
         """Return the messages that left since the last call.
@@ -72,15 +72,15 @@ class Journal:
         except (KafkaException, LapseError, ValueError) as error:
             self.close()
             raise NoJournal(str(error)) from error
-        told, ahead = list[Departure](), list[Departure]()
+        reached, ahead = list[JournaledFate](), list[JournaledFate]()
         for one in self._ahead:
-            place = one.topic, one.partition
-            if ends is None or offsets(one)[1] < ends.get(place, 0):
-                told.append(one)
-            elif place in ends:
+            partition = one.topic, one.partition
+            if ends is None or offsets(one)[1] < ends.get(partition, 0):
+                reached.append(one)
+            elif partition in ends:
                 ahead.append(one)
         self._ahead = ahead
-        return [_row(one) for one in joined(told)]
+        return [_row(one) for one in joined(reached)]
 
     def close(self) -> None:
         """Close the consumer. The next `read` begins from the start."""
@@ -89,7 +89,7 @@ class Journal:
         self._consumer = None
         self._shards, self._ahead = {}, []
 
-    def _read(self) -> list[Departure]:
+    def _read(self) -> list[JournaledFate]:
         """Read to the present end of the journal."""
         consumer = self._open()
         waiting = {}
@@ -97,7 +97,7 @@ class Journal:
             first, end = log_bounds(consumer, TopicPartition(self._name, shard))
             if end > max(first, self._next[shard]):
                 waiting[shard] = end
-        found: list[Departure] = []
+        found: list[JournaledFate] = []
         give_up = time.monotonic() + _PATIENCE_S
         while waiting:
             lot = arrived(consumer, _LOT, _POLL_S)
@@ -112,7 +112,7 @@ class Journal:
                     waiting.pop(shard, None)
         return found
 
-    def _take(self, message: Message) -> list[Departure]:
+    def _take(self, message: Message) -> list[JournaledFate]:
         """Return the messages that left by a record, except those before `since_ms`."""
         shard, error, offset = message.partition() or 0, message.error(), message.offset() or 0
         if error is not None:
@@ -134,15 +134,15 @@ class Journal:
         if name is None:
             raise LapseError(f"{self._queue} has no journal here")
         self._name = name
-        self._shards = {shard: Departures() for shard in range(topics[name])}
+        self._shards = {shard: JournaledFates() for shard in range(topics[name])}
         # Workers use no transactions here. One that somebody else left open would hide what left since.
         consumer = self._connection.consumer(enable_partition_eof=True, isolation_level="read_uncommitted")
         self._consumer = consumer
-        places = [TopicPartition(name, shard) for shard in self._shards]
-        for place in places:
-            place.offset = log_bounds(consumer, place)[0]
-        self._next = {place.partition: place.offset for place in places}
-        consumer.assign(places)
+        partitions = [TopicPartition(name, shard) for shard in self._shards]
+        for one in partitions:
+            one.offset = log_bounds(consumer, one)[0]
+        self._next = {one.partition: one.offset for one in partitions}
+        consumer.assign(partitions)
         return consumer
 
 
@@ -150,7 +150,7 @@ def _bytes(data: str | bytes | None) -> bytes | None:
     return data.encode() if isinstance(data, str) else data
 
 
-def _row(one: Departure) -> Row:
+def _row(one: JournaledFate) -> Row:
     first, last = offsets(one)
     fates = verdict.IN_TIME if one.in_time else verdict.OVERDUE
     return generation.name(one.topic, one.first), one.partition, first, last, one.epoch, fates, 0, 0

@@ -9,10 +9,10 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lapse.history import ShardHistory
 from lapse.protocol import topic
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.header import EPOCH
+from lapse.recorded.shard_history import ShardHistory
 from lapse_client.reading.instant import shown
 from lapse_spark.records import header
 

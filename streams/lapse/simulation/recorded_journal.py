@@ -9,9 +9,9 @@ from typing import Any
 import orjson
 
 from lapse.core.queue.journal.inherited import Inherited, inherited
+from lapse.core.shard.changelog import CLAIM, PROGRESS, Changelog
+from lapse.core.shard.compaction import Compaction
 from lapse.core.shard.growth import Growth
-from lapse.runtime.journal.changelog import CLAIM, PROGRESS, Changelog
-from lapse.runtime.journal.compaction import Compaction
 from lapse.runtime.queue.growing import KEY as GROWTH
 from lapse.runtime.queue.in_flight import TAKEN
 from lapse.runtime.shard.sent_log import INSTANTS, PROGRESS_KEY, READ, STEPS

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
+from lapse.core.shard.changelog import Changelog, Items, claim_key, epoch_header
 from lapse.protocol import event, header
 from lapse.protocol import topic as names
 from lapse.protocol.event import Event
 from lapse.runtime.authorization.authorizer_memory import remembering
 from lapse.runtime.authorization.command_authorizer import CommandAuthorizer
-from lapse.runtime.journal.changelog import Changelog, Items, claim_key, epoch_header
 from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.letters.refusal import Refusal
 from lapse.runtime.queue.machine import QueueMachine

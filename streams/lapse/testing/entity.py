@@ -8,9 +8,9 @@ from typing import Final
 
 from lapse.config import QueueConfig, SowConfig
 from lapse.core.queue.journal.restored import restore
+from lapse.core.shard.changelog import Changelog
 from lapse.core.sow.shard import SowShard
 from lapse.protocol import topic as names
-from lapse.runtime.journal.changelog import Changelog
 from lapse.runtime.queue.forwarding import Forwarding
 from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.output import QueueOutput

@@ -9,9 +9,9 @@ from typing import Any, Final
 import orjson
 
 from lapse.core.lifetime import NEVER
+from lapse.core.shard.changelog import Changelog, Items, claim_key, epoch_header, progress_key
 from lapse.protocol import header
 from lapse.protocol import topic as names
-from lapse.runtime.journal.changelog import Changelog, Items, claim_key, epoch_header, progress_key
 from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.letters.refusal import Refusal
 from lapse.runtime.queue.machine import QueueMachine

@@ -9,9 +9,9 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
+from lapse.core.shard.changelog import PROGRESS
 from lapse.protocol import topic
 from lapse.protocol.event import Event
-from lapse.runtime.journal.changelog import PROGRESS
 from lapse.runtime.shard.sent_log import INSTANTS, PROGRESS_KEY
 from support.kafka.log import until
 from support.processes.deployment import Deploy, Deployment, broker_now_ms

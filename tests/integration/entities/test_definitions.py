@@ -12,8 +12,8 @@ from confluent_kafka.admin import AdminClient
 
 from lapse.config import load
 from lapse.config.definition import Definition, in_file
+from lapse.core.shard.changelog import CLAIM
 from lapse.protocol import topic as names
-from lapse.runtime.journal.changelog import CLAIM
 from lapse.runtime.topics import deleted_entities
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange
 from lapse_client import Admin, SowClient

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
+from lapse.core.shard.changelog import Changelog
 from lapse.protocol import topic as names
-from lapse.runtime.journal.changelog import Changelog
 from lapse.runtime.journal.changelog_reader import ChangelogReader
 from lapse_client import Admin
 from support.kafka.log import until

@@ -23,10 +23,10 @@ from confluent_kafka import Message
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import col, unix_millis
 
-from lapse.history import ShardHistory
+from lapse.core.shard.changelog import EPOCH_HEADER, PROGRESS
 from lapse.protocol import topic
 from lapse.protocol.bookmark import Bookmark
-from lapse.runtime.journal.changelog import EPOCH_HEADER, PROGRESS
+from lapse.recorded.shard_history import ShardHistory
 from lapse_client import Publisher, SowClient
 from lapse_client.error import LapseError
 from lapse_spark import Connection, quarantine, read

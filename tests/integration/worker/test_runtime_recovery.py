@@ -14,9 +14,9 @@ from confluent_kafka import TopicPartition as Partition
 from confluent_kafka.admin import AdminClient
 
 import support.workers.fenced
+from lapse.core.shard.changelog import claim_key, epoch_header
 from lapse.protocol import topic
 from lapse.protocol.event import Event
-from lapse.runtime.journal.changelog import claim_key, epoch_header
 from lapse_client import Queue
 from lapse_spark.account.journal import Journal
 from support.consumers.kcat import Kcat

@@ -11,7 +11,7 @@ from aiokafka.cluster import ClusterMetadata
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from lapse.runtime.journal.changelog import Changelog
+from lapse.core.shard.changelog import Changelog
 from lapse.runtime.journal.changelog_reader import ChangelogReader
 from lapse.runtime.kafka.metadata import NeededTopics, client_of, ensure_metadata
 from lapse.runtime.shard.log_reader import LogReader

@@ -9,7 +9,7 @@ from typing import Any
 
 from lapse.cli.worker import serve
 from lapse.config import load
-from lapse.runtime.journal.changelog import claim_key, epoch_header
+from lapse.core.shard.changelog import claim_key, epoch_header
 from lapse.runtime.queue.entity import QueueEntity
 from lapse.runtime.queue.machine import QueueMachine
 

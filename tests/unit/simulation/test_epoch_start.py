@@ -10,10 +10,10 @@ import pytest
 
 from lapse.config import QueueConfig
 from lapse.core.queue.schedule.schedule import WEIGHT
+from lapse.core.shard.changelog import Changelog, Items, claim_key, epoch_header, progress_key
 from lapse.protocol import topic as names
 from lapse.protocol.event import Event, decode
 from lapse.protocol.tick import TICK_KEY
-from lapse.runtime.journal.changelog import Changelog, Items, claim_key, epoch_header, progress_key
 from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.shard.inbox import Inbox
 from lapse.runtime.shard.sent_log import INSTANTS, PROGRESS_KEY

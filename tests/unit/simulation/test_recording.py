@@ -9,8 +9,8 @@ import orjson
 import pytest
 
 from lapse.config import QueueConfig
+from lapse.core.shard.changelog import claim_key, epoch_header, progress_key
 from lapse.protocol.event import Event
-from lapse.runtime.journal.changelog import claim_key, epoch_header, progress_key
 from lapse.runtime.tp import TP
 from lapse.simulation.comparison import RecordedEvent, compare
 from lapse.simulation.recorded_journal import RecordedJournal

@@ -9,11 +9,11 @@ import orjson
 import pytest
 
 from lapse.config import QueueConfig
+from lapse.core.shard.changelog import Changelog, Items, claim_key, epoch_header, progress_key
 from lapse.protocol import header
 from lapse.protocol import topic as names
 from lapse.protocol.event import Event, decode
 from lapse.protocol.tick import TICK_KEY
-from lapse.runtime.journal.changelog import Changelog, Items, claim_key, epoch_header, progress_key
 from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.letters.refusal import Refusal
 from lapse.runtime.queue.machine import QueueMachine

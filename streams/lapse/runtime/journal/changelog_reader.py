@@ -11,7 +11,7 @@ from typing import Any, Final
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaTimeoutError, LeaderNotAvailableError
 
-from lapse.runtime.journal.changelog import Changelog
+from lapse.core.shard.changelog import Changelog
 from lapse.runtime.kafka.bounded_close import bounded_close
 from lapse.runtime.kafka.metadata import NeededTopics, client_of, ensure_metadata, forget
 from lapse.runtime.kafka.offsets_asked import ask, next_read

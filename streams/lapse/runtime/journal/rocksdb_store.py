@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from lapse.runtime.journal.changelog import Changelog, Items
+from lapse.core.shard.changelog import Changelog, Items
 from lapse.runtime.journal.store import JournalStore
 
 if TYPE_CHECKING:

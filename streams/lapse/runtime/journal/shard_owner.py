@@ -6,7 +6,7 @@ from collections.abc import Iterator, MutableMapping
 from collections.abc import Set as AbstractSet
 from typing import Protocol
 
-from lapse.runtime.journal.changelog import Changelog, Items
+from lapse.core.shard.changelog import Changelog, Items
 from lapse.runtime.journal.changelog_reader import ChangelogReader
 from lapse.runtime.kafka.producer import BatchProducer
 from lapse.runtime.timers.clock import WorkerClock

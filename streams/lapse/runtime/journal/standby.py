@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
-from lapse.runtime.journal.changelog import Changelog
+from lapse.core.shard.changelog import Changelog
 from lapse.runtime.kafka.bounded_close import bounded_close
 
 logger = logging.getLogger(__name__)

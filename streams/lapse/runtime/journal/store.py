@@ -17,7 +17,7 @@ from faust.stores.base import Store as FaustStore
 from faust.types import TP, EventT
 
 from lapse.core.portions import clear_in_portions, in_lots
-from lapse.runtime.journal.changelog import Changelog, Items, claim_key, epoch_header
+from lapse.core.shard.changelog import Changelog, Items, claim_key, epoch_header
 from lapse.runtime.journal.lost_shards import LostShards
 from lapse.runtime.journal.pre_read import PreRead
 from lapse.runtime.journal.shard_owner import ShardOwner

@@ -17,8 +17,8 @@ from typing import Any, Final, Protocol
 
 from lapse.core.generation import offset_of
 from lapse.core.queue.step import Removal
+from lapse.core.shard.changelog import Items
 from lapse.core.sow.step import Removal as RecordRemoval
-from lapse.runtime.journal.changelog import Items
 from lapse.runtime.letters.expired_message import ExpiredMessage
 from lapse.runtime.letters.rule_entry import MOST_MESSAGES, Entry, of_copy, of_removal
 from lapse.runtime.letters.rule_process import RuleFigures

@@ -11,8 +11,8 @@ from lapse.config import Config, QueueConfig
 from lapse.core.queue.journal.inherited import inherit
 from lapse.core.queue.journal.restored import restoring
 from lapse.core.queue.segments.spill import Segments
+from lapse.core.shard.changelog import Changelog, Items
 from lapse.protocol import topic as names
-from lapse.runtime.journal.changelog import Changelog, Items
 from lapse.runtime.journal.spill import Spill
 from lapse.runtime.journal.spill_file import SpillFile
 from lapse.runtime.kafka.fetched_rows import FetchedRows

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from lapse.core.queue.journal.inherited import KINDS, Inherited, Place, inherited
 from lapse.core.shard import growth
+from lapse.core.shard.changelog import Changelog
 from lapse.core.shard.growth import Growth
-from lapse.runtime.journal.changelog import Changelog
 from lapse.runtime.journal.store import JournalStore
 from lapse.runtime.shard.services import Services
 

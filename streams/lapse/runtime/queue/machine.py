@@ -14,10 +14,10 @@ from lapse.core.queue.journal.restored import Restored
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
+from lapse.core.shard.changelog import Items
 from lapse.core.shard.retirement import ShardMessage
 from lapse.protocol import topic as names
 from lapse.runtime.authorization.command_authorizer import Admitted
-from lapse.runtime.journal.changelog import Items
 from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.letters.expiry_rule import ExpiryRule
 from lapse.runtime.letters.refusal import Write

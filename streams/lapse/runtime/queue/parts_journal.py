@@ -16,7 +16,7 @@ import orjson
 
 from lapse.core.queue.parts_done import PartsDone
 from lapse.core.queue.settlement.settlement import Outcome, Result
-from lapse.runtime.journal.changelog import Items
+from lapse.core.shard.changelog import Items
 
 KEY: Final = b"\x00d"
 _REST: Final = struct.Struct(">qqq")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import orjson
 
-from lapse.runtime.journal.changelog import Items, progress_key
+from lapse.core.shard.changelog import Items, progress_key
 from lapse.runtime.journal.store import JournalStore
 from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.kafka.producer import BatchProducer

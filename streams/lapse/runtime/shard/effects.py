@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from lapse.runtime.journal.changelog import Items
+from lapse.core.shard.changelog import Items
 from lapse.runtime.kafka.output import Output, Packed
 
 S = TypeVar("S")

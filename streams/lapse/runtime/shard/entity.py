@@ -12,11 +12,11 @@ import faust
 import orjson
 
 from lapse.config import Config, QueueConfig, SowConfig
+from lapse.core.shard.changelog import Changelog, Items
 from lapse.protocol import header
 from lapse.protocol import topic as names
 from lapse.runtime.authorization.authorizer_memory import remembering
 from lapse.runtime.authorization.command_authorizer import Guard
-from lapse.runtime.journal.changelog import Changelog, Items
 from lapse.runtime.journal.changelog_reader import ChangelogReader
 from lapse.runtime.journal.store import JournalStore
 from lapse.runtime.kafka.agent import WorkerAgent

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from lapse.core.shard.answer import CommandAnswer
+from lapse.core.shard.changelog import Items
 from lapse.protocol import header
 from lapse.protocol.command import Command
 from lapse.protocol.repetition import bears_repetition
-from lapse.runtime.journal.changelog import Items
 from lapse.runtime.kafka.output import Output
 
 KEY: Final = b"\x00a"

@@ -15,6 +15,7 @@ from lapse.core.error_code import Refusal
 from lapse.core.lifetime import NEVER
 from lapse.core.portions import Portions, run_to_end
 from lapse.core.shard.answer import CommandAnswer
+from lapse.core.shard.changelog import Items
 from lapse.core.shard.contract import Shard
 from lapse.core.shard.retirement import Phase, ShardMessage
 from lapse.core.shard.step import Step
@@ -22,7 +23,6 @@ from lapse.core.shard.whole_entity import selection_refusal
 from lapse.protocol.command import CommandError, Encoding
 from lapse.runtime.authorization.admission import Admission
 from lapse.runtime.authorization.command_authorizer import Admitted, CommandAuthorizer
-from lapse.runtime.journal.changelog import Items
 from lapse.runtime.letters.expiry_rule import ExpiryRule
 from lapse.runtime.letters.letter_retry import LetterRetry
 from lapse.runtime.letters.refusal import Write, WriteExpired

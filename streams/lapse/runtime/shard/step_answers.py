@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from lapse.core.shard.answer import CommandAnswer
+from lapse.core.shard.changelog import Items
 from lapse.protocol.command import Command, Encoding
-from lapse.runtime.journal.changelog import Items
 from lapse.runtime.kafka.output import Output
 from lapse.runtime.shard.effects import StepInFlight
 from lapse.runtime.shard.figures import ShardFigures

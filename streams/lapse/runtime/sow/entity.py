@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lapse.config import SowConfig
+from lapse.core.shard.changelog import Changelog
 from lapse.core.sow.shard import SowShard
-from lapse.runtime.journal.changelog import Changelog
 from lapse.runtime.kafka.fetched_rows import FetchedRows
 from lapse.runtime.shard.entity import Entity
 from lapse.runtime.shard.services import Services

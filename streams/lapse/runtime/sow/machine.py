@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from lapse.core.lifetime import NEVER
 from lapse.core.portions import Portions
+from lapse.core.shard.changelog import Items
 from lapse.core.sow import journal
 from lapse.core.sow.deletion import PORTION
 from lapse.core.sow.record import payload_of
@@ -19,7 +20,6 @@ from lapse.core.sow.step import RunningDeletion, RunningQuery, Step, encode_chan
 from lapse.protocol import topic as names
 from lapse.protocol.command import Encoding
 from lapse.runtime.authorization.command_authorizer import Admitted
-from lapse.runtime.journal.changelog import Items
 from lapse.runtime.letters.expiry_rule import ExpiryRule
 from lapse.runtime.shard.effects import Effects, StepInFlight
 from lapse.runtime.shard.effort import Effort, Portion

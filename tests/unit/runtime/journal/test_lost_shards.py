@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from aiokafka.errors import KafkaTimeoutError
 
+from lapse.core.shard.changelog import Changelog, Items, claim_key, epoch_header
 from lapse.runtime.journal import lost_shards, troubled_shards
-from lapse.runtime.journal.changelog import Changelog, Items, claim_key, epoch_header
 from lapse.runtime.journal.store import Fenced, MemoryStore
 from lapse.runtime.journal.troubled_shards import TroubledShards
 

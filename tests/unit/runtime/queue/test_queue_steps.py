@@ -12,8 +12,8 @@ from aiokafka.structs import RecordMetadata
 from lapse.core.queue.journal.restored import restore
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.shard import QueueShard
+from lapse.core.shard.changelog import progress_key
 from lapse.protocol import topic as names
-from lapse.runtime.journal.changelog import progress_key
 from lapse.runtime.queue.in_flight import QueueStepInFlight
 from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.output import QueueOutput

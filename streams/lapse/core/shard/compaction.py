@@ -7,7 +7,7 @@ compacted part.
 
 from __future__ import annotations
 
-from lapse.runtime.journal.changelog import PROGRESS
+from lapse.core.shard.changelog import PROGRESS
 
 
 class Compaction:

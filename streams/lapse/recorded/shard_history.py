@@ -14,9 +14,9 @@ from lapse.core.queue.answer import queued_message
 from lapse.core.queue.journal.restored import restore
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.shard import QueueShard
+from lapse.core.shard.changelog import EPOCH_HEADER, Changelog
+from lapse.core.shard.compaction import Compaction
 from lapse.protocol.answer import QueuedMessage
-from lapse.runtime.journal.changelog import EPOCH_HEADER, Changelog
-from lapse.runtime.journal.compaction import Compaction
 
 _ALL: Final = 1 << 60
 
@@ -62,7 +62,7 @@ class ShardHistory:
 
     @property
     def exact(self) -> bool:
-        """Whether all that was there at the instant is told; behind the journal's last record it always is."""
+        """Whether nothing of the instant is missing; behind the journal's last record nothing ever is."""
         return self.exact_since_ms is None or self._at_ms >= self.exact_since_ms
 
     def messages(self) -> Iterator[QueuedMessage]:

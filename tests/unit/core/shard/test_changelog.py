@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.runtime.journal.changelog import Changelog, claim_key, epoch_header, progress_key
+from lapse.core.shard.changelog import Changelog, claim_key, epoch_header, progress_key
 from lapse.runtime.shard.kept_answers import KeptAnswers
 
 

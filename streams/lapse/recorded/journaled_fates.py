@@ -1,7 +1,7 @@
-"""Departures: how messages left a queue's shard, by its journal alone (D8).
+"""How messages left a queue's shard, by its journal alone (D8).
 
-The journal tells of each message that left whether its lifetime had ended. An event that tells otherwise of the same
-message was not written by the worker. Only messages with a place are told of: others never stood in the queue.
+The journal records of each message that left whether its lifetime had ended. An event that contradicts the journal was
+not written by the worker. Only messages with a place count: others were never in the queue.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Final, NamedTuple
 from lapse.core.generation import offset_of
 from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.journal.journal_record import changes_of, sources_of
-from lapse.runtime.journal.changelog import EPOCH_HEADER, Changelog
+from lapse.core.shard.changelog import EPOCH_HEADER, Changelog
 
 _STEP: Final = b"d"
 _LEAVES: Final = frozenset({ChangeKind.SETTLED, ChangeKind.EXPIRED, ChangeKind.RELEASED})
 
 
-class Departure(NamedTuple):
+class JournaledFate(NamedTuple):
     """Messages of one partition that left in the same way.
 
     Attributes:
@@ -52,14 +52,14 @@ class _Run:
     left: int
 
 
-class Departures:
-    """Goes along the journal of one shard. Of messages that arrived before its first record nothing is told."""
+class JournaledFates:
+    """Reads the journal of one shard, record by record. Messages that arrived before its first record are left out."""
 
     def __init__(self) -> None:
         self._runs: list[_Run] = []
         self._claims = Changelog()
 
-    def take(self, key: bytes | None, value: bytes | None, epoch: bytes | None) -> Iterator[Departure]:
+    def take(self, key: bytes | None, value: bytes | None, epoch: bytes | None) -> Iterator[JournaledFate]:
         """Take in the next record; returns what left by it.
 
         Args:
@@ -68,7 +68,7 @@ class Departures:
             epoch: its header that says who wrote it, as it stands there; None = it has none.
         """
         headers = [] if epoch is None else [(EPOCH_HEADER, epoch)]
-        counts = self._claims.take(key, None, headers)  # without values: only who counts is asked for
+        counts = self._claims.take(key, None, headers)  # without the value: only whether the epoch counts matters
         self._claims.void.clear()
         if not counts or key is None or value is None or key[:1] != _STEP:
             return
@@ -81,11 +81,11 @@ class Departures:
                 for topic, partition, first, last in self._leave(change):
                     if change.kind is not ChangeKind.RELEASED:
                         in_time = change.kind is ChangeKind.SETTLED
-                        yield Departure(topic, partition, first, last, self._claims.epoch, in_time)
+                        yield JournaledFate(topic, partition, first, last, self._claims.epoch, in_time)
             elif change.kind is ChangeKind.REPLACED:
                 gone = sources[change.source]
-                place = gone.topic, gone.partition
-                self._runs = [run for run in self._runs if (run.topic, run.partition) != place]
+                replaced = gone.topic, gone.partition
+                self._runs = [run for run in self._runs if (run.topic, run.partition) != replaced]
 
     def _arrive(self, change: Change, topic: str, partition: int) -> None:
         ((place, count),) = change.places
@@ -121,9 +121,9 @@ class Departures:
                     at += 1
 
 
-def joined(some: Iterable[Departure]) -> list[Departure]:
+def joined(some: Iterable[JournaledFate]) -> list[JournaledFate]:
     """The same, with neighbours that left in the same way as one: consumers acknowledge in any order."""
-    found: list[Departure] = []
+    found: list[JournaledFate] = []
     for one in sorted(some, key=lambda each: (each.topic, each.partition, each.epoch, each.in_time, each.first)):
         last = found[-1] if found else None
         if last is not None and last._replace(first=one.first, last=one.last) == one and last.last + 1 == one.first:
@@ -133,6 +133,6 @@ def joined(some: Iterable[Departure]) -> list[Departure]:
     return found
 
 
-def offsets(one: Departure) -> tuple[int, int]:
-    """The offsets of a departure's first and last record."""
+def offsets(one: JournaledFate) -> tuple[int, int]:
+    """The offsets of the first and the last record of a fate's messages."""
     return offset_of(one.first), offset_of(one.last)

@@ -8,10 +8,10 @@ from itertools import pairwise
 
 import pytest
 
-from lapse.history import ShardHistory
+from lapse.core.shard.changelog import EPOCH_HEADER, PROGRESS
 from lapse.protocol import topic
 from lapse.protocol.answer import QueuedMessage
-from lapse.runtime.journal.changelog import EPOCH_HEADER, PROGRESS
+from lapse.recorded.shard_history import ShardHistory
 from lapse.testing import CrashPoint, Lapse
 from lapse.testing.entity import APP_ID
 from lapse.testing.record import MemoryRecord

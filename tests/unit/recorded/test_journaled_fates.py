@@ -8,10 +8,10 @@ from collections import Counter
 import pytest
 
 from lapse.core.reason import Reason
-from lapse.departures import Departure, Departures, joined
+from lapse.core.shard.changelog import EPOCH_HEADER
 from lapse.protocol import topic
 from lapse.protocol.event import TERMINAL, EventKind, decode
-from lapse.runtime.journal.changelog import EPOCH_HEADER
+from lapse.recorded.journaled_fates import JournaledFate, JournaledFates, joined
 from lapse.testing import CrashPoint, Lapse
 from lapse.testing.entity import APP_ID
 from lapse_client.delivery.delivery import Delivery
@@ -52,8 +52,8 @@ def a_life(lapse: Lapse, seed: int) -> None:
             lapse.clock.advance(chance.choice([0.001, 0.1, 1.0]))
 
 
-def departures(lapse: Lapse) -> list[Departure]:
-    journal, found = Departures(), list[Departure]()
+def fates(lapse: Lapse) -> list[JournaledFate]:
+    journal, found = JournaledFates(), list[JournaledFate]()
     for one in lapse.records(topic.changelog(APP_ID, "jobs")):
         found += journal.take(one.key, one.value, dict(one.headers)[EPOCH_HEADER])
     return found
@@ -63,7 +63,7 @@ def departures(lapse: Lapse) -> list[Departure]:
 def test_the_journal_says_how_each_message_left_as_its_event_does(seed: int) -> None:
     with Lapse() as lapse:
         a_life(lapse, seed)
-        told: dict[int, tuple[int, bool]] = {}
+        by_events: dict[int, tuple[int, bool]] = {}
         kinds: Counter[EventKind] = Counter()
         for record in lapse.records(topic.events("jobs")):
             event = decode(record.value or b"")
@@ -72,21 +72,19 @@ def test_the_journal_says_how_each_message_left_as_its_event_does(seed: int) -> 
                 late = Reason.TIME_LIMIT.value in event.reasons
                 for some in event.messages:
                     for position in range(some.first, some.last + 1):
-                        told[position] = max(told.get(position, (0, False)), (event.epoch, not late))
+                        by_events[position] = max(by_events.get(position, (0, False)), (event.epoch, not late))
         left = {
-            position: (one.epoch, one.in_time)
-            for one in departures(lapse)
-            for position in range(one.first, one.last + 1)
+            position: (one.epoch, one.in_time) for one in fates(lapse) for position in range(one.first, one.last + 1)
         }
     assert {EventKind.ACKNOWLEDGED, EventKind.DEAD_LETTERED} <= set(kinds)
     assert len({in_time for _, in_time in left.values()}) == 2
-    assert {position: told[position][1] for position in left} == {at: in_time for at, (_, in_time) in left.items()}
-    assert len(left) > len(told) * 0.9
+    assert {position: by_events[position][1] for position in left} == {at: in_time for at, (_, in_time) in left.items()}
+    assert len(left) > len(by_events) * 0.9
     assert max(left) > 1 << 48, "what the rewind brought back is among them"
 
 
-def test_what_left_in_any_order_is_told_as_few_ranges() -> None:
-    one = Departure("t", 0, 0, 0, 1, True)
+def test_messages_that_left_in_any_order_become_few_ranges() -> None:
+    one = JournaledFate("t", 0, 0, 0, 1, True)
     some = [one._replace(first=at, last=at) for at in (4, 2, 0, 1, 3)]
     others = [one._replace(first=5, last=6, in_time=False), one._replace(first=7, last=7, epoch=2)]
     others += [one._replace(first=5, last=9, partition=1), one._replace(first=8, last=9)]
