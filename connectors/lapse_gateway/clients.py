@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -169,8 +169,14 @@ class Clients:
         return _Publishing(Publisher(caller.connection, timeout_s=self.timeout_s))
 
 
-async def check_kind(caller: Caller, name: str, *, sow: bool) -> None:
+async def check_kind(caller: Caller, name: str, *, sow: bool, recent: Mapping[str, int] | None = None) -> None:
     """Check that a name is a queue, or with `sow` a SOW topic, on which the caller has any right.
+
+    Args:
+        caller: the caller.
+        name: the entity.
+        sow: whether it must be a SOW topic.
+        recent: the topics of the cluster a moment ago. If they say that all is well, nobody is asked.
 
     Raises:
         Fault: the entity is of the other kind, or the name is not valid; or the caller has no right on it. That is
@@ -180,6 +186,8 @@ async def check_kind(caller: Caller, name: str, *, sow: bool) -> None:
     """
     if not topic.NAME.match(name):
         raise Fault("unknown_entity", f"{name[:40]!r} can name no entity: letters, digits, '.', '_' and '-' only")
+    if recent and caller.may_see_some(name) and _is_of_kind(name, recent, sow=sow):
+        return
     connection = caller.connection
     topics = await asyncio.to_thread(connection.partitions)
     if not caller.may_see_some(name):  # whether the entity exists or not
@@ -187,9 +195,14 @@ async def check_kind(caller: Caller, name: str, *, sow: bool) -> None:
     if topic.commands(name) not in topics:
         kind, known = "SOW topic" if sow else "queue", entities(topics, sow=sow)
         raise await asyncio.to_thread(connection.unknown, kind, name, known, topic.commands(name))
-    if (topic.sow(name) in topics) is not sow:
+    if not _is_of_kind(name, topics, sow=sow):
         other, path = ("a queue", "queues") if sow else ("a SOW topic", "sow")
         raise Fault("unknown_entity", f"{name} is {other}: its paths begin with /v1/{path}/{name}")
+
+
+def _is_of_kind(name: str, topics: Container[str], *, sow: bool) -> bool:
+    """Return whether there is a queue with this name, or with `sow` a SOW topic."""
+    return topic.commands(name) in topics and (topic.sow(name) in topics) is sow
 
 
 def _no_right(caller: Caller, name: str, known: Iterable[str]) -> str:

@@ -11,6 +11,9 @@ from lapse_client.error import LapseError
 _FRESH_S: Final = 1.5
 """A list younger than this is used again, in seconds: thousands of topics take a while to list."""
 
+_RECENT_S: Final = 5.0
+"""A newly opened page shows a list younger than this at once, in seconds, while the next one is asked for."""
+
 Topics = Mapping[str, int]
 
 
@@ -28,18 +31,21 @@ class Entities:
         self._at_s = -1e9
         self._asking: asyncio.Task[None] | None = None
 
-    async def look(self, patience_s: float) -> Topics:
+    async def look(self, patience_s: float, *, recent: bool = False) -> Topics:
         """Return every topic with its number of partitions, now or a moment ago.
 
         Args:
             patience_s: how long to wait for a new list if there is an older one, in seconds.
+            recent: whether a list of the last seconds is good enough. The caller then does not wait for the new one.
 
         Raises:
             LapseError: the last look failed.
         """
-        if self._asking is None and asyncio.get_running_loop().time() - self._at_s >= _FRESH_S:
+        age_s = asyncio.get_running_loop().time() - self._at_s
+        if self._asking is None and age_s >= _FRESH_S:
             self._asking = asyncio.create_task(self._look())
-        if self._asking is not None:
+        is_known = self._topics is not None and self._fault is None
+        if self._asking is not None and not (recent and is_known and age_s < _RECENT_S):
             # Wait for the first list, because nothing can be shown without it.
             await asyncio.wait([self._asking], timeout=None if self._topics is None else patience_s)
         if self._fault is not None:

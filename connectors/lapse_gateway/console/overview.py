@@ -72,16 +72,23 @@ def _span_text(texts: Mapping[int, str]) -> str:
 
 
 async def _overview(call: Call) -> Response:
-    return rendered(call, "overview.html", **await _glance(call, FIRST_S))
+    return rendered(call, "overview.html", **await _glance(call, FIRST_S, recent=True))
 
 
 async def _live(call: Call) -> Response:
     return rendered(call, "overview_live.html", **await _glance(call))
 
 
-async def _glance(call: Call, patience_s: float = PATIENCE_S) -> dict[str, Any]:
+async def _glance(call: Call, patience_s: float = PATIENCE_S, *, recent: bool = False) -> dict[str, Any]:
+    """Return what the page shows.
+
+    Args:
+        call: the call.
+        patience_s: how long to wait for the list of topics, and then for figures, in seconds.
+        recent: whether a list of the last seconds is good enough.
+    """
     given, figures = call.parameters, call.gateway.figures
-    known = await call.gateway.entities.look(patience_s)
+    known = await call.gateway.entities.look(patience_s, recent=recent)
     queues, topics = (looking.seen(call, known, sow=sow) for sow in (False, True))
     matching, sow = (_matching_names(names, given["find"]) for names in (queues, topics))
     found = matching

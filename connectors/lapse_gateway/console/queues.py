@@ -16,10 +16,9 @@ from lapse.protocol.command_field import QUEUE_STATES
 from lapse_client.aio import Queue, Replayed, history, replay
 from lapse_client.error import AnswerTimeout, LapseError
 from lapse_client.reading.count_text import count_text
-from lapse_gateway.clients import check_kind
 from lapse_gateway.console import standing
 from lapse_gateway.console.page import file, rendered
-from lapse_gateway.console.route import PAGE, action, page, sent
+from lapse_gateway.console.route import PAGE, action, check_entity, page, sent
 from lapse_gateway.console.watch import FIRST_S, PATIENCE_S, STATES
 from lapse_gateway.fault import Fault
 from lapse_gateway.figures import RATES
@@ -38,7 +37,7 @@ _PURGED: Final = ("available", "delayed", "scheduled", "held")
 
 async def _queue(call: Call) -> Response:
     name = call.path["queue"]
-    await check_kind(call.caller, name, sow=False)
+    await check_entity(call, name, sow=False)
     state = await _state(call, name, FIRST_S)
     return rendered(call, "queue.html", queue=name, given=call.parameters, known=QUEUE_STATES, standing=[], **state)
 
@@ -124,7 +123,7 @@ async def _life(call: Call) -> Response:
 async def _message(call: Call) -> Response:
     """Return the page of a message. Further requests load its parts."""
     name, bookmark = call.path["queue"], _requested_bookmark(call)
-    await check_kind(call.caller, name, sow=False)
+    await check_entity(call, name, sow=False)
     return rendered(call, "message.html", queue=name, bookmark=str(bookmark))
 
 

@@ -7,6 +7,8 @@ from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from lapse.core.error_code import ErrorCode
+from lapse_gateway.clients import check_kind
+from lapse_gateway.console.watch import PATIENCE_S
 from lapse_gateway.fault import Fault
 from lapse_gateway.operation import Call, Operation
 from lapse_gateway.parameter import Parameter, read_all
@@ -34,6 +36,15 @@ def action(path: str, summary: str, handler: Any) -> Operation:
         part=True,
         changes=True,
     )
+
+
+async def check_entity(call: Call, name: str, *, sow: bool) -> None:
+    """Check, as `check_kind` does, that a page is about an entity. A recent list of the topics is good enough.
+
+    Kafka takes a while to list thousands of topics. The parts of the page ask for their entity, and say if it is gone.
+    """
+    recent = await call.gateway.entities.look(PATIENCE_S, recent=True)
+    await check_kind(call.caller, name, sow=sow, recent=recent)
 
 
 def sent(call: Call, fields: tuple[Parameter, ...]) -> Mapping[str, Any]:

@@ -7,11 +7,10 @@ from typing import Final
 
 from starlette.responses import Response
 
-from lapse_gateway.clients import check_kind
 from lapse_gateway.console import standing
 from lapse_gateway.console.page import rendered
 from lapse_gateway.console.queues import combine_filters
-from lapse_gateway.console.route import page
+from lapse_gateway.console.route import check_entity, page
 from lapse_gateway.console.watch import TOPIC_FIGURES
 from lapse_gateway.figures import RATES
 from lapse_gateway.operation import Call, Operation
@@ -21,7 +20,7 @@ from lapse_gateway.sow import FOLLOWING, follow
 
 async def _topic(call: Call) -> Response:
     name, text = call.path["topic"], call.parameters["filter"] or ""
-    await check_kind(call.caller, name, sow=True)
+    await check_entity(call, name, sow=True)
     call.caller.check_read(name)
     combine_filters(text, None)
     return rendered(call, "topic.html", topic=name, filter=text)

@@ -27,7 +27,7 @@ _FRESH_S: Final = 1.5
 PATIENCE_S: Final = 2.0
 """The longest wait of a page for figures, in seconds. Later figures appear on the next page."""
 
-FIRST_S: Final = 0.2
+FIRST_S: Final = 0.1
 """The longest wait of a newly opened page for figures, in seconds. It is painted, and asks again at once."""
 
 _SILENT_S: Final = 3.0

@@ -16,6 +16,7 @@ from lapse_gateway.application import application
 from lapse_gateway.clients import Clients
 from lapse_gateway.console import deployments, overview, queues
 from lapse_gateway.console.entities import Entities
+from lapse_gateway.console.watch import Look, Watch
 from lapse_gateway.figures import Figures
 
 TOPICS = dict.fromkeys(
@@ -111,6 +112,7 @@ def test_a_page_that_cannot_be_shown_for_the_moment_asks_again(
 
     if again:
         monkeypatch.setattr(Connection, "partitions", away)
+        monkeypatch.setattr(gateway.entities, "_ask", gateway.connection.partitions)
     page = got(gateway, "/console/queues/orders" if again else "/console/queues/Orders/")
     page = page if again else got(gateway, "/console/static/nothing.css")
     assert page.status_code == status
@@ -188,3 +190,37 @@ def test_what_has_not_begun_yet_counts_among_the_most_that_may_be_open(
 
     assert asyncio.run(ask()) == {503}
     assert (gateway.tails, gateway.streams, gateway.subscriptions._beginning) == (0, 0, 0)
+
+
+@pytest.mark.feature("Q15")
+@pytest.mark.parametrize("path", ["/", "/console/queues/orders", "/console/sow/prices"])
+def test_a_list_of_topics_that_is_seconds_old_paints_a_page(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """Kafka takes a while to list thousands of topics, so the next list is asked for beside the page."""
+    monkeypatch.setattr(overview, "FIRST_S", FOR_EVER_S)
+    monkeypatch.setattr(Watch, "look", lambda _, __, names, *___, **____: _looks(names))
+    monkeypatch.setattr(Figures, "look", lambda *_, **__: asyncio.sleep(0))
+    listed = threading.Event()
+    tries = iter([TOPICS])
+
+    def list_topics(_: Connection) -> dict[str, int]:
+        return next(tries, None) or (listed.wait(20), TOPICS)[1]
+
+    monkeypatch.setattr(Connection, "partitions", list_topics)
+    monkeypatch.setattr(gateway.entities, "_ask", gateway.connection.partitions)
+
+    async def get() -> list[int]:
+        transport = httpx.ASGITransport(app=application(gateway))
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            first = await client.get(path)
+            gateway.entities._at_s -= 3  # the list is three seconds old, and a newer one does not come
+            second = await asyncio.wait_for(client.get(path), 20)
+            listed.set()
+            return [first.status_code, second.status_code]
+
+    assert asyncio.run(get()) == [200, 200]
+
+
+async def _looks(names: list[str]) -> list[Look]:
+    return [Look(name) for name in names]
