@@ -254,19 +254,28 @@ def test_a_letter_is_not_redriven_over_a_newer_record(sow: Make) -> None:
     }
 
 
-@pytest.mark.feature("C84", "S1")
+@pytest.mark.feature("C84", "S1", "D2")
 def test_a_letter_whose_payload_has_the_key_is_not_redriven_over_a_newer_record(sow: Make) -> None:
-    """Its record key is none, so it bears the key that its payload makes."""
-    one = sow('key = "/k"')
+    """Its record key is the original one, so it bears the key that its payload makes. So do letters of expired ones."""
+    reasons = ["invalid_lifetime", "time_limit", "withdrawn"]
+    one = sow(f'key = "/k"\nexpiration = "enabled"\ndead_letter_reasons = {reasons}')
     producer = Producer({"bootstrap.servers": one.servers})
     for key in ("newer", "gone"):
         producer.produce(one.name, orjson.dumps({"k": key}), headers=[("lapse-ttl-ms", b"soon")])
     producer.produce(one.name, orjson.dumps({"k": "newer", "n": 3}))
+    later = [("lapse-enqueue-at-ms", b"9999999999999")]
+    for key, own, headers in (("left", b"a\xff", []), ("short", None, []), ("short", b"", later)):
+        headers = headers or [("lapse-ttl-ms", b"1")]
+        producer.produce(one.name, orjson.dumps({"k": key, "n": 2}), own, headers=headers)
     producer.flush(10)
+    with one.client() as client:
+        until(lambda: client.withdraw(filter="/n = 2") == 1)
     letters = DeadLetterReader(one.name, connection=one.connection)
-    until(lambda: len(list(letters)) == 2)
+    until(lambda: len(list(letters)) == 5)
+    left = {(one.lapse_id[-3], one.key, one.record_key) for one in letters if one.reasons != ("invalid_lifetime",)}
+    assert left == {("3", b"a\xff", b'["left"]'), ("4", None, b'["short"]'), ("5", b"", b'["short"]')}
     known = Known.of(one.connection)
-    lines = list(plan(letters, Choice(), Target(), 0, known))
+    lines = list(plan(letters, Choice(reasons=frozenset({"invalid_lifetime"})), Target(), 0, known))
     assert {line.letter.record_key: line.refused for line in lines} == {b'["newer"]': "newer record", b'["gone"]': ""}
     assert {line.letter.key for line in lines} == {None}
     assert send(lines, one.connection, letters=letters.topic, redriven=known.redriven) == 1

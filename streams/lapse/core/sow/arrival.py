@@ -11,7 +11,7 @@ from lapse.core.reason import Reason
 from lapse.core.record import Record
 from lapse.core.sow import key, origin
 from lapse.core.sow.origin import Origin
-from lapse.core.sow.record import PUBLISHED_MS, Headers, pack_headers
+from lapse.core.sow.record import OWN_KEY, PUBLISHED_MS, Headers, pack_headers
 from lapse.core.sow.settings import SowSettings
 
 COMMAND: Final = "lapse-command"
@@ -24,7 +24,7 @@ _AS_STATED: Final = lifetime.Expiration()
 MEANT: Final = lifetime.NAMES | {COMMAND, REDRIVE_QUEUE, TRANSFER}
 """Headers that change the effect of a record. Without them it is a plain publish or delete."""
 
-_NOT_STORED: Final = frozenset({origin.ORIGIN_TARGET, PUBLISHED_MS})
+_NOT_STORED: Final = frozenset({origin.ORIGIN_TARGET, PUBLISHED_MS, OWN_KEY})
 """Headers that say nothing of the record itself."""
 
 _OF_AN_UPDATE: Final = origin.NAMES | {COMMAND}
@@ -151,7 +151,7 @@ def parse_update(record: Record, source: int, at_ms: int, settings: SowSettings)
         record.offset,
         source,
         delta and record.value is not None and not history,
-        _stored_headers(record.headers, history),
+        _stored_headers(record.headers, history, record.key if settings.key else None),
         record.value,
         source_of,
     )
@@ -162,11 +162,16 @@ def _has_history(headers: Headers) -> bool:
     return any(name in _OF_AN_UPDATE for name, _ in headers) and is_letter(headers)
 
 
-def _stored_headers(headers: Headers, history: bool) -> bytes:
-    """Return packed headers without those that are not stored as they came, nor the origin if that is history."""
+def _stored_headers(headers: Headers, history: bool, own_key: bytes | None) -> bytes:
+    """Return packed headers without those that are not stored as they came, nor the origin if that is history.
+
+    If the key is in the payload, a note of the Kafka record's own key is added.
+    """
     left_out = _NOT_STORED | origin.NAMES if history else _NOT_STORED
     if any(name in left_out for name, _ in headers):
         headers = [header for header in headers if header[0] not in left_out]
+    if own_key is not None:
+        headers = [*headers, (OWN_KEY, own_key)]
     return pack_headers(headers) if headers else b""
 
 

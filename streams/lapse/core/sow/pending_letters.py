@@ -117,11 +117,12 @@ class PendingLetters:
         if packed is None:
             return
         letter = unpack(packed, bookmark_of(journal_key, self._state.sources))
+        key = letter.key if letter.record_key is None else letter.record_key
         step.events.append(
             ShardEvent(
                 EventKind.DEAD_LETTERED,
                 letter.at_ms,
-                EventRecord(letter.bookmark, letter.key, letter.deadline_ms),
+                EventRecord(letter.bookmark, key, letter.deadline_ms),
                 detail=letter.detail,
                 reasons=letter.reasons,
             )

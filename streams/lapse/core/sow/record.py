@@ -25,6 +25,12 @@ DEADLINE: Final = struct.Struct(">q")
 PUBLISHED_MS: Final = "lapse-published-ms"
 """On a stored record whose timestamp is later: when it was published here or arrived here, ms, as decimal text."""
 
+OWN_KEY: Final = "lapse-own-key"
+"""On a stored record whose key is in its payload: the Kafka record's own key, if it has one. Its letter has it (D2)."""
+
+_NOTES: Final = frozenset({PUBLISHED_MS, OWN_KEY})
+"""What a shard notes among the headers of a stored record."""
+
 _PUBLISHED: Final = PUBLISHED_MS.encode()
 
 
@@ -88,6 +94,16 @@ def headers_of(entry: bytes) -> list[tuple[str, bytes | None]]:
     """Return a packed record's headers, in order."""
     size = HEAD.unpack_from(entry)[5]
     return unpack_headers(entry[HEAD_BYTES : HEAD_BYTES + size]) if size else []
+
+
+def publishers_headers(headers: Headers) -> tuple[tuple[str, bytes | None], ...]:
+    """Return a stored record's headers as its publisher wrote them."""
+    return tuple(header for header in headers if header[0] not in _NOTES)
+
+
+def own_key_of(headers: Headers) -> bytes | None:
+    """Return the own key of the Kafka record whose payload gives the key; None without one."""
+    return next((value for name, value in headers if name == OWN_KEY), None)
 
 
 def pack_headers(headers: Headers) -> bytes:

@@ -18,14 +18,16 @@ from lapse.core.sow.fan_out import SubscriberFanOut
 from lapse.core.sow.origin import LogPosition, bookmark_of, is_replicated, path_of, position_of
 from lapse.core.sow.record import (
     HEAD,
-    PUBLISHED_MS,
     Facts,
+    Headers,
     deadline_of,
     facts_of,
     headers_of,
     next_instant,
+    own_key_of,
     payload_of,
     published_ms,
+    publishers_headers,
     unpack_headers,
 )
 from lapse.core.sow.state import SowState
@@ -215,10 +217,11 @@ class Removals:
         self, version: Version, reason: Reason, at_ms: int, step: Step, detail: str = ""
     ) -> None:
         """Record that a scheduled version leaves without taking effect."""
+        headers = unpack_headers(version.headers)
         self._add_removal(
-            step, self._state.bookmark(version.source, version.offset), version.key, version.payload,
-            tuple(unpack_headers(version.headers)), version.timestamp_ms, version.deadline_ms, (reason,), at_ms,
-            detail, version.key,
+            step, self._state.bookmark(version.source, version.offset), self._own_key(version.key, headers),
+            version.payload, publishers_headers(headers), version.timestamp_ms, version.deadline_ms, (reason,), at_ms,
+            detail, version.key, record_key=version.key if self._settings.key else None,
         )  # fmt: skip
 
     def refuse(self, record: Record, topic: str, partition: int, refused: Refused, at_ms: int, step: Step) -> None:
@@ -316,10 +319,16 @@ class Removals:
                 _expired_event(now_ms, EventRecord(bookmark, journal_key[1:], facts.deadline_ms), reasons)
             )
             return
+        key, headers = journal_key[1:], headers_of(entry)
         self._add_removal(
-            step, bookmark, journal_key[1:], payload_of(entry), _own_headers(entry), facts.timestamp_ms,
-            deadline_of(entry), reasons, now_ms, "", journal_key[1:],
+            step, bookmark, self._own_key(key, headers), payload_of(entry), publishers_headers(headers),
+            facts.timestamp_ms, deadline_of(entry), reasons, now_ms, "", key,
+            record_key=key if self._settings.key else None,
         )  # fmt: skip
+
+    def _own_key(self, key: bytes, headers: Headers) -> bytes | None:
+        """Return the Kafka record's own key, which is another one if the payload gives the key (D2)."""
+        return own_key_of(headers) if self._settings.key else key
 
     def _decided_ms(self, at_ms: int) -> int:
         """Return the instant that dates a decision effective at `at_ms`: not before the epoch began (C53)."""
@@ -364,11 +373,6 @@ class Removals:
         kind = EventKind.DEAD_LETTERED if lettered else EventKind.EXPIRED
         about = EventRecord(bookmark, key, deadline_ms)
         step.events.append(ShardEvent(kind, at_ms, about, detail=detail, reasons=reasons))
-
-
-def _own_headers(entry: bytes) -> tuple[tuple[str, bytes | None], ...]:
-    """Return a packed record's headers as its publisher wrote them."""
-    return tuple(header for header in headers_of(entry) if header[0] != PUBLISHED_MS)
 
 
 def _ended_ms(timestamp_ms: int, path: bytes, unwritten: bool) -> int:

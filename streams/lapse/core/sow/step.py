@@ -58,7 +58,7 @@ class Removal(NamedTuple):
         detail: text of the fault; empty = none.
         in_log: whether the underlying log contains the same record.
         letter: whether it gets a dead letter.
-        record_key: the key in the payload of a record that was refused for its lifetime; None = none, or not known.
+        record_key: the key in the record's payload; None = none, or not known.
     """
 
     bookmark: Bookmark

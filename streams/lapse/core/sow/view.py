@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from lapse.core.sow.record import PUBLISHED_MS, facts_of, headers_of, payload_of
+from lapse.core.sow.record import facts_of, headers_of, payload_of, publishers_headers
 from lapse.core.sow.select import Select
 from lapse.core.sow.settings import Parse, SowSettings
 from lapse.core.sow.step import Kind, Message, OutOfFocus
@@ -57,7 +57,7 @@ class View:
         """The publisher's headers by name. The last one counts if a name is repeated."""
         if not self.facts.headers_bytes:
             return {}
-        return {name: value for name, value in headers_of(self.entry) if name != PUBLISHED_MS}
+        return dict(publishers_headers(headers_of(self.entry)))
 
     @property
     def key(self) -> bytes:

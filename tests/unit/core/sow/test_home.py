@@ -7,6 +7,7 @@ from aiokafka.partitioner import murmur2 as kafkas
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lapse.core.reason import Reason
 from lapse.core.sow.field_path import parse as path
 from lapse.core.sow.home import Home, murmur2
 from lapse.core.sow.record import payload_of
@@ -193,3 +194,32 @@ def test_what_names_no_key_is_refused_and_deletes_nothing() -> None:
     letters = [letter for desk in desks for letter in desk.put("5", None, 20, partition=1).letters]
     assert [fault in letter.detail for letter in letters] == [True]
     assert sum(len(desk.select(30)) for desk in desks) == 1
+
+
+@pytest.mark.feature("D2", "S1", "C84")
+def test_letters_of_stored_records_have_the_kafka_records_own_key() -> None:
+    """After a restart, too. Filters see none of it, and a producer cannot state it."""
+    reasons = frozenset({Reason.TIME_LIMIT, Reason.WITHDRAWN})
+    desk = Desk(shard_of(key=(path("/id"),), dead_letter_reasons=reasons))
+    desk.put(b"\xff", {"id": 1}, 1, lapse_ttl_ms=9, trace="x", lapse_own_key="forged")
+    desk.put(None, {"id": 2}, 1, lapse_ttl_ms=9, lapse_own_key="forged")
+    desk.put(b"", {"id": 3, "n": 1}, 1)
+    desk.put(b"delta", {"id": 3, "n": 2}, 2, lapse_command="delta", lapse_ttl_ms=8)
+    desk.put("own", {"id": 4}, 2, lapse_enqueue_at_ms=T + 50, lapse_expires_at_ms=T + 10)
+    desk.put("[5.0]", None, 2, lapse_enqueue_at_ms=T + 50)
+    assert desk.select(3, filter="HEADER('lapse-own-key') IS NOT NULL") == []
+    again = Desk(shard_of(key=(path("/id"),), dead_letter_reasons=reasons))
+    again.shard.restore(list(desk.journal.items()))
+    letters = [
+        *again.advance(10).letters,
+        *again.ask("sow_delete", 11, state="scheduled", bookmarks=("t:0:5",)).letters,
+    ]
+    assert {letter.bookmark.offset: (letter.key, letter.record_key) for letter in letters} == {
+        0: (b"\xff", b"[1]"),
+        1: (None, b"[2]"),
+        3: (b"delta", b"[3]"),
+        4: (b"own", b"[4]"),
+        5: (b"[5.0]", b"[5]"),
+    }
+    assert all(letter.headers[0] == ("lapse-ttl-ms", b"9") for letter in letters[:2])
+    assert not {name for letter in letters for name, _ in letter.headers} & {"lapse-own-key"}
