@@ -252,7 +252,8 @@ def redrive(
     pattern = _check_source(cluster, archive_path, pattern, entity)
     _check_target(cluster, to, send)
     session, letters = _letters(cluster, pattern, archive_path, kind)
-    with working("Redriving" if send else "Counting what would be redriven"):
+    reading = cluster.reading(pattern="" if archive_path is not None else pattern)
+    with reading, working("Redriving" if send else "Counting what would be redriven"):
         done = audit.run(
             session,
             cluster.connection,

@@ -6,7 +6,7 @@ import functools
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -33,6 +33,7 @@ from lapse_spark.quarantine import Quarantined
 from lapse_spark.read import DEAD_LETTER_PATTERN
 from lapse_spark.session import COMMAND_SETTINGS, session
 from lapse_spark.stream.stream import Standing
+from lapse_spark.stream.topic_ids import named_if_deleted
 
 P = ParamSpec("P")
 
@@ -164,6 +165,15 @@ class Cluster:
             raise ValueError(f"{told}. Correct it, or leave it out for all of {topic.DEAD_LETTER_PREFIX}*")
         click.echo(f"Warning: {told}. Those that come later are read", err=True)
         return pattern
+
+    def reading(self, names: Sequence[str] = (), *, pattern: str = "") -> AbstractContextManager[None]:
+        """Return a context that names topics on standard error if they are deleted while it reads them.
+
+        Args:
+            names: the topics that are read.
+            pattern: Java regular expression of further ones.
+        """
+        return named_if_deleted(self.connection, names, pattern=pattern)
 
     def now_ms(self, entity: str = "") -> int:
         """Return the broker's time, ms since the epoch (C3); if it is unknown, this machine's, with a warning.

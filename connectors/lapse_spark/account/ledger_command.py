@@ -91,7 +91,8 @@ def ledger(
         _follow(cluster, followed, _rule(following, ask=ask, shown=limit, written_with=schemas), following, as_json)
         return
     _check_inputs(cluster, queue, underlying, dead_letter_topic, output)
-    with working(f"Reckoning the ledger of {queue}"):
+    reading = [*underlying, topic.events(queue), topic.dead_letters(queue), *dead_letter_topic]
+    with cluster.reading(reading), working(f"Reckoning the ledger of {queue}"):
         found = ledger_job.run(
             cluster.session("ledger"),
             cluster.connection,

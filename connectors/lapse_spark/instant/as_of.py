@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from lapse.core.shard.event import EventKind
 from lapse_client.reading.instant import shown
-from lapse_spark.records import sow
+from lapse_spark.records import event, sow
 
 TOMBSTONES_KEPT_MS = 7 * 86_400_000
 """How long Kafka keeps the tombstones of a SOW topic's compacted topic at least, in ms (`delete.retention.ms`)."""
@@ -81,15 +81,17 @@ def gaps(updates: DataFrame, at_ms: int, now_ms: int) -> Gaps:
     return Gaps(int(total), unclear.count() if total else 0, at_ms > now_ms - TOMBSTONES_KEPT_MS)
 
 
-def deletion(events: DataFrame, at_ms: int) -> str:
+def deletion(raw: DataFrame, at_ms: int) -> str:
     """Return a text that says when the entity was deleted after an instant; empty if it never was.
 
     If it was created again since, its journal and its compacted topic begin only then.
 
     Args:
-        events: events of the entity (`schema.EVENT`), at least those from the instant on.
+        raw: records of the entity's events topic (`schema.RAW`), at least those from the instant on.
         at_ms: the instant, ms since the epoch.
     """
+    # Most events have another kind. Their bytes lack its name, so they are not decoded.
+    events = event.parse(raw.where(F.contains("value", F.lit(EventKind.DELETED.value.encode()))))
     of_the_entity = (F.col("event") == EventKind.DELETED.value) & (F.coalesce(F.size("messages"), F.lit(0)) <= 0)
     later = events.where(of_the_entity & (F.col("at_ms") > at_ms))
     first_ms = later.agg(F.min("at_ms").alias("first_ms")).collect()[0]["first_ms"]

@@ -65,7 +65,8 @@ def lives(
     cluster.await_topics(underlying, entity)
     session = cluster.session("lives")
     good, _ = quarantine.split(read.events(session, cluster.connection, [entity], written_with=schemas))
-    with read.name_missing_topics([topic.events(entity), *underlying]), working("Reading the events"):
+    reading = [topic.events(entity), *underlying]
+    with read.name_missing_topics(reading), cluster.reading(reading), working("Reading the events"):
         if asked is not None:
             _print_life(lives_job.timeline(good, asked), f"{entity}: {bookmark}", as_json)
             return

@@ -82,11 +82,12 @@ def state(*, cluster: Cluster, as_json: bool, entity: str, at: int, output: str 
     if journal is None and topic.sow(entity) not in there:
         raise _absent(entity, app_id, topics, ours)
     told_by = [topic.events(entity)] if topic.events(entity) in there else []
-    ours.check_allowed([journal or topic.sow(entity), *told_by], "Read")
+    reading = [journal or topic.sow(entity), *told_by]
+    ours.check_allowed(reading, "Read")
     now_ms = cluster.now_ms(entity)
     as_of.check(at, now_ms)
     session = cluster.session("state")
-    with working(f"Reading the state of {entity}"):
+    with cluster.reading(reading), working(f"Reading the state of {entity}"):
         if journal is not None and app_id is None:
             app_id = journal.removesuffix(topic.changelog("", entity))
         acts = _acts(ours, there, app_id, entity, at, cluster.file)
@@ -115,7 +116,8 @@ def state(*, cluster: Cluster, as_json: bool, entity: str, at: int, output: str 
 
 def _deletion(session: SparkSession, cluster: Cluster, entity: str, at: int) -> str:
     """Return a text that says when the entity was deleted after the instant; empty if it never was."""
-    return as_of.deletion(read.events(session, cluster.connection, [entity], span=read.Span(start_ms=at)), at)
+    told = read.records(session, cluster.connection, names=[topic.events(entity)], span=read.Span(start_ms=at))
+    return as_of.deletion(told, at)
 
 
 def _acts(ours: Connection, there: set[str], app_id: str | None, entity: str, at: int, file: Path | None) -> bool:

@@ -31,6 +31,7 @@ from lapse_spark.running.memory import Memory, Note
 from lapse_spark.running.settling import Settling
 from lapse_spark.stream import stream
 from lapse_spark.stream.stream import Job, Standing
+from lapse_spark.stream.topic_ids import named_if_deleted
 
 EVERY: Final = "10 seconds"
 GRACE: Final = timedelta(minutes=1)
@@ -88,6 +89,11 @@ class RunningLedger:
     def is_unsettled(self) -> bool:
         """Whether differences are in doubt, so that another batch may decide them."""
         return self.note is not None and bool(self.note.account.get("in_doubt"))
+
+    @property
+    def subscribed(self) -> set[str]:
+        """The topics that the stream reads."""
+        return {topics.events(self._queue.name), *self._subscribed, *self._underlying}
 
     @property
     def lacks_topics(self) -> bool:
@@ -200,12 +206,13 @@ def run(
     with ExitStack() as open_still:
         for ledger in ledgers:
             open_still.callback(ledger.close)
-        _run_until_settled(ledgers, reading, rule, every, watch)
+        _run_until_settled(connection, ledgers, reading, rule, every, watch)
     notes = [ledger.note for ledger in ledgers]
     return [Balance.from_json(note.account) for note in notes if note is not None]
 
 
 def _run_until_settled(
+    connection: Connection,
     ledgers: Sequence[RunningLedger],
     reading: Sequence[str],
     rule: Rule,
@@ -217,7 +224,8 @@ def _run_until_settled(
         waited = False
         while not interrupted.is_set():
             jobs = [ledger.job() for ledger in ledgers]
-            with read.name_missing_topics(reading):
+            read_by_all = {name for ledger in ledgers for name in ledger.subscribed}
+            with read.name_missing_topics(reading), named_if_deleted(connection, read_by_all):
                 stream.follow_all(jobs, lambda: _stops(interrupted, ledgers), every=every, watch=watch)
             if interrupted.is_set() or any(ledger.lacks_topics for ledger in ledgers):
                 continue

@@ -16,12 +16,10 @@ from collections.abc import Collection
 from typing import Any, Final
 
 import orjson
-from confluent_kafka import KafkaException, TopicCollection
 
-from lapse_client.error import LapseError
-from lapse_client.kafka.fault import NOT_THERE
 from lapse_spark.connection import Connection
 from lapse_spark.stream.output import Output
+from lapse_spark.stream.topic_ids import TopicIds
 
 log = logging.getLogger("lapse_spark")
 
@@ -31,14 +29,8 @@ IDS_FILE: Final = "topics.json"
 _OFFSETS: Final = "_checkpoint/offsets"
 _COMMITS: Final = "_checkpoint/commits"
 _FIRST_OFFSETS: Final = "_checkpoint/sources/0/0"
-_PATIENCE_S: Final = 2.5
 _LOOKS: Final = 10
 _AGAIN_S: Final = 1.0
-
-_DELETED: Final = (
-    "deleted, or hidden from this user, while it is read: %s. If a batch is reading it, the batch waits some minutes "
-    "for the records that it had, and then fails"
-)
 
 
 class RecreatedTopics:
@@ -57,14 +49,7 @@ class RecreatedTopics:
         self.found = False
         self._output, self._allowed = output, allowed
         self._ids: dict[str, str] = orjson.loads(output.text(IDS_FILE)) if output.names(".", IDS_FILE) else {}
-        self._absent: frozenset[str] = frozenset()
-        """Topics that the brokers did not know at the last look."""
-        self._reported: frozenset[str] = frozenset()
-        self._admin: Any = None
-        try:
-            self._admin = connection.of_lapse().admin()
-        except (ValueError, LapseError) as error:
-            log.info("recreated topics are not noticed: %s", error)
+        self._topic_ids = TopicIds(connection)
 
     def forget_offsets(self) -> None:
         """Remove the offsets of recreated topics, and of those that an interrupted batch lacks, from the checkpoint.
@@ -104,12 +89,12 @@ class RecreatedTopics:
 
     def _deleted(self) -> frozenset[str]:
         """Return the topics that are missing at each of some looks: brokers that come back do not know all at once."""
-        missing = self._absent
+        missing = self._topic_ids.absent
         for _ in range(1, _LOOKS):
             if missing:
                 time.sleep(_AGAIN_S)
-                self._find_ids(missing)
-                missing &= self._absent
+                self._topic_ids.find(missing)
+                missing &= self._topic_ids.absent
         return missing
 
     def _is_unfinished(self) -> bool:
@@ -135,34 +120,15 @@ class RecreatedTopics:
         if not self._ids.keys() <= set(names):  # Spark reads a topic that was missing in a batch as a new one
             latest = self._offsets(self._offset_files()[0])
             self._ids = {name: found for name, found in self._ids.items() if name in latest}
-        before = self._absent
+        before = self._topic_ids.absent
         self.found = bool(self._compare(names))
-        missing = self._absent & before
-        if missing - self._reported:
-            log.warning(_DELETED, ", ".join(sorted(missing - self._reported)))
-        self._reported = missing
+        self._topic_ids.report(before)
 
     def _compare(self, names: Collection[str]) -> dict[str, str]:
         """Return the new ids of recreated topics. Note the ids of topics that are not known yet."""
-        now = self._find_ids(names)
+        now = self._topic_ids.find(names)
         self._keep_ids(now | self._ids)
         return {name: found for name, found in now.items() if self._ids[name] != found}
-
-    def _find_ids(self, names: Collection[str]) -> dict[str, str]:
-        """Return the ids of those topics that the brokers describe to this user now."""
-        self._absent = frozenset()
-        if self._admin is None or not names:
-            return {}
-        found, absent = {}, set()
-        asked = self._admin.describe_topics(TopicCollection(sorted(names)), request_timeout=_PATIENCE_S)
-        for name, answer in asked.items():
-            try:
-                found[name] = str(answer.result().topic_id)
-            except KafkaException as error:  # or hidden, or no broker answers: the next look may tell
-                if error.args[0].code() in NOT_THERE:
-                    absent.add(name)
-        self._absent = frozenset(absent)
-        return found
 
     def _keep_ids(self, ids: dict[str, str]) -> None:
         if ids != self._ids:

@@ -11,6 +11,7 @@ from datetime import timedelta
 import pytest
 import tomlkit
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from lapse.core.reason import Reason
 from lapse.protocol import topic
@@ -18,6 +19,7 @@ from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.event import EventKind
 from lapse_spark import Connection, ledger
 from lapse_spark.account import ledger_command
+from lapse_spark.option import Cluster
 from lapse_spark.running import running_ledger
 from lapse_spark.running.intake import Followed
 from lapse_spark.running.running_ledger import Rule
@@ -160,6 +162,34 @@ def test_topics_that_are_not_there_are_named(account):
     queue = Followed(name=account.name, underlying=[account.under, "nosuch"])
     with pytest.raises(ValueError, match="there is no such topic: nosuch"):
         running_ledger.run(account.spark, Connection(account.kafka), [queue], account.path, Rule(), every=None)
+
+
+@pytest.mark.feature("X7")
+def test_a_topic_that_is_deleted_under_a_batch_or_a_command_is_named_at_once(account, caplog, monkeypatch):
+    """Spark waits minutes for its records before it says anything. What was never there is not deleted."""
+    admin = AdminClient({"bootstrap.servers": account.kafka})
+
+    def delete(name):
+        admin.delete_topics([name])[name].result(30)
+        until(lambda: f"deleted, or hidden from this user, while it is read: {name}." in caplog.text, "it is named")
+
+    def hang(batch, number):
+        delete(account.under)
+        raise RuntimeError("named")
+
+    monkeypatch.setattr(running_ledger.RunningLedger, "write", lambda _, *given: hang(*given))
+    account.publish(10)
+    with pytest.raises(RuntimeError, match="named"):
+        account.run()
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match=f"there is no such topic: {account.under}"):
+        account.run()
+    letters, events = topic.dead_letters(account.name), topic.events(account.name)
+    reading = Cluster(Connection(account.kafka), None, {})
+    with reading.reading([account.under, events]), reading.reading(pattern=f"{re.escape(letters)}|nosuch"):
+        delete(events)
+        delete(letters)
+    assert caplog.text.count("while it is read") == 3
 
 
 @pytest.mark.feature("C28")
