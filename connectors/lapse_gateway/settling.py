@@ -76,15 +76,13 @@ async def _results(how: How, call: Call, wanted: Settlement) -> list[SettlementR
     subscriptions = call.gateway.subscriptions.of(call.caller, call.path["queue"])
     if how == "renew":
         return await _renew(subscriptions, wanted)
-    elsewhere = {name: None for name in wanted.receipts if not any(name in one.held for one in subscriptions)}
-    for name in elsewhere:
-        BookmarkRange.parse(name)
     # First, because a wrong name is refused. Then no subscription has lost a delivery.
-    results = await _settle_at_queue(how, call, wanted, elsewhere, wanted.filter)
+    elsewhere = _parsed(name for name in wanted.receipts if not any(name in one.held for one in subscriptions))
+    results = await _settle_at_queue(how, call, wanted, elsewhere.values(), wanted.filter)
     here = [name for name in wanted.receipts if name not in elsewhere]
     held, others = _held_by_subscription(how, subscriptions, here)
     settled = await _settle_held(how, held, wanted)
-    return [*settled, *results, *await _settle_at_queue(how, call, wanted, others)]
+    return [*settled, *results, *await _settle_at_queue(how, call, wanted, others.values())]
 
 
 async def _renew(subscriptions: Sequence[Subscription], wanted: Settlement) -> list[SettlementResult]:
@@ -92,9 +90,10 @@ async def _renew(subscriptions: Sequence[Subscription], wanted: Settlement) -> l
     if not held:
         raise Fault(
             ErrorCode.UNKNOWN_SUBSCRIPTION,
-            f"renew: {others[0]} is held by no subscription of this gateway: its lease is over, or another one has it",
+            f"renew: {next(iter(others))} is held by no subscription of this gateway: "
+            "its lease is over, or another one has it",
         )
-    return [*await _settle_held("renew", held, wanted), *map(_not_held, others)]
+    return [*await _settle_held("renew", held, wanted), *map(_not_held, others.values())]
 
 
 async def _settle_held(
@@ -109,7 +108,7 @@ async def _settle_held(
 
 
 async def _settle_at_queue(
-    how: How, call: Call, wanted: Settlement, names: Collection[str], expression: str | None = None
+    how: How, call: Call, wanted: Settlement, names: Collection[BookmarkRange], expression: str | None = None
 ) -> list[SettlementResult]:
     """Settle messages that no subscription of this gateway holds, by bookmarks or by a filter."""
     if not names and expression is None:
@@ -118,15 +117,24 @@ async def _settle_at_queue(
         return await client.settle(how, names, filter=expression, delay_ms=wanted.delay_ms, fault=wanted.fault or "")
 
 
-def _not_held(receipt: str) -> SettlementResult:
+def _parsed(receipts: Iterable[str]) -> dict[str, BookmarkRange]:
+    """Parse receipts, each once.
+
+    Raises:
+        ValueError: one is not a bookmark.
+    """
+    return {name: BookmarkRange.parse(name) for name in dict.fromkeys(receipts)}
+
+
+def _not_held(receipt: BookmarkRange) -> SettlementResult:
     """Return the result of renewing what no subscription of this gateway holds. It keeps no other from its renewal."""
-    messages = replace(BookmarkRange.parse(receipt), delivery_count=None, epoch=None)
+    messages = replace(receipt, delivery_count=None, epoch=None)
     return SettlementResult(messages, "not_holder")
 
 
 def _held_by_subscription(
     how: How, subscriptions: Sequence[Subscription], receipts: Iterable[str]
-) -> tuple[list[tuple[Subscription, list[Delivery]]], list[str]]:
+) -> tuple[list[tuple[Subscription, list[Delivery]]], dict[str, BookmarkRange]]:
     """Return the held deliveries of receipts by subscription, and the receipts that no subscription holds.
 
     Unless they are renewed, the deliveries are removed from their subscriptions. So a second request about the same
@@ -143,13 +151,12 @@ def _held_by_subscription(
             del others[name]
         if held:
             named.append((subscription, held))
-    for name in others:
-        BookmarkRange.parse(name)
+    elsewhere = _parsed(others)
     found: list[tuple[Subscription, list[Delivery]]] = []
     for subscription, held in named:
         take = subscription.held.__getitem__ if how == "renew" else subscription.held.pop
         found.append((subscription, [take(name) for name in held]))
-    return found, list(others)
+    return found, elsewhere
 
 
 _SUMMARIES: Final[dict[How, tuple[str, str]]] = {

@@ -153,7 +153,7 @@ class Queue(Client[None]):
             CommandFailed: a shard refused, for instance the filter.
             EntityDeleted: the queue was deleted.
         """
-        named = [BookmarkRange.parse(str(one)) for one in bookmarks]
+        named = [one if isinstance(one, BookmarkRange) else BookmarkRange.parse(str(one)) for one in bookmarks]
         if bool(named) is (filter is not None):
             raise ValueError(f"{how}: name either bookmarks or a filter")
         command = Command.of(command=how, filter=filter, delay_ms=delay_ms, fault=fault)

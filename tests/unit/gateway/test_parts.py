@@ -282,7 +282,7 @@ def test_of_receipts_with_a_false_one_among_them_none_is_taken() -> None:
         _held_by_subscription("acknowledge", [holder], [*names, "nonsense"])  # type: ignore[list-item]
     assert list(holder.held) == names
     found, others = _held_by_subscription("acknowledge", [holder], [names[1], "orders-in:2:9", names[1]])  # type: ignore[list-item]
-    assert ([len(some) for _, some in found], others, len(holder.held)) == ([1], ["orders-in:2:9"], 2)
+    assert ([len(some) for _, some in found], list(others), len(holder.held)) == ([1], ["orders-in:2:9"], 2)
 
 
 @pytest.mark.feature("X3", "Q3")
