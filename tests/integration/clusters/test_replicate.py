@@ -33,6 +33,7 @@ from support.kafka.log import Tail, until, write
 from support.processes import fork_server
 from support.processes.deployment import broker_now_ms
 from support.processes.worker import Worker
+from support.suite import command
 
 
 class Replica:
@@ -236,6 +237,15 @@ def test_two_directions_do_not_loop_and_a_conflict_ends_the_same_on_both_sides(s
     until(lambda: told in one.out.log.read_text(), "the record that is too large")
     take_at_most(two.servers, two.name, 2_000_000)
     until(lambda: two.shown() == one.shown(), "the large record", 40)
+
+    # The end of the SOW topic here deletes nothing there.
+    kept = two.shown()
+    two.publish("behind", "the others", ttl_ms=3_600_000)
+    until(lambda: "behind" in one.shown(), "all that was written there is here")
+    done = command.run("sow", "delete-topic", one.name, "-b", one.servers, "--force", "--yes")
+    assert done.returncode == 0, done.stderr
+    one.out.end()
+    assert two.shown() == {**kept, "behind": "the others"}
 
 
 @pytest.mark.feature("S10", "C3")

@@ -80,15 +80,11 @@ class Removals:
     def expire(self, journal_key: bytes, entry: bytes, now_ms: int, step: Step) -> None:
         """Remove a record whose deadline has passed: a delete with the reason `time_limit` (S4)."""
         facts = facts_of(entry)
-        headers = headers_of(entry)
-        path = path_of(headers)
-        unwritten = journal_key in step.changes
-        bookmark = bookmark_of(headers) if path else b""
-        ended_ms = _ended_ms(facts.timestamp_ms, path, unwritten)
-        removal = StateDelete(OutOfFocus.EXPIRED, ended_ms, path, unwritten, bookmark)
+        removal = _end_of(entry, unwritten=journal_key in step.changes)
         self._remove(journal_key, entry, removal, step)
         if self.retains:
-            position = position_of(bookmark) if path else None
+            path = removal.path
+            position = position_of(removal.bookmark) if path else None
             self._retain(
                 journal_key, published_ms(entry, facts), facts.offset, facts.source, now_ms, step, path,
                 removal.timestamp_ms, position,
@@ -206,11 +202,13 @@ class Removals:
         self._record_removal(journal_key, fresh, update.at_ms, step)
 
     def purge(self, journal_key: bytes, entry: bytes, now_ms: int, step: Step, reason: Reason) -> None:
-        """Remove a record because the SOW topic ends (C4, Q18)."""
-        facts = facts_of(entry)
-        # Copies elsewhere may still be used if this topic was idle, so the end is not replicated as a delete (S10).
-        how = OutOfFocus.EXPIRED if reason is Reason.AUTO_DELETED else OutOfFocus.DELETED
-        self._remove(journal_key, entry, StateDelete(how, max(now_ms, next_instant(facts.timestamp_ms))), step)
+        """Remove a record because the SOW topic ends (C4, Q18).
+
+        Copies elsewhere may still be used, so they learn of it as of an expiry: the end of this topic deletes nothing
+        there (S10).
+        """
+        out_of_focus = OutOfFocus.EXPIRED if reason is Reason.AUTO_DELETED else OutOfFocus.DELETED
+        self._remove(journal_key, entry, _end_of(entry, unwritten=journal_key in step.changes), step, out_of_focus)
         self._record_removal(journal_key, entry, now_ms, step, (reason,))
 
     def record_version_removal(
@@ -273,10 +271,13 @@ class Removals:
             step.state_deletes[journal_key] = StateDelete(how, timestamp_ms, path, spent, bookmark)
             self._state.apply_change(step, journal_key, None)
 
-    def _remove(self, journal_key: bytes, entry: bytes, removal: StateDelete, step: Step) -> None:
+    def _remove(
+        self, journal_key: bytes, entry: bytes, removal: StateDelete, step: Step, out_of_focus: OutOfFocus | None = None
+    ) -> None:
+        """Remove a record. Subscribers are told the removal's reason, unless another one is given."""
         state = self._state
         if state.subscribers:
-            self._fan_out.send_removal(journal_key, entry, removal.reason, step)
+            self._fan_out.send_removal(journal_key, entry, out_of_focus or removal.reason, step)
         step.state_deletes[journal_key] = removal
         state.apply_change(step, journal_key, None)
 
@@ -373,6 +374,14 @@ class Removals:
         kind = EventKind.DEAD_LETTERED if lettered else EventKind.EXPIRED
         about = EventRecord(bookmark, key, deadline_ms)
         step.events.append(ShardEvent(kind, at_ms, about, detail=detail, reasons=reasons))
+
+
+def _end_of(entry: bytes, *, unwritten: bool) -> StateDelete:
+    """Return how a record leaves that ends here, and by itself at every other deployment."""
+    headers = headers_of(entry)
+    path = path_of(headers)
+    ended_ms = _ended_ms(facts_of(entry).timestamp_ms, path, unwritten)
+    return StateDelete(OutOfFocus.EXPIRED, ended_ms, path, unwritten, bookmark_of(headers) if path else b"")
 
 
 def _ended_ms(timestamp_ms: int, path: bytes, unwritten: bool) -> int:

@@ -11,7 +11,7 @@ from lapse.core.shard.agreement import GRACE_MS
 from lapse.core.shard.event import EventKind
 from lapse.core.shard.retirement import Asker, Cause, Phase, ShardMessage, ShardMessageKind, Verdict
 from lapse.core.sow.settings import SowSettings
-from lapse.core.sow.step import Kind, OutOfFocus, Step
+from lapse.core.sow.step import Kind, OutOfFocus, StateDelete, Step
 from lapse.protocol.command import Command
 from unit.core.sow.make import Arrived, Desk, T, shard_of
 
@@ -43,7 +43,7 @@ def test_records_and_scheduled_updates_stand_in_the_way_and_expired_ones_do_not(
     assert desk.shard.state.retirement.phase is Phase.RETIRED
 
 
-@pytest.mark.feature("C4", "S7", "L14", "C25")
+@pytest.mark.feature("C4", "S7", "L14", "C25", "S10")
 def test_by_force_records_leave_as_purged_and_subscribers_see_them_go() -> None:
     reasons = frozenset({Reason.PURGED})
     desk = Desk(shard_of(dead_letter_reasons=reasons))
@@ -55,6 +55,8 @@ def test_by_force_records_leave_as_purged_and_subscribers_see_them_go() -> None:
     assert (done.refusal, done.counts["records"], done.counts["scheduled"]) == (None, 1, 1)
     assert [(one.kind, one.key) for one in step.events] == [(EventKind.DELETED, None)]
     step = desk.advance(3)
+    end = StateDelete(OutOfFocus.EXPIRED, T + 2)
+    assert step.state_deletes == {b"ra": end}, "it is deleted at no copy, however late a copy reads it (S10)"
     assert {(one.kind, one.key, one.reasons) for one in step.events} == {
         (EventKind.DEAD_LETTERED, b"a", (Reason.PURGED,)),
         (EventKind.DEAD_LETTERED, b"b", (Reason.PURGED,)),
