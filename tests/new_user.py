@@ -72,7 +72,9 @@ def _executable(python: str) -> str:
 
 def first_commands() -> list[str]:
     """The README's commands that install lapse: those in its indented block."""
-    found = [line.removeprefix("    $ ") for line in README.read_text("utf-8").splitlines() if line.startswith("    $ ")]
+    found = [
+        line.removeprefix("    $ ") for line in README.read_text("utf-8").splitlines() if line.startswith("    $ ")
+    ]
     assert any("pip install" in one for one in found), "the README does not say how to install lapse"
     return found
 

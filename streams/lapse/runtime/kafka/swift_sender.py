@@ -100,6 +100,8 @@ class SwiftSender(Sender):
 
     def _send(self) -> bool:
         """Send to every broker that is free what waits for it; return whether batches wait for the routine."""
+        if not self._message_accumulator._batches:
+            return False  # as after most answers
         if self._txn_manager is not None and not self._txn_manager.has_pid():
             return True
         by_node, without_leader = self._message_accumulator.drain_by_nodes(

@@ -22,6 +22,7 @@ class Accumulator:
         waiting: the partitions of the batches.
         without_leader: whether a leader is unknown.
         fault: what looking for batches raises; None if nothing.
+        looks: how often somebody looked for batches.
     """
 
     def __init__(self) -> None:
@@ -29,6 +30,11 @@ class Accumulator:
         self.without_leader = False
         self.fault: Exception | None = None
         self.on_batch: Callable[[], None] | None = None
+        self.looks = 0
+
+    @property
+    def _batches(self) -> list[TopicPartition]:
+        return self.waiting
 
     def add(self, place: TopicPartition) -> None:
         self.waiting.append(place)
@@ -36,6 +42,7 @@ class Accumulator:
             self.on_batch()
 
     def drain_by_nodes(self, ignore_nodes: set[int], muted_partitions: set[TopicPartition]) -> Any:
+        self.looks += 1
         if self.fault is not None:
             raise self.fault
         if self.without_leader or 1 in ignore_nodes or not self.waiting:
@@ -113,6 +120,21 @@ def test_batches_of_one_turn_leave_together_and_the_next_ones_with_the_answer() 
         await turns()
         assert sender.sent == [PLACES[:2], PLACES[2:]]
         assert sender.looks == 1, "the routine has nothing to do"
+
+    run(work)
+
+
+def test_an_answer_behind_which_nothing_waits_costs_no_look_at_the_batches() -> None:
+    async def work(sender: Sender, batches: Accumulator) -> None:
+        batches.add(PLACES[0])
+        await turns()
+        looks = batches.looks
+        sender.answers[0].set_result(None)
+        await turns()
+        assert batches.looks == looks
+        batches.add(PLACES[1])
+        await turns()
+        assert sender.sent == [PLACES[:1], PLACES[1:2]]
 
     run(work)
 
