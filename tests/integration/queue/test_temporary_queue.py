@@ -122,9 +122,10 @@ def test_a_message_that_comes_due_is_still_there_and_a_transfer_keeps_its_queue(
         delayed_ms = broker_now_ms() + 2 * IDLE_MS
     ask(one, "left", "transfer", "t-left", f"{one.name('left')}:0:0", to="elsewhere")
     ask(one, "left", "transfer_confirm", "t-left", f"{one.name('left')}:0:0>elsewhere:0:5")
-    until(lambda: broker_now_ms() > max(at_ms, delayed_ms) + IDLE_MS // 4, "their instants have come", 30)
+    until(lambda: broker_now_ms() > at_ms + IDLE_MS // 4, "the end of the day has come", 30)
     assert one.depth("later")["available"] == 1
     ask(one, "later", "transfer", "t-later", f"{one.name('later')}:0:0", to="elsewhere")
+    until(lambda: broker_now_ms() > delayed_ms + IDLE_MS // 4, "the end of the delay has come", 30)
     assert one.depth("delayed")["available"] == 1
     until(lambda: not own(one, "removed"), "the queue of the message that expired is gone", 30)
     (ended,) = [event.at_ms for event in one.events("removed") if event.event == "deleted"]
