@@ -56,11 +56,21 @@ print(json.dumps({"messages": got, "rate": got / seconds, "client_us": used / go
 """
 
 
+def server() -> str:
+    """Return the program of the server.
+
+    Raises:
+        Skipped: RabbitMQ is not installed.
+    """
+    found = str(_DEBIAN_SERVER) if _DEBIAN_SERVER.exists() else shutil.which("rabbitmq-server")
+    if found is None:
+        raise Skipped("no rabbitmq-server on the path")
+    return found
+
+
 def run(messages: int = 50_000) -> Figures:
     """Start a server, publish, and drain through one consumer. Skip if RabbitMQ is not installed."""
-    command = str(_DEBIAN_SERVER) if _DEBIAN_SERVER.exists() else shutil.which("rabbitmq-server")
-    if command is None:
-        raise Skipped("no rabbitmq-server on the path")
+    command = server()
     python = python_with(_REQUIREMENT)
     with _server(command) as port:
         finished = subprocess.run(

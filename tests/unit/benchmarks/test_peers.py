@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from benchmarks.comparison.contestant import BROKER_PID, Skipped
-from benchmarks.peers import jetstream, redis_streams
+from benchmarks.peers import jetstream, rabbitmq, redis_streams
 from benchmarks.peers.elsewhere import go_program, is_here
 from benchmarks.peers.peer_server import peer_server
 
@@ -85,3 +85,33 @@ def test_jetstream_delivers_all() -> None:
     except Skipped as reason:
         pytest.skip(str(reason))
     assert figures["messages"] == MESSAGES
+
+
+def test_rabbitmq_is_skipped_without_a_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(rabbitmq, "_DEBIAN_SERVER", tmp_path / "not there")
+    with pytest.raises(Skipped, match="no rabbitmq-server on the path"):
+        rabbitmq.run(1)
+
+
+def test_the_program_behind_debians_wrapper_is_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The wrapper changes to another user if it is started as root, and that one may not write into our directory."""
+    behind, wrapper = tmp_path / "behind", tmp_path / "rabbitmq-server"
+    for program in (behind, wrapper):
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(rabbitmq, "_DEBIAN_SERVER", behind)
+    assert rabbitmq.server() == str(behind)
+    behind.unlink()
+    assert rabbitmq.server() == str(wrapper)
+
+
+@pytest.mark.slow
+def test_rabbitmq_delivers_all() -> None:
+    """As whoever runs the tests, root included."""
+    try:
+        figures = rabbitmq.run(500)
+    except Skipped as reason:
+        pytest.skip(str(reason))
+    assert figures["messages"] == 500
