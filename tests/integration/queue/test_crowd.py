@@ -3,18 +3,15 @@
 import threading
 
 import pytest
-from benchmarks.instruments.turns import longest
 from confluent_kafka import Producer
 
 from lapse.protocol import topic
 from support.kafka.log import until, write
 from support.processes.deployment import Deploy, Deployment, broker_now_ms
+from support.processes.noted_turns import LONGEST_MS, NotedTurns
 from support.suite.at_length import cases
 
 CROWD = 100_000
-
-LONGEST_MS = 50
-"""Of CPU, for a turn of the event loop: what the processor does for others meanwhile does not count."""
 
 
 class Trickle:
@@ -55,9 +52,8 @@ class Trickle:
 @pytest.mark.timeout(180)
 def test_deliveries_and_settlements_go_on_while_a_crowd_leaves(deploy: Deploy) -> None:
     one = deploy({"same": {"expiration": "enabled"}, "other": {}}).apply()
-    turns_file, data = one.directory / "turns", str(one.directory / "data")
-    noted = ["-m", "benchmarks.instruments.turns", str(turns_file), "worker", "--config", str(one.config)]
-    one.run([*noted, "--data-dir", data, "--no-supervise"], fresh=True).wait_for_shards(2)
+    noted = NotedTurns(one)
+    noted.worker.wait_for_shards(2)
     with one.queue("same") as queue:
         queue.pause()
         due_ms = broker_now_ms() + 30_000
@@ -86,8 +82,7 @@ def test_deliveries_and_settlements_go_on_while_a_crowd_leaves(deploy: Deploy) -
     for trickle in trickles:
         turns = {at_ms // 20 for at_ms in trickle.delivered_ms if first_ms < at_ms < last_ms}
         assert len(turns) >= 4, f"{len(turns)} in {last_ms - first_ms} ms: the crowd went first"
-    longest_ms, _ = longest(turns_file, due_ms / 1_000, last_ms / 1_000)
-    assert 0 < longest_ms < LONGEST_MS
+    assert 0 < noted.longest_ms(due_ms, last_ms) < LONGEST_MS
 
 
 @pytest.mark.feature("L11", "C60", "Q15")
@@ -119,7 +114,8 @@ def test_depth_and_peek_do_not_tell_of_a_crowd_that_has_expired_and_is_still_lea
 def test_another_queue_goes_on_while_a_crowd_leaves_its_schedule(deploy: Deploy, comes_due: bool) -> None:
     """It is purged, or comes due."""
     one = deploy({"same": {}, "other": {}}).apply()
-    one.worker().wait_for_shards(2)
+    noted = NotedTurns(one)
+    noted.worker.wait_for_shards(2)
     due_ms = broker_now_ms() + (30_000 if comes_due else 3_600_000)
     headers = [("lapse-enqueue-at-ms", b"%d" % due_ms)]
     one.write("same", *[b"x"] * CROWD, headers=headers, **{"linger.ms": 20, "batch.size": 500_000})
@@ -145,3 +141,4 @@ def test_another_queue_goes_on_while_a_crowd_leaves_its_schedule(deploy: Deploy,
         assert queue.depth()["scheduled"] == 0
     turns = {at_ms // 20 for at_ms in trickle.delivered_ms if first_ms < at_ms < last_ms}
     assert len(turns) >= 10, f"{len(turns)} in {last_ms - first_ms} ms: the crowd went first"
+    assert 0 < noted.longest_ms(first_ms, last_ms) < LONGEST_MS

@@ -1,10 +1,8 @@
 """A deletion keeps the deliveries of other entities waiting for a moment at most (C90, C60)."""
 
 import asyncio
-import itertools
 import signal
 import statistics
-import threading
 import time
 
 import pytest
@@ -13,72 +11,26 @@ from lapse.core.shard.changelog import Changelog
 from lapse.protocol import topic as names
 from lapse.runtime.journal.changelog_reader import ChangelogReader
 from lapse_client import Admin
+from support.flow.traffic import Traffic
 from support.kafka.log import until
-from support.processes.deployment import Deploy, Deployment
+from support.processes.deployment import Deploy, broker_now_ms
+from support.processes.noted_turns import LONGEST_MS, NotedTurns
 
 QUEUES = 20
 WATCHED = [f"busy{number}" for number in range(4)]
-EVERY_S = 0.02
 LONGEST_S = 1.0
 """Generous, for a machine under load: what was measured is printed."""
-
-
-class Traffic:
-    """A message every few milliseconds to some queues, and the longest time that none of one of them arrived."""
-
-    def __init__(self, here: Deployment, stems: list[str]) -> None:
-        self._here = here
-        self._stems = stems
-        self._ending = threading.Event()
-        self._threads = [threading.Thread(target=self._read, args=(stem,)) for stem in stems]
-        self._threads.append(threading.Thread(target=self._write))
-        self._received: dict[str, list[float]] = {stem: [] for stem in stems}
-
-    def __enter__(self) -> "Traffic":
-        for thread in self._threads:
-            thread.start()
-        until(lambda: all(len(times) > 20 for times in self._received.values()), "traffic", 60)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ending.set()
-        for thread in self._threads:
-            thread.join()
-
-    def longest_gap(self, since: float, to: float) -> float:
-        """How long no message of some queue arrived between two instants of `time.monotonic()`, s."""
-        longest = 0.0
-        for times in self._received.values():
-            within = [since, *(one for one in list(times) if since < one < to), to]
-            longest = max(longest, *(later - earlier for earlier, later in itertools.pairwise(within)))
-        return longest
-
-    def _read(self, stem: str) -> None:
-        with self._here.subscriber(stem, 100, timeout_s=60) as subscriber:
-            while not self._ending.is_set():
-                if (one := subscriber.receive(0.1)) is not None:
-                    self._received[stem].append(time.monotonic())
-                    one.acknowledge()
-
-    def _write(self) -> None:
-        producer = self._here.connection.producer()
-        for number in itertools.count():
-            for stem in self._stems:
-                producer.produce(self._here.name(stem), str(number).encode(), partition=0)
-            producer.poll(0)
-            if self._ending.wait(EVERY_S):
-                producer.flush(10)
-                return
 
 
 @pytest.mark.feature("C90", "C60", "C4")
 def test_a_deletion_keeps_deliveries_of_other_queues_waiting_for_a_moment_only(deploy: Deploy) -> None:
     idle = [f"idle{number}" for number in range(QUEUES - len(WATCHED))]
     here = deploy({stem: {} for stem in [*WATCHED, *idle]}).apply()
-    worker = here.worker().wait_for_shards(QUEUES, 90)
+    noted = NotedTurns(here)
+    worker = noted.worker.wait_for_shards(QUEUES, 90)
     gaps: list[float] = []
     with Traffic(here, WATCHED) as traffic:
-        since = time.monotonic()
+        began_ms, since = broker_now_ms(), time.monotonic()
         time.sleep(1)
         undisturbed = traffic.longest_gap(since, time.monotonic())
         for stem in idle[:3]:
@@ -88,8 +40,11 @@ def test_a_deletion_keeps_deliveries_of_other_queues_waiting_for_a_moment_only(d
             until(lambda stem=stem: f"{here.name(stem)} is deleted; removed" in worker.text, "its topics removed", 60)
             time.sleep(1)
             gaps.append(traffic.longest_gap(since, time.monotonic()))
+        turn_ms = noted.longest_ms(began_ms, broker_now_ms())
     print(f"longest gaps: {undisturbed:.3f} s undisturbed, {', '.join(f'{gap:.3f} s' for gap in gaps)} at deletions")
+    print(f"longest turn: {turn_ms:.1f} ms of CPU")
     assert worker.running
+    assert 0 < turn_ms < LONGEST_MS
     assert statistics.median(gaps) < LONGEST_S + undisturbed, "a median, for the machine may pause as well"
 
 
@@ -97,11 +52,12 @@ def test_a_deletion_keeps_deliveries_of_other_queues_waiting_for_a_moment_only(d
 def test_what_is_created_or_changed_keeps_deliveries_of_other_queues_waiting_for_a_moment_only(deploy: Deploy) -> None:
     idle = [f"idle{number}" for number in range(QUEUES - len(WATCHED))]
     here = deploy({stem: {} for stem in [*WATCHED, *idle]}, definitions="topic").apply()
-    workers = [here.worker(), here.worker()]
+    noted = [NotedTurns(here), NotedTurns(here)]
+    workers = [one.worker for one in noted]
     until(lambda: sum(worker.shards for worker in workers) >= QUEUES, "all shards", 90)
     gaps: list[float] = []
     with Traffic(here, WATCHED) as traffic, Admin(here.app_id, connection=here.connection) as admin:
-        since = time.monotonic()
+        began_ms, since = broker_now_ms(), time.monotonic()
         time.sleep(1)
         undisturbed = traffic.longest_gap(since, time.monotonic())
         for number in range(3):
@@ -113,7 +69,10 @@ def test_what_is_created_or_changed_keeps_deliveries_of_other_queues_waiting_for
             assert admin.alter_queue(here.name(idle[number]), lease_period="45s").changed
             time.sleep(1)
             gaps.append(traffic.longest_gap(since, time.monotonic()))
+        turns_ms = [one.longest_ms(began_ms, broker_now_ms()) for one in noted]
     print(f"longest gaps: {undisturbed:.3f} s undisturbed, {', '.join(f'{gap:.3f} s' for gap in gaps)} at changes")
+    print(f"longest turns: {', '.join(f'{one:.1f} ms' for one in turns_ms)} of CPU")
+    assert 0 < max(turns_ms) < LONGEST_MS
     assert statistics.median(gaps) < LONGEST_S + undisturbed, "a median, for the machine may pause as well"
 
 

@@ -1,0 +1,30 @@
+"""Workers whose event loops note how long each turn took, in CPU time (C60, C90)."""
+
+from pathlib import Path
+
+from benchmarks.instruments.turns import longest
+
+from support.processes.deployment import Deployment, WorkerProcess
+
+LONGEST_MS = 50
+"""Of CPU, for a turn of the event loop: what the processor does for others meanwhile does not count."""
+
+
+class NotedTurns:
+    """A worker of a deployment that notes its turns.
+
+    Attributes:
+        worker: the worker.
+    """
+
+    def __init__(self, here: Deployment) -> None:
+        number = len(here.workers)
+        self._file: Path = here.directory / f"turns-{number}"
+        data = str(here.directory / f"data-{number}")
+        noted = ["-m", "benchmarks.instruments.turns", str(self._file)]
+        command = ["worker", "--config", str(here.config), "--data-dir", data, "--no-supervise"]
+        self.worker: WorkerProcess = here.run([*noted, *command])
+
+    def longest_ms(self, since_ms: float, to_ms: float) -> float:
+        """Return the CPU time of the longest turn between two instants, in ms since the epoch; 0 = none was noted."""
+        return longest(self._file, since_ms / 1_000, to_ms / 1_000)[0]
