@@ -11,13 +11,13 @@ from lapse.core.expression import ExpressionError
 from lapse.core.letter import FORWARDER
 from lapse.core.near_name import did_you_mean
 from lapse.core.queue.answer import open_subscription, queued_message
-from lapse.core.queue.delivery.dispatch import STEP_MESSAGES
 from lapse.core.queue.inquiry.inquiry import PLACED
 from lapse.core.queue.inquiry.row_filter import chooses_spare_messages, peeks_by_bookmarks
 from lapse.core.queue.parts_done import PartsDone
 from lapse.core.queue.rewind.rewind_command import rewind_refusal, stopped
 from lapse.core.queue.rewind.rewinding import RewindRequest
 from lapse.core.queue.rewind.rewinds import Rewind
+from lapse.core.queue.schedule.schedule import SCHEDULED_AT_ONCE
 from lapse.core.queue.settings import Semantics
 from lapse.core.queue.settlement.settlement import Claim
 from lapse.core.queue.settlement.settlement_command import SettlementCommands, is_refused
@@ -291,8 +291,8 @@ class QueueCommands:
     def _purge_part(self, command: Command, at_ms: int, step: Step) -> bool:
         """Carry out a part of a purge of very many messages. Return whether another part must follow (C60).
 
-        A part removes up to `PURGED_AT_ONCE` messages with places and `STEP_MESSAGES` scheduled ones. `handle` removes
-        the rest.
+        A part removes up to `PURGED_AT_ONCE` messages with places and `SCHEDULED_AT_ONCE` scheduled ones. `handle`
+        removes the rest.
         """
         if command.command != "purge" or is_refused(command):
             return False
@@ -302,11 +302,11 @@ class QueueCommands:
             self.parts.purged.update(gone)
             if sum(gone.values()) >= PURGED_AT_ONCE:
                 return True
-        if len(state.scheduled) <= STEP_MESSAGES:
+        if len(state.scheduled) <= SCHEDULED_AT_ONCE:
             return False
-        gone = self._shard.purge_scheduled(at_ms, step, text, STEP_MESSAGES)
+        gone = self._shard.purge_scheduled(at_ms, step, text, SCHEDULED_AT_ONCE)
         self.parts.purged.update(gone)
-        return sum(gone.values()) == STEP_MESSAGES
+        return sum(gone.values()) == SCHEDULED_AT_ONCE
 
     def rewind(self, command: Command, at_ms: int, offset: int) -> RewindRequest | None:
         """Return the request of a rewind command; None if it is refused or done, so that it can be answered at once.

@@ -15,7 +15,7 @@ from lapse.core.queue.inquiry.inquiry import Inquiry
 from lapse.core.queue.life.message_state import State
 from lapse.core.queue.life.table import Guard, Trigger
 from lapse.core.queue.life.transitions import Transitions
-from lapse.core.queue.schedule.schedule import Schedule
+from lapse.core.queue.schedule.schedule import SCHEDULED_AT_ONCE, Schedule
 from lapse.core.queue.step import Step
 from lapse.core.shard.activity import Activity
 from lapse.core.shard.event import EventKind, ShardEvent
@@ -88,7 +88,7 @@ class RetirableQueueShard:
                 removed += len(slots)
                 self._transitions.apply_trigger(Trigger.RETIRE, [(segment, slots)], now_ms, step, guard=guard)
             self._state.segments.make_room()
-        left = STEP_MESSAGES - removed
+        left = min(STEP_MESSAGES - removed, SCHEDULED_AT_ONCE)
         return left > 0 and len(self._schedule.purge(now_ms, step, Trigger.RETIRE, guard, most=left)) < left
 
     def record_deletion(self, retirement: Retirement, now_ms: int, step: Step) -> None:
