@@ -13,9 +13,13 @@ import support.workers.slow_restore
 import support.workers.unanswered
 from lapse.protocol import header, topic
 from lapse.runtime.watch import CRASHED
+from support.flow.traffic import Traffic
 from support.kafka.log import until, write
 from support.processes.deployment import Deploy, Deployment, WorkerProcess
 from support.suite.at_length import AT_LENGTH
+
+FEW_S = 5
+"""Generous; on a machine under load as much as the first start takes there. What was measured is printed."""
 
 
 def seconds_to_restore(worker: WorkerProcess) -> float:
@@ -80,6 +84,35 @@ def test_a_worker_that_lives_is_not_taken_out_by_another_with_its_data_directory
     second.start().wait_for_shards(1, 30)
     assert second.text.count("left the group for the worker that died here") == 1
     assert first.running
+
+
+@pytest.mark.feature("Q16", "C5", "C60", "C90")
+@pytest.mark.timeout(300)
+def test_a_worker_that_joins_and_is_killed_keeps_nobody_waiting_for_long(deploy: Deploy) -> None:
+    """With 300 queues one that joined stopped all for 87 s, and cost the first one its life; its death took 39 s."""
+    session_s = 3
+    names = [f"many{number}" for number in range(100 if AT_LENGTH else 20)]
+    here = deploy({name: {"partitions": 1} for name in names}, session_timeout=f"{session_s}s").apply()
+    since = time.monotonic()
+    first = here.worker().wait_for_shards(len(names), 90)
+    few_s = max(FEW_S, time.monotonic() - since)
+    with Traffic(here, names[:6]) as traffic:
+        since = time.monotonic()
+        time.sleep(1)
+        undisturbed = traffic.longest_gap(since, time.monotonic())
+        since = time.monotonic()
+        second = here.worker().wait_for_shards(len(names) // 2 - 1, 90)
+        time.sleep(1)
+        joined = traffic.longest_gap(since, time.monotonic())
+        moved, since = second.shards, time.monotonic()
+        second.kill()
+        first.wait_for_shards(len(names) + moved, 60)
+        time.sleep(1)
+        died = traffic.longest_gap(since, time.monotonic())
+    print(f"longest gaps: {undisturbed:.3f} s undisturbed, {joined:.3f} s at the join, {died:.3f} s after the death")
+    assert first.running
+    assert joined < undisturbed + few_s
+    assert died < undisturbed + session_s + few_s
 
 
 def answered_at(here: Deployment, stems: list[str]) -> dict[str, int]:
