@@ -25,7 +25,7 @@ import support.consumers.dying
 from lapse_client import Delivery, InvalidPublication, QueueSubscriber, Retry, TransactionFailed, aio
 from support.kafka.log import Tail, until
 from support.processes import fork_server
-from support.processes.deployment import Deployment
+from support.processes.deployment import Deployment, broker_now_ms
 from support.suite.at_length import AT_LENGTH, cases
 
 pytestmark = pytest.mark.feature("X9")
@@ -252,10 +252,14 @@ def test_a_consumer_that_is_killed_at_any_step_leaves_both_or_neither(served: De
     assert max(after - before for before, after in itertools.pairwise(handed_out[:200])) < 10
 
 
+@pytest.mark.feature("C3", "C6")
 def test_a_transaction_finds_out_what_another_had_committed(served: Deployment) -> None:
-    """As a last resort, where a subscription began before there was anything to know."""
+    """As a last resort, where a subscription began before there was anything to know.
+
+    The message's stamp is ahead of the clock, so that of the decision is an hour older.
+    """
     shipments = served.name("shipments")
-    served.write("unsure", "f0")
+    served.write("unsure", "f0", timestamp_ms=broker_now_ms() + 3_600_000)
     with served.subscriber("unsure", 1) as one, served.subscriber("unsure", 1) as another:
         held, dying = first_of(one, another)
         other = another if dying is one else one

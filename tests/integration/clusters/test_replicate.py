@@ -195,6 +195,11 @@ def test_deadlines_are_kept_expiry_is_local_deletes_travel_and_a_separation_is_c
     # `short` had expired, if that was ten seconds ago by now.
     assert below.written() - written in (3, 4, 5)
 
+    # The end of the entity itself does not travel.
+    with SowClient(below.name, connection=Connection(below.servers)) as client:
+        client.delete_topic(force=True)
+    assert above.shown() == {"long": {"n": 2}, "short": {"n": 3}}
+
 
 @pytest.mark.feature("S10")
 @pytest.mark.slow

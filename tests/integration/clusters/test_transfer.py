@@ -331,19 +331,26 @@ def test_beyond_the_target_depth_it_is_advanced_to(sides: Sides, stem: str) -> N
     assert (counts["depth"], counts["held"]) == (3, 46)
 
 
-@pytest.mark.feature("Q17", "Q14", "C82")
+@pytest.mark.feature("Q17", "Q14", "C21", "C82")
 def test_a_filter_says_which_messages_go(sides: Sides) -> None:
     """All that match, or those of the bookmarks that do; a dry run counts the same."""
     values = [f'{{"price": {price}}}' for price in (50, 150, 250, 350)]
     written = sides.here.write("single", *values, "no JSON")
     until(lambda: sides.here.depth("single")["available"] == 5, "five messages")
     dear = ["--filter", "/price > 100"]
+    for side in sides:
+        with side.queue("single") as queue:
+            queue.pause()
     assert sides.transfer("single", *dear, "--dry-run") == {"transferred": 3, "left": {}}
     first = BookmarkRange.parse(sides.here.bookmark("single", written[0]))
     some = f"--bookmark={first.topic}:{first.partition}:{first.first}-{first.first + 1}"
     assert sides.transfer("single", some, *dear, "--dry-run") == {"transferred": 1, "left": {}}
     assert sides.transfer("single", some, *dear)["transferred"] == 1
     assert sides.transfer("single", *dear)["transferred"] == 2
+    for side, left in zip(sides, (2, 3), strict=True):
+        assert side.depth("single")["available"] == left, "a paused queue hands over, and takes over"
+        with side.queue("single") as queue:
+            queue.resume()
     with sides.there.subscriber("single") as subscriber:
         got = []
         for delivery in subscriber.messages(20):

@@ -12,11 +12,13 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+import support.workers.impatient
 from lapse.embedded import EmbeddedKafka
-from lapse.protocol import event, topic
+from lapse.protocol import event, header, topic
 from lapse.protocol.command import Command
-from lapse_client import Delivery, QueueSubscriber
-from support.kafka.log import until
+from lapse.transfer.side import Side
+from lapse_client import Admin, Delivery, QueueSubscriber
+from support.kafka.log import texts, until
 from support.processes.deployment import Deploy, Deployment, broker_now_ms
 
 HOUR_MS = 3_600_000
@@ -31,13 +33,14 @@ QUEUES = {
         "topics": ["order{}", "wide{}"], "partitions": 2,
     },
     "deep": {"target_queue_depth": 3, "topics": ["deep{}", "absent{}"]},
-    "once": {"semantics": "at-most-once", "topics": ["once{}", "absent{}"]},
+    "once": {"semantics": "at-most-once", "topics": ["once{}", "absent{}"], "dedup_window": "1h"},
     "idle": {"auto_delete_on_idle": "5m", "topics": ["idle{}", "absent{}"]},
     "source": {"forward_to": "sink{}", "topics": ["source{}", "absent{}"]},
     "sink": {},
     "again": {"expiration": "enabled", "topics": ["again{}", "absent{}"]},
 }  # fmt: skip
 SOME_TIME_S = 4
+IDENTIFIED = [(header.MESSAGE_ID, b"one")]
 
 
 def receive(subscriber: QueueSubscriber) -> Delivery:
@@ -100,7 +103,8 @@ class Kinds:
         return [taken]
 
     def _once(self) -> list[Delivery]:
-        self.here.write("once", "a", "b")
+        self.here.write("once", "a", headers=IDENTIFIED)
+        self.here.write("once", "b")
         return [receive(self.subscribers["once"])]
 
     def _deep(self) -> None:
@@ -135,15 +139,21 @@ class Kinds:
         busy.settle("acknowledge", [left], wait=True)
         assert [one.state for one in self.queues["busy"].peek()] == ["delayed", "transferring", "scheduled"]
 
-        order.settle("acknowledge", self.taken["order"], wait=True)
+        with self.taken["order"][0].transaction() as tx:
+            tx.produce(self.here.name("sink"), b"shipped")
+        until(lambda: self.here.depth("sink")["available"] == 3, "its output")
         second = receive(order)
         assert second.value == b'{"p": 1, "g": "x"}'
         order.settle("acknowledge", [second], wait=True)
         barrier, last = receive(order), receive(order)
         assert (barrier.is_barrier, barrier.value, last.value) == (True, b'{"b": "yes"}', b'{"p": 9}')
 
+        self.here.write("once", "a again", headers=IDENTIFIED)
+        self.here.write("once", "c")
         once.settle("acknowledge", self.taken["once"], wait=True)
-        assert (self.taken["once"][0].value, receive(once).value) == (b"a", b"b")
+        second = receive(once)
+        once.settle("acknowledge", [second], wait=True)
+        assert (self.taken["once"][0].value, second.value, receive(once).value) == (b"a", b"b", b"c")
 
         with self.here.subscriber("deep", 2, timeout_s=60) as subscriber:
             for number in range(5):
@@ -170,12 +180,16 @@ def kinds(here: Deployment) -> Iterator[Kinds]:
 
 
 @pytest.mark.feature("Q16", "Q5", "Q6", "Q11", "Q12", "Q13", "Q20", "L5", "C19", "C21", "C33", "C77", "C79")
+@pytest.mark.feature("L1", "D4", "Q3", "Q7", "Q9", "Q14", "Q17", "Q23", "C27", "C37", "C38", "C61", "C63", "X6", "X9")
 @pytest.mark.parametrize("store", ["memory", "rocksdb"])
 def test_queues_of_every_kind_are_the_same_after_a_kill(deploy: Deploy, store: str) -> None:
     """Of the only worker, which reads on from its copy; then of the owner of shards that another one follows."""
-    here = deploy(QUEUES, store=store, standby=True).apply()
+    here = deploy(QUEUES, store=store, standby=True, definitions="topic").apply()
     first = here.worker().wait_for_shards(len(QUEUES))
     with kinds(here) as found:
+        with Admin(here.app_id, connection=here.connection, timeout_s=60) as admin:
+            assert admin.alter_queue(here.name("sink"), max_deliveries=1).version == 2
+        until(lambda: "version 2 is served" in first.text, "the change")
         first.kill()
         first.start().wait_for_shards(len(QUEUES))
         found.are_the_same()
@@ -185,6 +199,10 @@ def test_queues_of_every_kind_are_the_same_after_a_kill(deploy: Deploy, store: s
         second.wait_for_shards(len(QUEUES), 60)
         found.are_the_same()
         found.go_on()
+        with here.subscriber("sink", timeout_s=60) as subscriber:
+            receive(subscriber).cancel(0)
+        letters = here.tail(topic.dead_letters(here.name("sink"))).wait(1, 30)
+        assert texts(letters[0])["lapse-reasons"] == "max_deliveries", "the change counts at the other worker"
 
 
 class Meanwhile:
@@ -199,24 +217,34 @@ class Meanwhile:
         "swept": {"dead_letter_reasons": ["purged"]},
         "onward": {"forward_to": "arrived{}"},
         "arrived": {},
+        "halted": {"lease_period": "5m"},
+        "given": {},
+        "taken": {},
     }
 
     def __init__(self, here: Deployment, stack: ExitStack) -> None:
-        self.here = here
+        self.here, self.stack = here, stack
         self.late = stack.enter_context(here.subscriber("late", 2, timeout_s=60))
         self.room = stack.enter_context(here.subscriber("room", 1, timeout_s=60, heartbeat_timeout_ms=3_000))
         self.first = stack.enter_context(here.subscriber("first", 1, timeout_s=60))
         self.grouped = stack.enter_context(here.subscriber("grouped", 2, timeout_s=60))
         self.ended, self.swept = (stack.enter_context(here.queue(stem)) for stem in ("ended", "swept"))
-        self.asking = stack.enter_context(ThreadPoolExecutor(8))
+        self.halted, self.halting = (
+            stack.enter_context(here.subscriber("halted")),
+            stack.enter_context(here.queue("halted")),
+        )
+        self.admin = stack.enter_context(Admin(here.app_id, connection=here.connection, timeout_s=60))
+        self.asking = stack.enter_context(ThreadPoolExecutor(16))
         here.write("swept", "a", "b")
         here.write("grouped", '{"g": "x", "n": 1}', headers=[("lapse-ttl-ms", b"3000")])
         here.write("grouped", '{"g": "x", "n": 2}')
         here.write("room", "held", "next")
         here.write("first", '{"p": 1}', '{"p": 2}')
+        here.write("halted", "taken", "waits")
+        self._give()
         here.write("late", "delayed", "leased")
         self.lone = receive(self.grouped)
-        self.held = [receive(self.room), receive(self.first)]
+        self.held = [receive(self.room), receive(self.first), receive(self.halted)]
         self.cancelled, self.leased = receive(self.late), receive(self.late)
         self.late.settle("cancel", [self.cancelled], delay_ms=3_000, wait=True)
         here.write("late", "filler")
@@ -227,6 +255,26 @@ class Meanwhile:
         until(lambda: here.depth("swept")["depth"] == 2, "what is to be purged")
         until(lambda: here.depth("late")["scheduled"] == 1, "all messages")
 
+    def _give(self) -> None:
+        """The first stages of a transfer: what is held here, and put there."""
+        given, taken = self.here.name("given"), self.here.name("taken")
+        (written,) = self.here.write("given", "handed over")
+        stages = Side(self.here.connection, given, 60), Side(self.here.connection, taken, 60)
+        self.given, self.taken = map(self.stack.enter_context, stages)
+        held = self.here.bookmark("given", written)
+        until(lambda: self.here.depth("given")["depth"] == 1, "what is to be handed over")
+        self.given.ask(Command(command="transfer", transfer="tom", bookmarks=(held,), to=taken))
+        (put,) = self.here.write("taken", "handed over", headers=[(header.TRANSFER, f"{taken}/tom".encode())])
+        self.put = self.here.bookmark("taken", put)
+        self.confirmed = Command(command="transfer_confirm", transfer="tom", bookmarks=(f"{held}>{self.put}",))
+        until(lambda: self.here.depth("taken")["unconfirmed"] == 1, "what was put")
+
+    def _confirm(self) -> None:
+        """The other stages, as the process of a transfer asks for them: each once the one before was answered."""
+        self.given.ask(self.confirmed)
+        self.taken.ask(Command(command="transfer_accept", transfer="tom", bookmarks=(self.put,)))
+        self.given.ask(Command(command="transfer_finish", transfer="tom"))
+
     def begin(self) -> None:
         """Ask for things that the broker takes once it goes on."""
         self.room.settle("acknowledge", self.held[:1])
@@ -235,6 +283,9 @@ class Meanwhile:
             ask(self.here.write, "first", '{"p": 9}'),
             ask(self.here.write, "onward", "goes on"),
             ask(self.ended.delete, force=True),
+            ask(self.halting.pause),
+            ask(self._confirm),
+            ask(self.admin.alter_queue, self.here.name("arrived"), max_deliveries=7),
         ]
         self.renewed = ask(self.late.settle, "renew", [self.leased], wait=True)
         self.purged = ask(self._purge)
@@ -252,6 +303,7 @@ class Meanwhile:
         assert late.result in ("not_leased", "stale"), "it counts as of when the broker took it: its lease was over"
         assert self.purged.result(60) == (2, 2)
         self._went_on()
+        self._went_over()
         assert receive(self.grouped).value == b'{"g": "x", "n": 2}'
         (letter,) = self.here.letters("grouped", 1, 30)
         assert letter.value() == self.lone.value
@@ -269,8 +321,19 @@ class Meanwhile:
 
         assert (receive(self.room).value, self.here.depth("room")["subscriptions"]) == (b"next", 1)
         until(lambda: self.here.depth("first")["depth"] == 3, "what was published meanwhile")
-        self.first.settle("acknowledge", self.held[1:], wait=True)
+        self.first.settle("acknowledge", self.held[1:2], wait=True)
         assert receive(self.first).value == b'{"p": 9}'
+
+    def _went_over(self) -> None:
+        """What was handed over, paused and changed while the broker stood still."""
+        here = self.here
+        assert (here.depth("given")["depth"], here.depth("taken")["available"]) == (0, 1)
+        self.halted.settle("acknowledge", self.held[2:], wait=True)
+        assert self.halted.receive(1) is None, "it is paused from then on"
+        self.halting.resume()
+        assert receive(self.halted).value == b"waits"
+        again = self.admin.alter_queue(here.name("arrived"), max_deliveries=7)
+        assert (again.version, again.changed) == (2, False)
 
     def _went_on(self) -> None:
         """What was published meanwhile was forwarded, and left when its copy was there.
@@ -291,16 +354,32 @@ class Meanwhile:
         assert told[0] >= copies[0].timestamp()[1]
 
 
+@contextmanager
+def listened(here: Deployment) -> Iterator[None]:
+    """A temporary queue whose idle time is shorter than the broker's silence; somebody has it open."""
+    idle = [support.workers.impatient.__file__, str(here.config), str(here.directory / "data"), "4000"]
+    worker = here.apply().run(idle).wait_for_shards(1)
+    with here.subscriber("heard", timeout_s=60, heartbeat_timeout_ms=60_000) as subscriber:
+        yield
+        if not worker.running:  # it may have ended meanwhile
+            worker.start()
+        here.write("heard", "still there")
+        assert receive(subscriber).value == b"still there"
+        assert topic.commands(here.name("heard")) in here.connection.partitions()
+
+
 @pytest.mark.feature("C27", "Q5", "Q6", "Q11", "Q12", "Q13", "Q20", "L5", "C5", "C19", "C21", "C77", "C79")
 @pytest.mark.feature("L10", "C1", "C2", "C4", "C33", "C38", "C76", "D3")
+@pytest.mark.feature("Q16", "Q17", "Q18", "Q23", "C39", "C42", "C52", "C63", "D4", "X6", "X9")
 def test_queues_of_every_kind_are_the_same_after_the_broker_stood_still(
     own_kafka: EmbeddedKafka, deploy: Deploy
 ) -> None:
     every = QUEUES | Meanwhile.QUEUES
-    here = deploy(every, servers=own_kafka.bootstrap_servers).apply()
+    here = deploy(every, servers=own_kafka.bootstrap_servers, definitions="topic").apply()
     worker = here.worker(supervised=True).wait_for_shards(len(every))
     with kinds(here) as found, ExitStack() as stack:
         meanwhile = Meanwhile(here, stack)
+        stack.enter_context(listened(deploy({"heard": {"auto_delete_on_idle": "5m"}}, servers=here.servers)))
         own_kafka.pause()
         meanwhile.begin()
         with pytest.raises(KafkaException):  # it says nothing for so long
@@ -312,7 +391,7 @@ def test_queues_of_every_kind_are_the_same_after_the_broker_stood_still(
     assert not [line for line in worker.text.splitlines() if "missing" in line or "taken over anew" in line]
 
 
-@pytest.mark.feature("C52", "Q5", "Q6", "Q11", "Q12", "Q13", "Q20", "L5", "C19", "C21", "C77")
+@pytest.mark.feature("C52", "Q5", "Q6", "Q11", "Q12", "Q13", "Q20", "L5", "C19", "C21", "C77", "X6", "X9")
 def test_queues_of_every_kind_work_while_a_topic_of_theirs_is_missing(deploy: Deploy) -> None:
     late = {"ordering": "total", "lease_period": "5m", "topics": ["late{}", "absent{}"]}
     here = deploy(QUEUES | {"late": late}, standby=True).apply()

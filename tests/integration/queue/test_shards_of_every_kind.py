@@ -217,7 +217,7 @@ class Grown:
 
 @pytest.fixture
 def grown(own_kafka: EmbeddedKafka, deploy: Deploy) -> Iterator[Grown]:
-    """The queues, whose new shards wait, after a kill and a silence of the broker."""
+    """The queues, whose new shards wait, after a silence of the broker and a kill right after it."""
     here = deploy(QUEUES, servers=own_kafka.bootstrap_servers, store="rocksdb", standby=True).apply()
     first = here.worker().wait_for_shards(SHARDS)
     with ExitStack() as stack:
@@ -228,12 +228,12 @@ def grown(own_kafka: EmbeddedKafka, deploy: Deploy) -> Iterator[Grown]:
             until(lambda stem=stem: f"{here.name(stem)}, partition 1: waits until" in first.text, f"{stem} waits", 60)
         second = here.worker()
         until(lambda: "standing by" in second.text, "the standby", 40)
-        first.kill()
-        second.wait_for_shards(SHARDS + len(GROWN), 60)
         own_kafka.pause()
         with pytest.raises(KafkaException):  # it says nothing for so long
             AdminClient({"bootstrap.servers": here.servers}).list_topics(timeout=SOME_TIME_S)
         own_kafka.resume()
+        first.kill()
+        second.wait_for_shards(SHARDS + len(GROWN), 60)
         yield found
 
 

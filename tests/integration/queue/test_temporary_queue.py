@@ -22,13 +22,16 @@ from support.processes.deployment import Deploy, Deployment, WorkerProcess, brok
 
 IDLE_MS = 2_500
 QUEUES = {
-    "left": {"auto_delete_on_idle": "5m", "partitions": 2, "dead_letter_reasons": ["auto_deleted"]},
-    "listened": {"auto_delete_on_idle": "5m"},
+    "left": {
+        "auto_delete_on_idle": "5m", "partitions": 2, "dead_letter_reasons": ["auto_deleted"],
+        "topics": ["left{}", "absent{}"],
+    },
+    "listened": {"auto_delete_on_idle": "5m", "topics": ["listened{}", "absent{}"]},
     "watched": {"auto_delete_on_idle": "5m", "partitions": 2},
     "onward": {"auto_delete_on_idle": "5m", "forward_to": "kept{}"},
     "kept": {},
     "full": {"auto_delete_on_idle": "5m", "target_queue_depth": 1},
-}
+}  # fmt: skip
 SHARDS = 8
 LATER = ("later", "delayed", "removed", "left", "put")
 GOES = {"expiration": "enabled", "dead_letter_reasons": ["auto_deleted"]}
@@ -58,13 +61,15 @@ def remove(one: Deployment, *topics: str) -> None:
         removed.result(15)
 
 
-@pytest.mark.feature("Q18", "C39", "C25", "L14", "D4")
+@pytest.mark.feature("Q18", "C39", "C25", "L14", "D4", "C52")
 def test_a_queue_that_nobody_uses_deletes_itself_and_the_others_stay(deploy: Deploy) -> None:
     """With letters where they are asked for, over a crash, and each shard's use counts for all.
 
-    A publish is use, even if so many messages wait for room that it is not read.
+    A publish is use, even if so many messages wait for room that it is not read. A topic that is missing is no use, and
+    ends nothing.
     """
     one = deploy(QUEUES).apply()
+    remove(one, one.name("absent"))
     first = worker(one).wait_for_shards(SHARDS)
     one.write("left", "nobody", "came", partition=1)
     one.write("full", *map(str, range(3_000)))

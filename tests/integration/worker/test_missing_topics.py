@@ -152,7 +152,7 @@ def test_a_missing_underlying_topic_is_taken_up_once_it_exists(deploy: Deploy, k
     assert len(told(worker, "ERROR")) < 20
 
 
-@pytest.mark.feature("C52", "C42")
+@pytest.mark.feature("C52", "C42", "S10")
 def test_a_topic_that_goes_and_comes_while_the_worker_runs_stops_nobody(deploy: Deploy) -> None:
     port = free_port()
     here = deploy({})
@@ -177,6 +177,11 @@ def test_a_topic_that_goes_and_comes_while_the_worker_runs_stops_nobody(deploy: 
     with SowClient(here.name("gone"), connection=here.connection) as gone:
         here.write("gone", "8", key=b"B")
         until(lambda: [one.value for one in gone.query()] == [b"8"], "the record of the SOW topic that came back", 60)
+        for value, stamp_ms in (("later", 2), ("earlier", 1)):
+            origin = [("lapse-origin", b"there"), ("lapse-origin-timestamp-ms", b"%d" % stamp_ms)]
+            here.write("gone", value, key=b"C", headers=origin)
+        here.write("gone", "9", key=b"D")
+        until(lambda: {one.value for one in gone.query(keys=["C", "D"])} == {b"later", b"9"}, "what was brought to it")
     here.write("sick", "found")
     until(lambda: told(worker, here.name("sick"), "taken over anew"), "the shard knows", 40)
     receives(here, "sick", b"found", timeout_s=60)

@@ -5,15 +5,26 @@ from pathlib import Path
 
 import pytest
 
+from lapse.core.sow.origin import ORIGIN, ORIGIN_TIMESTAMP_MS
 from lapse_client import Connection, Publisher, SowClient
 from support.flow.sow_state import count, restored
 from support.kafka.log import until
+from support.processes.deployment import broker_now_ms
 from support.processes.worker import Worker
 
 RECORDS = 5_000
 
 
-@pytest.mark.feature("Q16", "S9", "L11")
+def origin(stamp_ms: int) -> dict[str, bytes]:
+    """The headers of an update that was published at another deployment."""
+    return {ORIGIN: b"there", ORIGIN_TIMESTAMP_MS: b"%d" % stamp_ms}
+
+
+def values(client: SowClient, key: str) -> list[bytes | None]:
+    return [record.value for record in client.query(keys=[key])]
+
+
+@pytest.mark.feature("Q16", "S9", "L11", "S10")
 @pytest.mark.parametrize("store", ["memory", "rocksdb"])
 def test_a_shard_is_taken_over_from_where_the_standby_was(
     kafka: str, unique: Callable[[str], str], tmp_path: Path, store: str
@@ -35,7 +46,10 @@ def test_a_shard_is_taken_over_from_where_the_standby_was(
             until(lambda: "standing by" in second.text(), "the standby")
             publisher.publish(name, b"{}", key=b"late")  # read by one of them and followed by the other
             publisher.publish(name, None, key=b"k0")
+            stamp_ms = broker_now_ms() + 3_600_000  # their clock is ahead, so that only the origin's instant decides
+            publisher.publish(name, b'{"by": "later"}', key=b"k1", headers=origin(stamp_ms))
             until(lambda: count(client) == RECORDS, "the last updates")
+            until(lambda: values(client, "k1") == [b'{"by": "later"}'], "the replicated update")
             first.kill()
             until(lambda: second.text().count("restored") == 2, "the take-over", 30)
             keys, begun_offset, end_offset = restored(second)[-1]
@@ -44,6 +58,10 @@ def test_a_shard_is_taken_over_from_where_the_standby_was(
             assert end_offset - begun_offset < RECORDS // 3
             until(lambda: count(client) == RECORDS, "all records, at the other worker")
             assert count(client, "k0", "late") == 1
+            publisher.publish(name, b'{"by": "earlier"}', key=b"k1", headers=origin(stamp_ms - 1))
+            publisher.publish(name, b'{"by": "earlier"}', key=b"k2", headers=origin(stamp_ms - 1))
+            until(lambda: values(client, "k2") == [b'{"by": "earlier"}'], "what was replicated after it")
+            assert values(client, "k1") == [b'{"by": "later"}'], "an older one loses at the other worker, too"
 
 
 @pytest.mark.feature("S9", "Q16", "L11")

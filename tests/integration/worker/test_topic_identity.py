@@ -7,21 +7,21 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from lapse_client import SowClient
+from lapse_client import SowClient, TransactionFailed
 from support.kafka.created_topic import create
 from support.kafka.log import texts, until, write
 from support.processes.deployment import Deploy, Deployment
 
 
-@pytest.mark.feature("C42", "C13", "D2", "L14")
+@pytest.mark.feature("C42", "C13", "D2", "L14", "X9")
 def test_a_topic_created_again_while_no_worker_runs_is_another_one(deploy: Deploy) -> None:
     """Old messages leave with letters of headers only, new ones are read from offset 0, old settlements are stale."""
     here = deploy({"orders": {"lease_period": "5m"}}, session_timeout="2s").apply()
     worker = here.worker().wait_for_shards(1)
     here.write("orders", *(f"old {number}" for number in range(5)), headers=[("mine", b"1")])
     with here.subscriber("orders", 3, timeout_s=60) as subscriber:
-        old = [subscriber.receive(20) for _ in range(3)]
-        subscriber.settle("acknowledge", [one for one in old[:1] if one], wait=True)
+        old = [one for one in (subscriber.receive(20) for _ in range(3)) if one is not None]
+        subscriber.settle("acknowledge", old[:1], wait=True)
         worker.kill()
         here.recreate(here.name("orders"))
         here.write("orders", *(f"new {number}" for number in range(8)))
@@ -35,8 +35,10 @@ def test_a_topic_created_again_while_no_worker_runs_is_another_one(deploy: Deplo
                 got.append(delivery)
         assert [one.bookmark.offset for one in got] == [0, 1]
         # Offset 1 was delivered once then and once now: the epoch tells the two apart.
-        (late,) = subscriber.settle("acknowledge", [one for one in old[1:2] if one], wait=True)
+        (late,) = subscriber.settle("acknowledge", old[1:2], wait=True)
         assert late.result == "stale"
+        with pytest.raises(TransactionFailed, match="its lease was lost"), old[2].transaction() as tx:
+            tx.produce(here.name("orders"), b"never")
         (right,) = subscriber.settle("acknowledge", got[1:2], wait=True)
         assert right.settled
     with here.queue("orders") as queue:

@@ -4,9 +4,12 @@ import threading
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 import support.workers.skewed
-from support.kafka.created_topic import stamp_by_producers
+from lapse_client import SowClient
+from support.kafka.created_topic import create, stamp_by_producers
 from support.kafka.log import Headers, texts, until
 from support.processes.deployment import Deploy, Deployment, WorkerProcess, broker_now_ms
 from support.suite.at_length import cases
@@ -59,12 +62,17 @@ def assert_right_times(here: Deployment, rounds: int = 1) -> None:
     assert written.timestamp_ms + 2_000 <= int(letter["lapse-expired-at-ms"]) <= broker_now_ms()
 
 
-@pytest.mark.feature("L13", "C3", "L10", "Q5")
+@pytest.mark.feature("L13", "C3", "L10", "Q5", "S4", "C52")
 @pytest.mark.parametrize("ahead_s", cases([300, -60], [60]))
 def test_a_worker_that_starts_with_a_wrong_clock_gives_messages_their_lifetimes(deploy: Deploy, ahead_s: int) -> None:
     """Messages wait for the worker already; none is dead-lettered before its deadline, and leases have their length."""
-    here = deploy({"orders": QUEUE}).apply()
-    tail = here.tail(f"dlq.{here.name('orders')}")
+    here = deploy({"orders": QUEUE})
+    queues = {"orders": QUEUE, "late": {**QUEUE, "topics": ["late-in{}"]}}
+    here.configure(queues, {"prices": {"expiration": f"{LIFETIME_MS}ms"}})
+    tail = here.apply().tail(f"dlq.{here.name('orders')}")
+    admin = AdminClient({"bootstrap.servers": here.servers})
+    for removed in admin.delete_topics([here.name("late-in")]).values():
+        removed.result(15)
     waiting: list[bytes] = []
 
     def receive() -> None:
@@ -78,11 +86,24 @@ def test_a_worker_that_starts_with_a_wrong_clock_gives_messages_their_lifetimes(
     receiver = threading.Thread(target=receive)
     receiver.start()
     skewed = Skewed(here, ahead_s)
-    skewed.worker.wait_for_shards(1)
+    skewed.worker.wait_for_shards(3, 90)
     receiver.join(60)
     assert waiting == [b"0", b"1", b"2", b"3", b"4"]
     assert not tail.drain()
-    assert_right_times(here)
+    (price,) = here.write("prices", "{}", key=b"a")
+    deadline_ms = price.timestamp_ms + LIFETIME_MS
+    with SowClient(here.name("prices"), connection=here.connection) as prices:
+        until(lambda: [one.expires_at_ms for one in prices.query()] == [deadline_ms], "the record")
+        assert_right_times(here)
+        until(lambda: not list(prices.query()), "its end")
+        assert broker_now_ms() >= deadline_ms - _UNCERTAIN_MS
+    create(admin, NewTopic(here.name("late-in"), 1, 1))
+    with here.subscriber("late", timeout_s=60) as subscriber:
+        (written,) = here.write("late-in", "came late", headers=ttl(60_000))
+        delivery = subscriber.receive(60)
+        assert delivery is not None
+        assert delivery.expires_at_ms == written.timestamp_ms + 60_000
+        delivery.acknowledge()
     where = "ahead of" if ahead_s > 0 else "behind"
     until(lambda: f"ms {where} the broker's" in skewed.worker.text, "a warning")
 
@@ -102,15 +123,18 @@ def test_a_wall_clock_that_steps_while_a_worker_runs_changes_nothing(deploy: Dep
 @pytest.mark.feature("L13", "C3", "Q16", "Q5")
 @pytest.mark.parametrize("ahead_s", [300, -60])
 def test_a_worker_with_a_wrong_clock_takes_leases_over_as_they_are(deploy: Deploy, ahead_s: int) -> None:
-    """The first worker is right and is killed while it has leased a message; the second one's clock is wrong."""
-    here = deploy({"orders": {**QUEUE, "lease_period": "30s", "max_deliveries": 1}}, session_timeout="2s").apply()
+    """The first worker is right and is killed while it has leased a message; the one that stood by is wrong."""
+    queue = {**QUEUE, "lease_period": "30s", "max_deliveries": 1}
+    here = deploy({"orders": queue}, session_timeout="2s", standby=True).apply()
     right = here.worker().wait_for_shards(1)
+    skewed = Skewed(here, ahead_s)
+    until(lambda: "standing by" in skewed.worker.text, "the standby", 60)
     here.write("orders", "leased", headers=ttl(120_000))
     with here.subscriber("orders", timeout_s=60) as subscriber:
         delivery = subscriber.receive(10)
         assert delivery is not None
         right.kill()
-        Skewed(here, ahead_s).worker.wait_for_shards(1)
+        skewed.worker.wait_for_shards(1, 60)
         with here.queue("orders") as queue:
             (leased,) = queue.peek()
         assert leased.state == "leased"

@@ -24,9 +24,10 @@ _HEAD = """# Where two features meet
 This page has a rule for every two features of lapse. The numbers are those of [the contract](features.md).
 
 `python tests/interactions.py` prints it from `tests/interactions.toml`. A new feature needs a row with every other
-one. Each key of a queue's or SOW topic's configuration, each command, each kind of change and each trigger of [a
-message's life](message-life.md) has to belong to a feature; a test checks this. The messages that a trigger takes and
-spares are printed from the table on which the shard runs.
+one. Each number of the contract has to belong to a feature, and so has each key of the configuration, each command,
+each header, each kind of change and each trigger of [a message's life](message-life.md). What concerns no two features
+has a reason [at the end](#outside-the-table). A test checks this. The messages that a trigger takes and spares are
+printed from the table on which the shard runs.
 
 *A life of both* is a test that uses the two features in one queue, and compares it with a naive implementation of the
 contract after each step (`tests/unit/core/queue/test_interactions.py`). It fails unless both were at work at once: a
@@ -45,7 +46,9 @@ class Feature:
         name: the name in the data.
         says: a description in one line.
         numbers: its numbers of the contract.
-        keys: its keys in an entity's configuration.
+        keys: its keys in the configuration of a queue, a SOW topic or a topic.
+        deployment: its keys in `[lapse]`.
+        headers: its headers, by their names in `lapse.protocol.header`.
         commands: its commands.
         changes: its kinds of changes.
         triggers: its triggers in a message's life, by their names in the code.
@@ -55,6 +58,8 @@ class Feature:
     says: str
     numbers: tuple[str, ...]
     keys: tuple[str, ...] = ()
+    deployment: tuple[str, ...] = ()
+    headers: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
     triggers: tuple[str, ...] = ()
@@ -90,11 +95,13 @@ class Table:
         features: the features by name, in the order of the data.
         tests: `path::name` below `tests/`, by the short name that rows use.
         pairs: all rows of the data.
+        outside: what concerns no two features, and why, by its kind and its name.
     """
 
     features: dict[str, Feature]
     tests: dict[str, str]
     pairs: tuple[Pair, ...]
+    outside: dict[str, dict[str, str]]
 
     @property
     def wanted(self) -> list[tuple[str, str]]:
@@ -114,7 +121,7 @@ def table() -> Table:
         name: Feature(name, **{key: value if isinstance(value, str) else tuple(value) for key, value in facts.items()})
         for name, facts in tree["features"].items()
     }
-    return Table(features, tree["tests"], tuple(_pairs(tree["pairs"])))
+    return Table(features, tree["tests"], tuple(_pairs(tree["pairs"])), tree["outside"])
 
 
 def _pairs(tree: dict[str, dict[str, object]]) -> Iterator[Pair]:
@@ -134,10 +141,37 @@ def _pairs(tree: dict[str, dict[str, object]]) -> Iterator[Pair]:
 def exists(test: str) -> bool:
     """Return whether a test `path::name` exists below `tests/`."""
     path, _, name = test.partition("::")
+    return name in _shown(path)
+
+
+def shown_by(test: str) -> frozenset[str]:
+    """Return the numbers in the `feature` markers of a test `path::name`, and of its module."""
+    path, _, name = test.partition("::")
+    return _shown(path)[name]
+
+
+@cache
+def _shown(path: str) -> dict[str, frozenset[str]]:
+    """Return the numbers that each function of a file shows, by its name."""
     if not (TESTS / path).is_file():
-        return False
+        return {}
     tree = ast.parse((TESTS / path).read_text(encoding="utf-8"))
-    return any(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name for node in tree.body)
+    whole = [
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and any(ast.unparse(one) == "pytestmark" for one in node.targets)
+    ]
+    return {
+        node.name: frozenset(number for mark in (*whole, *node.decorator_list) for number in _numbers(mark))
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+
+
+def _numbers(mark: ast.expr) -> Iterator[str]:
+    for call in ast.walk(mark):
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.mark.feature":
+            yield from (ast.literal_eval(argument) for argument in call.args)
 
 
 def page() -> str:
@@ -161,4 +195,7 @@ def page() -> str:
             if pair.test:
                 shown = "a life of both" if pair.test == LIFE else f"`{found.tests[pair.test].partition('::')[2]}`"
             lines.append(f"| {found.features[pair.second].title} | {pair.rule} | {shown} |")
+    lines += ["", "## Outside the table", "", "| what | why it concerns no two features |", "|---|---|"]
+    for kind, some in found.outside.items():
+        lines += [f"| {name if kind == 'numbers' else f'`{name}`'} | {why} |" for name, why in some.items()]
     return _HEAD + "\n".join(lines) + "\n"

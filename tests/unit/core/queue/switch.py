@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from lapse.core.generation import generation_of
 from lapse.core.lifetime import Expiration, ExpirationModel
 from lapse.core.queue.arrival.trait import TraitReader
-from lapse.core.queue.delivery.retry import RetryRule
+from lapse.core.queue.delivery.retry import NO_RETRY, RetryRule
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
 from lapse.core.queue.settlement.settlement import Claim
 from unit.core.queue.expected.message import FILTERS, Message, Published
@@ -133,6 +133,25 @@ def _crash(machine: ShardMachine, random: Random) -> None:
     machine.world.crash(None, torn, random.random() < 0.3, random.random() < 0.3)
 
 
+def _change(machine: ShardMachine, random: Random) -> None:
+    """The definition changes at run time: its shard is taken over as it is, with other settings (C66)."""
+    changed: dict[str, object] = random.choice(
+        (
+            {"lease_ms": random.choice((60, 100))},
+            {"max_deliveries": random.choice((0, 2, 3))},
+            {"max_cancels": random.choice((0, 1))},
+            {"max_backlog": random.choice((None, 1, 3))},
+            {"expiration": Expiration(True, random.choice((None, 150, 300)), ExpirationModel.OVERRIDE)},
+            {"retry": random.choice((NO_RETRY, RetryRule(40, 2.0, 130, 0.2)))},
+            {"leasing": random.choice(tuple(Leasing))},
+            {"dead_letter_topic": random.choice(("dlq.orders", ""))},
+        )
+    )
+    machine.world.commit()
+    machine.world.crash(replace(machine.world.settings, **changed))
+    machine.world.did["change"] += 1
+
+
 def _zombie(machine: ShardMachine, random: Random) -> None:
     machine.world.zombie(random.choice((0, 100)), random.random() < 0.5)
 
@@ -172,6 +191,15 @@ def _leave_alone(machine: ShardMachine, random: Random) -> None:
             machine.world.discard(transfer)
         machine.world.advance(400)
     machine.world.idle()
+
+
+def _repeat(machine: ShardMachine, random: Random) -> None:
+    """A producer publishes a message twice, and goes on."""
+    topic = random.choice(TOPICS)
+    for message_id in (b"a", b"a", b"", b"", b""):
+        machine.world.publish(topic, message_id=message_id, body={"g": "x"})
+    for _ in range(3):
+        machine.world.read(topic)
 
 
 def _rewind(machine: ShardMachine, random: Random) -> None:
@@ -308,6 +336,12 @@ SWITCHES: dict[str, Switch] = {
         said={"odd": ("", "letter", "other queue", "this queue")},
         shows=_written(lambda record: record.redriven_for),
     ),
+    "repeat": Switch(
+        settings={"dedup_window_ms": 100},
+        said={"ids": ("a", "ab", "abc", "")},
+        acts=(_repeat,),
+        happens=("repeated",),
+    ),
     "rewind": Switch(
         acts=(_rewind, _deliver_and("acknowledge")),
         shows=_message(lambda message: generation_of(message.bookmark[2])),
@@ -317,7 +351,13 @@ SWITCHES: dict[str, Switch] = {
     "row_filter": Switch(
         settings={"leasing": Leasing.STRICT},
         bodies={"f": (0, 1, 2)},
-        acts=(_settle_hidden, _settle_own_hidden),
+        acts=(
+            _settle_hidden,
+            _settle_own_hidden,
+            # Of a subscription and of a peek, a row filter is a part of the filter.
+            lambda machine, random: machine.subscribe(random.choice(NAMES), 2, 100_000, random.choice(TEXTS), False),
+            lambda machine, random: machine.world.peek(random.choice(TEXTS)),
+        ),
         happens=("row_filter",),
     ),
     "by_reference": Switch(
@@ -336,6 +376,7 @@ SWITCHES: dict[str, Switch] = {
         acts=(lambda machine, random: machine.set_clock_back(random.choice((1, 50, 150))),),
         happens=("wrong_clock",),
     ),
+    "change": Switch(acts=(_change,), happens=("change",)),
 }
 """By the feature's name in `tests/interactions.toml`; the features that have none are outside of the shard."""
 
@@ -357,102 +398,3 @@ def queue(*switches: Switch) -> QueueSettings:
     if chosen.get("semantics") is Semantics.AT_MOST_ONCE:
         chosen["fairness"] = Fairness.ROUND_ROBIN
     return QueueSettings(traits=TraitReader(**traits), **chosen)
-
-
-class Life:
-    """A queue shard beside its oracle, which lives with some features switched on.
-
-    Args:
-        switches: the features.
-        random: what draws; the same one makes the same life.
-    """
-
-    def __init__(self, switches: Sequence[Switch], random: Random) -> None:
-        self._switches, self._random = switches, random
-        self.machine = ShardMachine()
-        rooms = [switch.room for switch in switches if switch.room is not None]
-        self.machine.begin(
-            queue(*switches),
-            random.choice((3, 5)),
-            random.choice((2, 4)),
-            random.choice((1, 3)),
-            random.choice((1, 3)),
-            min(rooms, default=None),
-            False,
-        )
-        self.machine.subscribe("inky", 2, 100_000, "", False)
-        self.machine.subscribe("blinky", 4, 100_000, "", False)
-        self._shown = [False] * len(switches)
-        self.met = False
-
-    def end(self) -> None:
-        """Leave the constants of the core as they were."""
-        self.machine.teardown()
-
-    def step(self) -> None:
-        """Do something: one of the two features' doings, or what every queue sees."""
-        random, machine = self._random, self.machine
-        lasting, done = self._lasting(), [switch.done(machine.world) for switch in self._switches]
-        acts = [act for switch in self._switches for act in switch.acts]
-        if acts and random.random() < 0.45:
-            random.choice(acts)(machine, random)
-        else:
-            random.choice((self._publish, self._publish, self._deliver, self._settle, self._wait))()
-        machine.sometimes_durable()
-        now = [switch.done(machine.world) for switch in self._switches]
-        self._shown = [
-            shown or bool(switch.shows(machine.world) and (count or not switch.happens))
-            for shown, switch, count in zip(self._shown, self._switches, now, strict=True)
-        ]
-        self._meet(
-            [before or after for before, after in zip(lasting, self._lasting(), strict=True)],
-            [after > before for before, after in zip(done, now, strict=True)],
-        )
-
-    def _lasting(self) -> list[bool]:
-        """Which features are at work right now."""
-        return [not switch.happens and bool(switch.shows(self.machine.world)) for switch in self._switches]
-
-    def _meet(self, lasts: Sequence[bool], happened: Sequence[bool]) -> None:
-        """What happens meets what lasts when it happens; two that happen meet if each of them did in one life."""
-        if all(switch.happens for switch in self._switches):
-            self.met = not self.unseen
-        else:
-            self.met = self.met or all(
-                (did if switch.happens else there)
-                for switch, there, did in zip(self._switches, lasts, happened, strict=True)
-            )
-
-    @property
-    def unseen(self) -> list[int]:
-        """Which of the features were not seen at work."""
-        return [at for at, shown in enumerate(self._shown) if not shown]
-
-    def _publish(self) -> None:
-        random = self._random
-        said: dict[str, object] = {"ttl_ms": None, "expires_in_ms": None, "enqueue_in_ms": None, "odd": "", "ids": ""}
-        said["retry"] = None
-        odds = [odd for switch in self._switches for odd in switch.said.get("odd", ())]
-        for switch in self._switches:
-            said |= {name: random.choice(values) for name, values in switch.said.items()}
-        said["odd"] = random.choice(odds) if odds else ""
-        bodies = [
-            {name: random.choice(values) for switch in self._switches for name, values in switch.bodies.items()}
-            for _ in range(3)
-        ]
-        self.machine.publish(random.choice(TOPICS), random.randint(1, 3), 0, read=True, bodies=bodies, **said)
-
-    def _deliver(self) -> None:
-        if self._random.random() < 0.3:
-            self.machine.subscribe(self._random.choice(NAMES), 3, 100_000, "", False)
-        self.machine.world.deliver()
-
-    def _settle(self) -> None:
-        if self._random.random() < 0.7:
-            self.machine.settle_own(self._random.choice(VERBS), self._random.randrange(30), False, None)
-        else:
-            named = claim(self.machine, self._random)
-            self.machine.world.settle(self._random.choice(VERBS), self._random.choice(NAMES), named)
-
-    def _wait(self) -> None:
-        self.machine.wait(self._random.choice((0, 1, 50, 100)), True, self._random.random() < 0.5)

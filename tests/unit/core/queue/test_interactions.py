@@ -11,7 +11,8 @@ import pytest
 
 from support.suite.at_length import AT_LENGTH, QUICK
 from support.suite.interaction import table
-from unit.core.queue.switch import SWITCHES, Life
+from unit.core.queue.life_of_both import Life
+from unit.core.queue.switch import SWITCHES
 
 STEPS = 60 if AT_LENGTH else 10 if QUICK else 30
 MOST = 400

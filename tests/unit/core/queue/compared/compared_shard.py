@@ -160,6 +160,7 @@ class ComparedShard:
             for bookmark, *_ in rows(one.messages)
         ]
         assert Counter(told) == Counter(self.oracle.events)
+        self.did["repeated"] += sum(one.kind == "repeated" for one in told)
         self._refuse()
         self._clear()
 
