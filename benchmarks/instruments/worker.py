@@ -62,6 +62,7 @@ class Worker:
             f'store = "{store}"\ndata_dir = "{directory}/data"\n{options}\n'
         )
         self._config.write_text(f"{self._head}{entities}\n")
+        self._servers = {"KAFKA_BOOTSTRAP_SERVERS": bootstrap_servers}  # else a run's own broker comes first
         self._process: subprocess.Popen[bytes] | None = None
 
     def apply(self, entities: str | None = None) -> None:
@@ -76,7 +77,7 @@ class Worker:
         if entities is not None:
             self._config.write_text(f"{self._head}{entities}\n")
         command = [sys.executable, "-m", "lapse", "apply", "--yes", "-c", str(self._config)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=compiled_once())
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=compiled_once() | self._servers)
         if done.returncode:
             raise RuntimeError(f"lapse apply: {done.stderr[-2000:]}")
 
@@ -84,7 +85,7 @@ class Worker:
         """Start the process, without waiting until it serves."""
         command = [sys.executable, "-m", *self._program, "worker", "--no-supervise", "-c", str(self._config)]
         with self.log.open("ab") as log:
-            environment = arenas.with_huge_pages(compiled_once())  # as a supervisor starts it
+            environment = arenas.with_huge_pages(compiled_once() | self._servers)  # as a supervisor starts it
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
     def kill(self) -> None:
