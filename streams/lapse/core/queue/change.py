@@ -5,10 +5,10 @@ Only changes mutate a shard. A change is small: its kind, ranges of places, and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Final
+from typing import Any, Final, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from lapse.core.queue.arrival.trait import NONE, Traits
 from lapse.core.transfer_counts import NONE as NO_COUNTS
 from lapse.core.transfer_counts import Counts
 
-Places = list[tuple[int, int]]
+Places = Sequence[tuple[int, int]]
 """Ranges of places: (first, count), ascending and disjoint."""
 
 
@@ -132,33 +132,60 @@ def join_places(places: Sequence[int] | NDArray[np.int64]) -> Places:
     return _Ranges(at, at[edges[:-1]], edges[1:] - edges[:-1])
 
 
-class _Ranges(list[tuple[int, int]]):
-    """Ranges of places that are also at hand in columns, with all their places."""
+class _Ranges(Sequence[tuple[int, int]]):
+    """Ranges of places in columns, with all their places. The tuples are made only when they are asked for."""
 
-    __slots__ = ("_count", "columns", "every")
+    __slots__ = ("_columns", "counts", "every", "firsts")
 
     def __init__(self, every: NDArray[np.int64], firsts: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
-        super().__init__(zip(firsts.tolist(), counts.tolist(), strict=True))
-        self._count = len(firsts)
-        self.columns = np.stack((firsts, counts))
         self.every = every
+        self.firsts = firsts
+        self.counts = counts
+        self._columns: NDArray[np.int64] | None = None
 
     @property
-    def is_complete(self) -> bool:
-        """Whether no range was added to the list later."""
-        return len(self) == self._count
+    def columns(self) -> NDArray[np.int64]:
+        """See `columns_of`."""
+        if self._columns is None:
+            self._columns = np.stack((self.firsts, self.counts))
+        return self._columns
+
+    def __len__(self) -> int:
+        return len(self.firsts)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return zip(self.firsts.tolist(), self.counts.tolist(), strict=True)
+
+    @overload
+    def __getitem__(self, at: int) -> tuple[int, int]: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Places: ...
+
+    def __getitem__(self, at: int | slice) -> tuple[int, int] | Places:
+        if isinstance(at, slice):
+            return list(self)[at]
+        return int(self.firsts[at]), int(self.counts[at])
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == list(other) if isinstance(other, list | _Ranges) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(list(self))
 
 
 def columns_of(places: Places) -> NDArray[np.int64]:
     """Return two rows: the first place of each range, and its number of places."""
-    if isinstance(places, _Ranges) and places.is_complete:
+    if isinstance(places, _Ranges):
         return places.columns
     return np.array(places, np.int64).reshape(-1, 2).T
 
 
 def every_of(places: Places) -> NDArray[np.int64] | None:
     """Return all places of many ranges, ascending, if they are at hand; else None."""
-    return places.every if isinstance(places, _Ranges) and places.is_complete else None
+    return places.every if isinstance(places, _Ranges) else None
 
 
 def indexes_in(places: Places, wanted: NDArray[np.int64]) -> NDArray[np.intp]:

@@ -241,7 +241,7 @@ def places_of(slots: Slots) -> Places:
     dense = [int(one[-1]) - int(one[0]) == len(one) - 1 for _, one in some]
     if 2 * sum(dense) < len(some):
         return join_places(np.concatenate([base + one for base, one in some]))
-    places: Places = []
+    places: list[tuple[int, int]] = []
     for (base, one), is_dense in zip(some, dense, strict=True):
         if is_dense:
             places.append((base + int(one[0]), len(one)))

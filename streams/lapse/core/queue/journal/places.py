@@ -10,6 +10,7 @@ import struct
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lapse.core.queue.change import Places, columns_of, every_of, join_places
 
@@ -32,24 +33,40 @@ def pack(places: Places) -> tuple[bytes, bool]:
     """Return the bytes of places, and whether they are packed as bits."""
     if len(places) == 1:  # true for most changes
         return _RANGE.pack(*places[0]), False
-    ranges = np.ascontiguousarray(columns_of(places).T, "<i8")
-    if len(ranges) * _RANGE_BYTES <= 2 * _BLOCK_BYTES:
-        return ranges.tobytes(), False
-    firsts, counts = ranges[:, 0], ranges[:, 1]
-    blocks = np.unique(np.concatenate([firsts >> _BITS, (firsts + counts - 1) >> _BITS]))
-    long = counts > _BLOCK
-    if long.any() or len(blocks) * _BLOCK_BYTES >= len(ranges) * _RANGE_BYTES:
-        return ranges.tobytes(), False
+    count = len(places)
+    if count * _RANGE_BYTES <= 2 * _BLOCK_BYTES:
+        return _ranges(places), False
     every = every_of(places)
     if every is None:
-        # The sequence of all places as differences: 1 inside a range, the gap at the start of a range.
-        steps = np.ones(int(counts.sum()), np.int64)
-        starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
-        steps[starts] = np.concatenate([firsts[:1], firsts[1:] - (firsts[:-1] + counts[:-1] - 1)])
-        every = np.cumsum(steps)
+        every = _every(places)
+        if every is None:
+            return _ranges(places), False
+    of = every >> _BITS
+    is_next = of[1:] != of[:-1]
+    if (int(np.count_nonzero(is_next)) + 1) * _BLOCK_BYTES >= count * _RANGE_BYTES:
+        return _ranges(places), False
+    numbers = np.zeros(len(every), np.int64)
+    np.cumsum(is_next, out=numbers[1:])
+    blocks = np.concatenate((of[:1], of[1:][is_next]))
     bits = np.zeros(len(blocks) * _BLOCK, bool)
-    bits[np.searchsorted(blocks, every >> _BITS) * _BLOCK + (every & (_BLOCK - 1))] = True
+    bits[(numbers << _BITS) + (every & (_BLOCK - 1))] = True
     return blocks.astype("<i8").tobytes() + np.packbits(bits).tobytes(), True
+
+
+def _ranges(places: Places) -> bytes:
+    return np.ascontiguousarray(columns_of(places).T, "<i8").tobytes()
+
+
+def _every(places: Places) -> NDArray[np.int64] | None:
+    """Return all places of ranges, ascending; None if a range is so long that bits would take more bytes."""
+    firsts, counts = columns_of(places)
+    if (counts > _BLOCK).any():
+        return None
+    # The sequence of all places as differences: 1 inside a range, the gap at the start of a range.
+    steps = np.ones(int(counts.sum()), np.int64)
+    starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    steps[starts] = np.concatenate([firsts[:1], firsts[1:] - (firsts[:-1] + counts[:-1] - 1)])
+    return np.cumsum(steps)
 
 
 def unpack(data: bytes, as_bits: bool) -> Places:
