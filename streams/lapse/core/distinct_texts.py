@@ -37,12 +37,15 @@ def distinct_texts(
     if not len(sizes) or words > _MOST_WORDS:
         texts = [_text(data, *one) for one in zip(begins.tolist(), sizes.tolist(), strict=True)]
         return texts, np.arange(len(sizes))
-    missing = sizes < 0
-    if missing.all():
+    missing = sizes < 0 if int(sizes.min()) < 0 else None
+    if missing is None:
+        columns = _words(data, begins, sizes, words)
+    elif missing.all():
         return [None], np.zeros(len(sizes), np.intp)
-    columns = _words(data, np.where(missing, begins[~missing][0], begins), np.maximum(sizes, 0), words)
+    else:
+        columns = _words(data, np.where(missing, begins[~missing][0], begins), np.maximum(sizes, 0), words)
     keys = _mixed(columns)
-    if missing.any():
+    if missing is not None:
         columns.append(missing.astype(np.uint64))  # an empty text has the same words
     order = argsort_narrow(keys)
     keys = keys[order]
@@ -59,14 +62,16 @@ def distinct_texts(
 
 def _words(data: bytes, begins: NDArray[np.int32], sizes: NDArray[np.int32], words: int) -> list[NDArray[np.uint64]]:
     """Return the bytes of each text as words, with zeros behind its end."""
-    begin, behind = int(begins.min()), int(begins.max()) + words * _WORD
-    data = data[begin:behind]
-    data += bytes(behind - begin - len(data))
+    behind, begin = int(begins.max()) + words * _WORD, 0
+    if behind > len(data):  # else all words are read in place, without a copy of the data
+        begin = int(begins.min())
+        data = data[begin:] + bytes(behind - len(data))
     overlapping: NDArray[np.uint64] = np.ndarray((len(data) - _WORD + 1,), "<u8", data, 0, (1,))
     found = []
     for number in range(words):
-        at = begins - begin + number * _WORD
-        found.append(overlapping[at] & _MASKS[np.clip(sizes - number * _WORD, 0, _WORD)])
+        at = begins if not begin + number else begins + (number * _WORD - begin)
+        of_word = sizes if words == 1 else np.clip(sizes - number * _WORD, 0, _WORD)
+        found.append(overlapping[at] & _MASKS[of_word])
     return found
 
 
