@@ -17,6 +17,7 @@ from lapse.core.queue.arrival.trait import TraitReader
 from lapse.core.queue.delivery.dispatch import Dispatch
 from lapse.core.queue.groups import turn_front
 from lapse.core.queue.groups.runs_in_turn import RunsInTurn
+from lapse.core.queue.groups.search_ahead import SearchAhead
 from lapse.core.queue.groups.turn_front import TurnFront
 from lapse.core.queue.rates.rate import Rate
 from lapse.core.queue.segments.segment import SIZE
@@ -133,8 +134,56 @@ def test_thousands_that_left_from_the_midst_of_a_group_are_passed_over_at_once()
     shard.deliver(NOW_MS, Step())
     shard.settle(SettleAction.EXPIRE, "s", [Claim("turn", 0, 1, last - 1)], NOW_MS, Step())
     shard.settle(SettleAction.ACKNOWLEDGE, "s", [Claim("turn", 0, 0, 0)], NOW_MS, Step())
-    step, find = Step(), RunsInTurn._find_in
-    with mock.patch.object(RunsInTurn, "_find_in", autospec=True, side_effect=find) as look:
+    step, find = Step(), SearchAhead._find_in
+    with mock.patch.object(SearchAhead, "_find_in", autospec=True, side_effect=find) as look:
         shard.deliver(NOW_MS, step)
     assert [delivery.messages.offsets.tolist() for delivery in step.deliveries] == [[last]]
     assert look.call_count <= 3
+
+
+def _drained(shard: QueueShard, count: int, backlog: int) -> tuple[list[int], list[int]]:
+    """Deliver and acknowledge everything. Return the offsets in order, and how often each turn looked at a segment."""
+    shard.subscribing.subscribe("s", "c", backlog, 1_000_000, "", NOW_MS, Step())
+    offsets: list[int] = []
+    looks: list[int] = []
+    look = QueueState.look
+    while len(offsets) < count:
+        step = Step()
+        with mock.patch.object(QueueState, "look", autospec=True, side_effect=look) as looked:
+            shard.deliver(NOW_MS, step)
+        looks.append(looked.call_count)
+        handed = [one for delivery in step.deliveries for one in delivery.messages.offsets.tolist()]
+        shard.settle(SettleAction.ACKNOWLEDGE, "s", [Claim("turn", 0, one, one) for one in handed], NOW_MS, Step())
+        offsets += handed
+        assert handed or len(looks) < count, "it goes on"
+    return offsets, looks
+
+
+def _grouped(groups: Sequence[int]) -> QueueShard:
+    traits = TraitReader(group=lambda view: view.headers["group"].decode())
+    shard = QueueShard(QueueSettings(name="turn", traits=traits, group_limit=1_000), QueueState())
+    some = [PlainRecord(at, NOW_MS, b"k", b"{}", [("group", b"%d" % group)]) for at, group in enumerate(groups)]
+    shard.arrive("turn", 0, some, Step(), NOW_MS)
+    return shard
+
+
+@pytest.mark.feature("Q25")
+def test_a_segment_is_not_searched_again_at_every_delivery() -> None:
+    """Groups in no order have messages in many segments. Looking at all of these each time took most of the CPU."""
+    chance = random.Random(3)
+    groups = [chance.randrange(50) for _ in range(6_000)]
+    with small(64, ring=256, at_once=4_096):
+        offsets, looks = _drained(_grouped(groups), len(groups), 200)
+    assert sorted(offsets) == list(range(len(groups)))
+    assert sum(looks) <= 4 * len(groups) // 64
+
+
+@pytest.mark.feature("Q25", "C60")
+def test_a_turn_looks_at_few_segments_if_each_group_has_its_own() -> None:
+    groups = [at // 64 for at in range(64 * 300)]
+    with small(64, ring=512, at_once=4_096):
+        offsets, looks = _drained(_grouped(groups), len(groups), 4_096)
+        with mock.patch.object(Dispatch, "_goes_in_runs", False):
+            singly, _ = _drained(_grouped(groups), len(groups), 4_096)
+    assert offsets == singly
+    assert max(looks) <= 64

@@ -186,9 +186,12 @@ class Dispatch:
         runs = RunsInTurn(self._state, columns, allowance, now_ms, deadlines_count_ms)
         places = runs.choose(limit)
         self._again = runs.again
+        shares = self._allot(places, subscriptions)
+        if sum(len(share) for _, share in shares) < len(places):
+            columns.ahead.clear(columns.first)  # the others were to be handed out as well
         return [
             (one, places[share.start : share.stop] if isinstance(share, range) else places[np.asarray(share)])
-            for one, share in self._allot(places, subscriptions)
+            for one, share in shares
         ]
 
     def _allot(self, places: list[int] | NDArray[np.int64], subscriptions: Sequence[Subscription]) -> Shares:

@@ -14,7 +14,7 @@ from lapse.core.queue.segments.segment import SIZE, Segment, Where, count_of
 _KEPT: Final = 1024
 """For how many segments the codes of their messages are kept: 16 KiB each."""
 
-_SORTED: Final = 64
+_SORTED: Final = 16
 """For how many of them these are sorted: 64 KiB each."""
 
 _FEW_OF: Final = 8

@@ -15,21 +15,16 @@ from numpy.typing import NDArray
 from lapse.core.lifetime import NEVER
 from lapse.core.narrow_order import argsort_narrow
 from lapse.core.queue.groups.group_turn import COST
+from lapse.core.queue.groups.search_ahead import SearchAhead
 from lapse.core.queue.groups.turn_columns import TurnColumns
 from lapse.core.queue.rates.allowance import Allowance
-from lapse.core.queue.segments.segment import AVAILABLE, NOBODY, SIZE, Segment
+from lapse.core.queue.segments.segment import SIZE
 from lapse.core.queue.state import QueueState
 
 _NONE: Final = np.zeros(0, np.int64)
 
-_FEW_OF: Final = 8
-"""If fewer than one in this number of a segment's messages are available, only these are sorted by group."""
-
-_FEW: Final = 16
-"""Up to this number of groups, their messages in a segment are looked up group by group."""
-
-_MANY: Final = 32
-"""From this number of groups on, it pays to treat them alike when the next segment is chosen."""
+SEGMENTS_AT_ONCE: Final = 256
+"""The greatest number of segments of which messages are handed out in one turn (C60)."""
 
 
 class _Group(NamedTuple):
@@ -46,46 +41,6 @@ class _Group(NamedTuple):
     starts: NDArray[np.int64]
     before: int
     until: tuple[int, int] | None
-
-
-class _Found(NamedTuple):
-    """Messages of groups, in columns.
-
-    Attributes:
-        places: their places.
-        codes: the codes of their groups.
-        ranks: how many messages of the same group come before each.
-    """
-
-    places: NDArray[np.int64]
-    codes: NDArray[np.intp]
-    ranks: NDArray[np.int64]
-
-
-class _Available(NamedTuple):
-    """The available messages of a segment.
-
-    Attributes:
-        codes: the codes of the groups of messages.
-        which: those that are available.
-        groups: the codes of groups with messages that can be delivered and were wanted.
-    """
-
-    codes: NDArray[np.intp]
-    which: NDArray[np.bool_] | slice
-    groups: NDArray[np.intp]
-
-    def hold(self, codes: NDArray[np.intp], scratch: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which of some groups have available messages in the segment; `scratch` is 0 for each code."""
-        scratch[self.groups] = 1
-        holds: NDArray[np.bool_] = scratch[codes] > 0
-        scratch[self.groups] = 0
-        if not holds.all():  # perhaps they have some that cannot be delivered
-            every = self.codes[self.which]
-            scratch[every] = 1
-            holds = scratch[codes] > 0
-            scratch[every] = 0
-        return holds
 
 
 class RunsInTurn:
@@ -112,31 +67,30 @@ class RunsInTurn:
         self._deadlines_count_ms = deadlines_count_ms
         self.again = False
         columns.refresh()
-        self._moved: list[NDArray[np.intp]] = []
-        """Codes of groups whose `heads` have moved on."""
-        self._served: list[NDArray[np.intp]] = []
-        """Codes of groups of which messages are given."""
-        self._taken: dict[int, NDArray[np.bool_]] = {}
-        """By index of a segment, which of its messages were chosen before."""
+        self._search = SearchAhead(state, columns, deadlines_count_ms)
+        self._is_cut = False
+        self._asked: list[NDArray[np.intp]] = []
+        """Codes of groups whose `heads` may have moved on, and of which messages may be given."""
 
     def choose(self, limit: int) -> NDArray[np.int64]:
         """Choose at most `limit` messages. Return their places in the order of delivery."""
         chosen: list[NDArray[np.int64]] = []
         while limit and (groups := self._next_groups(limit)) is not None:
             part = self._choose_of(groups, limit)
+            if part is None:
+                self.again = True
+                break
             chosen.append(part)
-            limit -= len(part)
-            if limit:
-                self._note_taken(part)
+            limit = 0 if self._is_cut else limit - len(part)
         self._clear()
+        self._columns.ahead.expected = sum(map(len, chosen))
         return chosen[0] if len(chosen) == 1 else np.concatenate(chosen) if chosen else _NONE
 
     def _clear(self) -> None:
         """Leave the scratch space as it was."""
         columns = self._columns
-        for codes in self._moved:
+        for codes in self._asked:
             columns.heads[codes] = columns.first[codes]
-        for codes in self._served:
             columns.given[codes] = 0
 
     def _next_groups(self, limit: int) -> _Group | None:
@@ -181,32 +135,50 @@ class RunsInTurn:
             until = (last, behind * SIZE)
         return _Group(codes[chosen], starts[chosen], last + 1, until)
 
-    def _choose_of(self, groups: _Group, limit: int) -> NDArray[np.int64]:
-        """Choose the next messages of some groups, and note that they are handed out."""
+    def _choose_of(self, groups: _Group, limit: int) -> NDArray[np.int64] | None:
+        """Choose the next messages of some groups, and note that they are handed out.
+
+        The result is None if messages must be searched for in another turn first.
+        """
         codes, starts, before, until = groups
         columns = self._columns
+        self._asked.append(codes)
         costs = columns.costs[codes]
         wanted = np.minimum((before - starts + costs - 1) // costs, columns.room(codes) - columns.given[codes])
         np.minimum(wanted, limit, out=wanted)
         if self._allowance.by_group:
             self._bound_by_rate(codes, wanted, limit)
-        found = self._find(codes, wanted)
-        self._leave_out(codes[(columns.found[codes] == 0) & (columns.keys[codes] < NEVER)])
-        columns.found[codes] = 0
+        found = self._search.find(codes, wanted)
+        if found is None:
+            return None
+        self._leave_out(codes[(found.counts == 0) & (columns.keys[codes] < NEVER)])
         if not len(found.places):
             return _NONE
-        columns.scratch[codes] = starts
-        tags = columns.scratch[found.codes] + found.ranks * columns.costs[found.codes]
-        order = _by_tag(tags, found.places, int(np.gcd.reduce(costs)), limit)
+        base = int(starts.min())
+        unit = int(np.gcd.reduce(np.concatenate((costs, starts - base))))  # so that tags are small numbers
+        tags = _tags((starts - base) // unit, costs // unit, found.counts)
+        order = _by_tag(tags, found.places, limit)
         if until is not None:
-            in_turn, places = tags[order], found.places[order]
+            in_turn, places = tags[order] * unit + base, found.places[order]
             order = order[(in_turn < until[0]) | ((in_turn == until[0]) & (places < until[1]))]
+        order = self._cut(order, found.places)
         if len(order):
-            columns.turn.now = int(tags[order[-1]])
-            columns.scratch[codes] = np.arange(len(codes))
-            counts = np.bincount(columns.scratch[found.codes[order]], minlength=len(codes))
+            columns.turn.now = int(tags[order[-1]]) * unit + base
+            counts = np.bincount(found.of[order], minlength=len(codes))
+            columns.ahead.begin[codes] += counts
             self._note_served(codes, starts, costs, counts)
         return found.places[order]
+
+    def _cut(self, order: NDArray[np.intp], places: NDArray[np.int64]) -> NDArray[np.intp]:
+        """Return the first messages of an order, those of at most `SEGMENTS_AT_ONCE` segments. Others come next."""
+        segments = places[order] // SIZE
+        if not len(order) or int(segments.max()) - int(segments.min()) < SEGMENTS_AT_ONCE:
+            return order
+        firsts = np.unique(segments, return_index=True)[1]
+        if len(firsts) <= SEGMENTS_AT_ONCE:
+            return order
+        self._is_cut = self.again = True
+        return order[: int(np.partition(firsts, SEGMENTS_AT_ONCE)[SEGMENTS_AT_ONCE])]
 
     def _note_served(
         self, codes: NDArray[np.intp], starts: NDArray[np.int64], costs: NDArray[np.int64], counts: NDArray[np.int64]
@@ -216,7 +188,6 @@ class RunsInTurn:
         codes, counts, columns = codes[served], counts[served], self._columns
         ends = columns.ends[codes] = starts[served] + counts * costs[served]
         columns.given[codes] += counts
-        self._served.append(codes)
         open_ones = columns.room(codes) > columns.given[codes]
         columns.keys[codes] = np.where(open_ones, ends, NEVER)
 
@@ -242,127 +213,16 @@ class RunsInTurn:
                 columns.waits_ms[code] = allowance.note_group_wait((hashes[at], -1))
             self._leave_out(code)
 
-    # Messages
 
-    def _find(self, codes: NDArray[np.intp], wanted: NDArray[np.int64]) -> _Found:
-        """Find the first messages of groups, segment by segment."""
-        columns = self._columns
-        columns.left[codes], columns.found[codes] = wanted, 0
-        at = columns.first[codes]
-        parts: list[_Found] = []
-        while True:
-            looking = np.flatnonzero((columns.left[codes] > 0) & (at != NOBODY))
-            if not len(looking):
-                break
-            index = int(at[looking].min())
-            segment = self._state.look(index)
-            here = looking[at[looking] == index]
-            available = None if segment is None else self._find_in(segment, codes[here], parts)
-            here = here[columns.left[codes[here]] > 0]
-            if len(here):
-                self._move_on(codes, here, at, available)
-        columns.left[codes] = 0
-        if len(parts) == 1:
-            return parts[0]
-        if not parts:
-            return _Found(_NONE, np.zeros(0, np.intp), _NONE)
-        return _Found(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-
-    def _find_in(self, segment: Segment, wanted: NDArray[np.intp], parts: list[_Found]) -> _Available:
-        """Find messages in one segment, of the groups that may have some there, given by their codes.
-
-        Return all of these groups that are available there, deliverable or not.
-        """
-        columns = self._columns
-        if segment.available * _FEW_OF < segment.used:
-            slots = np.flatnonzero(segment.state[: segment.used] == AVAILABLE)
-            codes = columns.codes.of(segment, slots).astype(np.intp)
-            order = argsort_narrow(codes)
-            codes, slots = codes[order], slots[order]
-            which: NDArray[np.bool_] | slice = slice(None)
-            free = columns.left[codes] > 0
-        else:
-            codes, slots = columns.codes.sorted(segment)
-            columns.fit()
-            if len(wanted) <= _FEW:
-                edges = np.searchsorted(codes, [(code, code + 1) for code in sorted(wanted.tolist())]).tolist()
-                of_these = np.concatenate([np.arange(first, stop) for first, stop in edges])
-                codes, slots = codes[of_these], slots[of_these]
-            which = there = segment.state[slots] == AVAILABLE
-            free = there & (columns.left[codes] > 0)
-        if segment.deadline_ms is not None and segment.min_deadline_ms <= self._deadlines_count_ms:
-            free &= segment.deadline_ms[slots] > self._deadlines_count_ms
-        taken = self._taken.get(segment.index)
-        if taken is not None:
-            free &= ~taken[slots]
-        at = np.flatnonzero(free)
-        groups = self._find_first(segment, codes[at], slots[at], parts) if len(at) else at
-        return _Available(codes, which, groups)
-
-    def _find_first(
-        self, segment: Segment, codes: NDArray[np.intp], slots: NDArray[np.intp], parts: list[_Found]
-    ) -> NDArray[np.intp]:
-        """Find the first messages of each group, as many as are wanted, among some that are sorted by group.
-
-        Return the codes of the groups.
-        """
-        begins = np.concatenate(([0], np.flatnonzero(codes[1:] != codes[:-1]) + 1))
-        counts = np.diff(begins, append=len(codes))
-        groups = codes[begins]
-        columns = self._columns
-        left, found = columns.left[groups], columns.found[groups]
-        first = np.flatnonzero(np.arange(len(codes)) < np.repeat(begins + left, counts))
-        np.minimum(counts, left, out=counts)
-        ranks = first - np.repeat(begins - found, counts)
-        parts.append(_Found(slots[first] + segment.base, codes[first], ranks))
-        moved = groups[found == 0]
-        columns.heads[moved] = segment.index
-        self._moved.append(moved)
-        columns.found[groups] = found + counts
-        columns.left[groups] = left - counts
-        return groups
-
-    def _move_on(
-        self, codes: NDArray[np.intp], here: NDArray[np.intp], at: NDArray[np.int64], available: _Available | None
-    ) -> None:
-        """Go on to the next segments of groups of which more is wanted than one segment holds.
-
-        Args:
-            codes: the codes of all groups.
-            here: the indexes of these groups.
-            at: for all groups, the index of the segment; written.
-            available: the messages in the segment that are available; None = it was dropped.
-        """
-        columns, index = self._columns, int(at[here[0]])
-        these = codes[here]
-        empty, are_dense = columns.first[these] == index, False
-        if available is not None:
-            holds = available.hold(these, columns.seen)
-            empty &= ~holds
-            are_dense = len(these) >= _MANY and 2 * int(np.count_nonzero(holds)) >= len(these)
-        for one, code in zip(here[empty].tolist(), these[empty].tolist(), strict=True):
-            at[one] = columns.leave_first(code)
-        here = here[~empty]
-        if are_dense:  # then most of them have messages in the next segment, too
-            at[here] = np.where(columns.last[codes[here]] > index, index + 1, NOBODY)
-            return
-        for one, code in zip(here.tolist(), codes[here].tolist(), strict=True):
-            at[one] = columns.next_behind(code, index)
-
-    def _note_taken(self, places: NDArray[np.int64]) -> None:
-        """Note that messages are chosen, so that they are not found again."""
-        indexes = places // SIZE
-        for index in np.unique(indexes).tolist():
-            taken = self._taken.get(index)
-            if taken is None:
-                taken = self._taken[index] = np.zeros(SIZE, np.bool_)
-            taken[places[indexes == index] - index * SIZE] = True
+def _tags(starts: NDArray[np.int64], costs: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the tags of the messages of each group: the group's start, then each time its cost more."""
+    before = counts.cumsum() - counts
+    every: NDArray[np.int64] = np.repeat(starts - before * costs, counts)
+    every += np.arange(len(every)) * np.repeat(costs, counts)
+    return every
 
 
-def _by_tag(tags: NDArray[np.int64], places: NDArray[np.int64], unit: int, most: int) -> NDArray[np.intp]:
-    """Return the indexes of the first `most` messages by tag, then place. Most tags are multiples of `unit` apart."""
+def _by_tag(tags: NDArray[np.int64], places: NDArray[np.int64], most: int) -> NDArray[np.intp]:
+    """Return the indexes of the first `most` messages by tag, then place."""
     order = argsort_narrow(places)
-    after = tags[order] - int(tags.min())
-    if not (after % unit).any():
-        after //= unit  # these are small numbers, unless weights have no common divisor
-    return order[argsort_narrow(after)][:most]
+    return order[argsort_narrow(tags[order])][:most]

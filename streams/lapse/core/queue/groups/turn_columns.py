@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.arrival.trait import OWN_GROUP
 from lapse.core.queue.groups.available_messages import AvailableMessages
+from lapse.core.queue.groups.found_ahead import END, FoundAhead
 from lapse.core.queue.groups.group_codes import GroupCodes, enlarged
 from lapse.core.queue.groups.group_turn import COST, GroupTurn
 from lapse.core.queue.groups.turn_front import TurnFront
-from lapse.core.queue.segments.segment import NOBODY, Segment
+from lapse.core.queue.segments.segment import NOBODY, Segment, Where, count_of, slots_of
 from lapse.core.queue.segments.summary import Outline
 
 _LOADED_AT_ONCE: Final = 65_536
@@ -50,8 +51,8 @@ class TurnColumns(AvailableMessages):
         first: by code, index of the first segment that may hold available messages of the group; `NOBODY` = none does.
         last: by code, index of the last one; `NOBODY` = there is none.
         heads: the same as `first`; while messages are chosen, the first segment with one that can be delivered.
-        given, left, found, seen: by code, 0; scratch space of whoever chooses messages.
-        scratch: by code, anything; likewise.
+        given, left, found: by code, 0; scratch space of whoever chooses messages.
+        ahead: messages of groups that were found before they are delivered.
         front: the groups whose turn comes first, if there are very many.
         ends: by code, the tag with which the group would be served next.
         costs: by code, what a message adds to that tag.
@@ -75,8 +76,9 @@ class TurnColumns(AvailableMessages):
         self._limit = limit
         nothing = np.zeros(0, np.int64)
         self.first = self.last = self.ends = self.costs = self.keys = self.waits_ms = nothing
-        self.heads = self.given = self.left = self.found = self.seen = self.scratch = nothing
+        self.heads = self.given = self.left = self.found = nothing
         self.front = TurnFront()
+        self.ahead = FoundAhead()
         self._later: dict[int, list[int]] = {}
         """By code, the indexes of segments behind `first` that may hold some, ascending; `last` is the last of all."""
         numbered = [(codes.code(group), cost) for group, cost in turn.costs.items()]
@@ -95,9 +97,8 @@ class TurnColumns(AvailableMessages):
             self.ends, self.costs = enlarged(self.ends, room, 0), enlarged(self.costs, room, COST)
             self.keys, self.waits_ms = enlarged(self.keys, room, NEVER), enlarged(self.waits_ms, room, 0)
             self.heads = enlarged(self.heads, room, NOBODY)
-            self.given, self.left, self.found, self.seen, self.scratch = (
-                enlarged(one, room, 0) for one in (self.given, self.left, self.found, self.seen, self.scratch)
-            )
+            self.given, self.left, self.found = (enlarged(one, room, 0) for one in (self.given, self.left, self.found))
+            self.ahead.fit(room)
 
     @property
     def own_messages_wait(self) -> bool:
@@ -121,7 +122,18 @@ class TurnColumns(AvailableMessages):
         if len(new):
             self.first[new] = self.last[new] = self.heads[new] = index
             self.codes.changed.append(new)
+        self.ahead.note_available(codes, slots, index, self.first)
         return len(slots)
+
+    def note_left(self, segment: Segment, where: Where) -> None:
+        """Note that messages are not available any more."""
+        ahead = self.ahead
+        if ahead.expected:
+            ahead.expected -= count_of(where)
+        elif segment.base < ahead.behind:
+            codes = self.codes.of(segment, where)
+            self.fit()
+            ahead.note_left(codes, slots_of(where), segment.base, self.first)
 
     def _link(self, codes: NDArray[np.int32], index: int) -> None:
         """Add a segment to those of groups that have others."""
@@ -139,22 +151,24 @@ class TurnColumns(AvailableMessages):
                     later.insert(at, index)
 
     def next_behind(self, code: int, index: int) -> int:
-        """Return the index of a group's first segment behind another one; `NOBODY` if there is none."""
+        """Return the index of a group's first segment behind another one; `END` if there is none."""
         later = self._later.get(code, ())
         at = bisect_right(later, index)
-        return later[at] if at < len(later) else NOBODY
+        return later[at] if at < len(later) else END
 
-    def leave_first(self, code: int) -> int:
-        """Note that the first segment of a group holds nothing of it any more. Return the next one, or `NOBODY`."""
-        later = self._later.get(code)
-        if not later:
+    def leave_before(self, code: int, index: int) -> None:
+        """Note that the segments before an index, the first one among them, hold nothing of a group any more."""
+        later = self._later.get(code, [])
+        at = bisect_left(later, index)
+        if at == len(later):
             self.first[code] = self.last[code] = self.heads[code] = NOBODY
             self.keys[code] = NEVER
-            return NOBODY
-        found = self.first[code] = self.heads[code] = later.pop(0)
+            self._later.pop(code, None)
+            return
+        self.first[code] = self.heads[code] = later[at]
+        del later[: at + 1]
         if not later:
             del self._later[code]
-        return found
 
     # The turn
 
@@ -215,6 +229,7 @@ class TurnColumns(AvailableMessages):
         """Forget the groups that have no messages and whose tags have passed."""
         self.refresh()
         self.front.forget()
+        self.ahead.clear(self.first)
         weighted = self.costs != COST
         kept = self.codes.keep((self.first != NOBODY) | (self.ends > self.turn.now) | (self.waits_ms > 0) | weighted)
         room = len(self.codes.bound)
@@ -223,4 +238,7 @@ class TurnColumns(AvailableMessages):
         self.ends, self.costs = enlarged(self.ends[kept], room, 0), enlarged(self.costs[kept], room, COST)
         self.keys, self.waits_ms = enlarged(self.keys[kept], room, NEVER), enlarged(self.waits_ms[kept], room, 0)
         self.heads = self.first.copy()
-        self.given, self.left, self.found, self.seen, self.scratch = np.zeros((5, room), np.int64)
+        self.given, self.left, self.found = np.zeros((3, room), np.int64)
+        self.ahead = FoundAhead()
+        self.ahead.fit(room)
+        self.ahead.at = np.where(self.first == NOBODY, END, self.first)

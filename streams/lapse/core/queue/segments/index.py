@@ -145,6 +145,8 @@ class Index:
 
     def note_left(self, segment: Segment, where: Where) -> None:
         """Note that messages are not available any more."""
+        if self.columns is not None:
+            self.columns.note_left(segment, where)
         if self.lines is not None:
             self.lines.note_left(segment, where)
 
