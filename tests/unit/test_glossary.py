@@ -100,11 +100,39 @@ def test_users_are_they() -> None:
     assert [one for one in found(spelt) if not one.startswith("tests/")] == []
 
 
-@pytest.mark.parametrize("package", ["core", "core/sow", "runtime", "transfer"])
+@pytest.mark.parametrize("package", ["core", "core/queue", "core/sow", "runtime", "transfer"])
 def test_nothing_is_named_by_a_retired_word(package: str) -> None:
     gone = {word for word, where in ALL if f"`{package}`" in where}
     kept = {f"{path.relative_to(LAPSE)}: {name}" for path, name in names(LAPSE / package) if gone & set(parts(name))}
     assert sorted(kept) == []
+
+
+def attributes(package: Path) -> Iterator[tuple[str, str]]:
+    """The files and names of what objects of a package have: fields, properties, methods, and members of an `Enum`."""
+    for path in package.rglob("*.py"):
+        for node in ast.walk(tree(path)):
+            match node:
+                case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
+                    yield path.stem, name.lower()
+                case ast.ClassDef(body=body):
+                    for one in body:
+                        match one:
+                            case (
+                                ast.FunctionDef(name=name)
+                                | ast.AnnAssign(target=ast.Name(id=name))
+                                | ast.Assign(targets=[ast.Name(id=name)])
+                            ):
+                                yield path.stem, name.lower()
+                            case _:
+                                pass
+                case _:
+                    pass
+
+
+def test_held_is_a_state_and_nothing_else() -> None:
+    """A message in a transfer is `transferring`, a place with a message is `occupied`."""
+    held = {stem for stem, name in attributes(LAPSE / "core") if name == "held"}
+    assert held == {"message_state", "event", "scheduled", "scheduled_messages", "agenda", "step"}
 
 
 @pytest.mark.parametrize("package", ["core/queue", "core/sow", "runtime/sow/output.py"])

@@ -315,7 +315,9 @@ def test_beyond_the_target_depth_it_is_advanced_to(sides: Sides, stem: str) -> N
     bookmark = sides.here.bookmark(topic, written[40])
     with Side(sides.here.connection, sides.here.name(stem), 20) as side:
         (answer,) = side.ask(Command(command="transfer", transfer="first", to="there", bookmarks=(bookmark,))).values()
-        assert (answer.counts["held"], answer.counts["advancing"]) == (0, 1), "it says that it is on its way there"
+        assert (answer.counts["transferring"], answer.counts["advancing"]) == (0, 1), (
+            "it says that it is on its way there"
+        )
     assert sides.transfer(stem, "--bookmark", bookmark)["transferred"] == 1
     counts = sides.here.depth(stem)
     assert 40 <= counts["depth"] <= 43

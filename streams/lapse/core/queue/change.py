@@ -49,7 +49,7 @@ class ChangeKind(IntEnum):
     REPLACED = 40
     RETIRING = 50
     USED = 51
-    HELD = 60
+    TRANSFERRING = 60
     TRANSFER = 61
     REWIND = 62
     DEPARTED = 63
@@ -75,8 +75,8 @@ class Change:
             number of the source.
         offset: same kinds: offset of the first message; DEPARTED: number of the source's stretch; LEASED: start of the
             lease, ms since the epoch, 0 in older journals.
-        holder: LEASED, SENT, SUBSCRIBED, UNSUBSCRIBED: number of the subscription; HELD, TRANSFER: of the transfer;
-            REWIND: of the rewind.
+        holder: LEASED, SENT, SUBSCRIBED, UNSUBSCRIBED: number of the subscription; TRANSFERRING, TRANSFER: of the
+            transfer; REWIND: of the rewind.
         until_ms: LEASED, RENEWED: end of the lease; CANCELLED, RETURNED: end of the delay, 0 without one, the earliest
         end if `untils_ms` is set; SCHEDULED: the instant at which the message materialises. All are ms since the epoch.
         deadlines_ms: ARRIVED, SCHEDULED: deadline of each message, ms since the epoch; None = none expires.

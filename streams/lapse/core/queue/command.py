@@ -297,7 +297,7 @@ class QueueCommands:
         if command.command != "purge" or is_refused(command):
             return False
         state, text = self._shard.state, command.filter or ""
-        if sum(state.outline(index).held for index in state.segments) > PURGED_AT_ONCE:
+        if sum(state.outline(index).occupied for index in state.segments) > PURGED_AT_ONCE:
             gone = self._shard.purge_placed(at_ms, step, command.leased, text, PURGED_AT_ONCE)
             self.parts.purged.update(gone)
             if sum(gone.values()) >= PURGED_AT_ONCE:

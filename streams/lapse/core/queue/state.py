@@ -162,12 +162,12 @@ class QueueState:
             self._head += 1
         return self._head
 
-    def first_held(self) -> int | None:
+    def first_occupied(self) -> int | None:
         """Return the first place whose message is still there; None if there is none."""
         # An empty place stays empty, so the search continues from the last result.
         while self._first < self.next_place:
             index, slot = divmod(self._first, SIZE)
-            if self.outline(index).held:
+            if self.outline(index).occupied:
                 segment = self.segments.look(index)
                 state = segment.state[slot : segment.used]
                 there = np.flatnonzero(THERE[state])
@@ -273,7 +273,7 @@ class QueueState:
                 segment = self.segments[index] = Segment(index)
             segment.state[slot : slot + fitting] = AVAILABLE
             segment.used = slot + fitting
-            segment.held += fitting
+            segment.occupied += fitting
             segment.available += fitting
             if change.deadlines_ms is not None:
                 deadlines_ms = change.deadlines_ms[done : done + fitting]
@@ -380,7 +380,7 @@ class QueueState:
         """Apply the effects of messages' new state to counts and indexes."""
         count, meaning = count_of(where), MEANINGS[to]
         if not meaning.there:
-            segment.held -= count
+            segment.occupied -= count
             self.index.forget_barriers(segment, where)
         elif to is State.AVAILABLE:
             segment.available += count

@@ -125,7 +125,7 @@ class Queued:
         until_ms: end of the lease or delay, or the scheduled instant, ms since the epoch.
         pending: whether it is dying: removed, with a dead letter that the broker refuses (C27).
         confirmed: False = a transfer has put it here and not confirmed it (Q17).
-        ready: whether its instant has come, and only the target depth holds it (C51).
+        held: whether its instant has come, and only the target depth holds it (C51).
         waits_for: what a barrier waits for, the rates that an available message waits for, or why the broker refuses
             the dead letter; empty = nothing (C48).
         since_ms: start of its lease, ms since the epoch; None = no lease, or not known.
@@ -142,7 +142,7 @@ class Queued:
     until_ms: int | None = None
     pending: bool = False
     confirmed: bool = True
-    ready: bool = False
+    held: bool = False
     waits_for: str = ""
     since_ms: int | None = None
 
@@ -150,7 +150,7 @@ class Queued:
     def state_name(self) -> str:
         """The name of its state."""
         if self.state is None:
-            if self.pending or self.ready:
+            if self.pending or self.held:
                 return "dying" if self.pending else "held"
             return "scheduled" if self.confirmed else "unconfirmed"
         return self.state.name.lower()

@@ -83,7 +83,7 @@ def adopted_shard_note(
     shards: int,
     read: Mapping[str, int],
     topics: Mapping[str, str],
-    first_held: int | None,
+    first_occupied: int | None,
     next_place: int,
 ) -> Growth:
     """Return the note of a shard that is taken over; `before` if nothing has changed.
@@ -93,7 +93,7 @@ def adopted_shard_note(
         shards: number of shards now.
         read: by `topic:partition`, the offset of the next record to read.
         topics: the ids of the topics to which these offsets belong.
-        first_held: place of its first message; None = it has none.
+        first_occupied: place of its first message; None = it has none.
         next_place: the place that the next message gets.
     """
     if before is None and shards == 1:
@@ -113,7 +113,7 @@ def adopted_shard_note(
             first=first,
             topics={**old.topics, **topics},
         )
-    if before.until is not None and (first_held is None or first_held >= before.until):
+    if before.until is not None and (first_occupied is None or first_occupied >= before.until):
         return replace(before, until=None)
     return before
 

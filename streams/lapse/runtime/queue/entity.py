@@ -110,7 +110,7 @@ class QueueEntity(Entity):
             return True
         for shard, runner in list(self.runners.items()):
             assert isinstance(runner.machine, QueueMachine)
-            if self._growing.is_drained(shard, runner.machine.shard.state.first_held()):
+            if self._growing.is_drained(shard, runner.machine.shard.state.first_occupied()):
                 return True
             if self._growing.waits(shard):
                 opened = await self._growing.opened(self._store(), shard, self.partitions, self._places(shard))
@@ -152,7 +152,14 @@ class QueueEntity(Entity):
             state.sources.number(*tp)  # without room nothing is read, and acknowledgments may name messages (Q13)
         if not self.has_own_readers:
             await self._growing.taken_over(
-                self._store(), partition, epoch, self.partitions, changelog, known, state.first_held(), state.next_place
+                self._store(),
+                partition,
+                epoch,
+                self.partitions,
+                changelog,
+                known,
+                state.first_occupied(),
+                state.next_place,
             )
 
     def _places(self, partition: int) -> list[str]:

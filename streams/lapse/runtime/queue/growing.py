@@ -78,10 +78,10 @@ class Growing:
         """Return whether this worker's shard was taken over when the queue had fewer shards."""
         return shard in self._own and self._own[shard].shards != shards
 
-    def is_drained(self, shard: int, first_held: int | None) -> bool:
+    def is_drained(self, shard: int, first_occupied: int | None) -> bool:
         """Return whether a shard that makes others wait has settled its old messages, without having noted it yet."""
         until = self._own[shard].until if shard in self._own else None
-        return until is not None and (first_held is None or first_held >= until)
+        return until is not None and (first_occupied is None or first_occupied >= until)
 
     async def size(self, own: Collection[str], shards: int, least: int = 0, *, certain: bool = False) -> int:
         """Return the number of shards: as many as each of the queue's own topics has partitions.
@@ -220,7 +220,7 @@ class Growing:
 
     async def taken_over(
         self, store: JournalStore, shard: int, epoch: int, shards: int, changelog: Changelog, known: dict[str, Any],
-        first_held: int | None, next_place: int,
+        first_occupied: int | None, next_place: int,
     ) -> None:  # fmt: skip
         """Write the shard's growth note to its journal, if it changed, before the shard runs.
 
@@ -231,13 +231,13 @@ class Growing:
             shards: the number of shards.
             changelog: its journal.
             known: its read positions.
-            first_held: place of its first message; None if it has none.
+            first_occupied: place of its first message; None if it has none.
             next_place: place of the next message that arrives.
         """
         before = self.note(changelog)
         read = {place: offset for place, offset in known.items() if ":" in place}
         topics = {name: fact[0] for name, fact in known.items() if ":" not in name}
-        after = growth.adopted_shard_note(self._own.get(shard), shards, read, topics, first_held, next_place)
+        after = growth.adopted_shard_note(self._own.get(shard), shards, read, topics, first_occupied, next_place)
         self._own[shard] = after
         if after != (Growth(1) if before is None else before):
             await store.commit(shard, epoch, [], [(KEY, after.encode())])

@@ -99,9 +99,9 @@ class Life:
     def state(self) -> str:
         state = self.shard.state
         for one in (scheduled for _, scheduled in state.scheduled.items()):
-            if one.ready:
+            if one.held:
                 return "held"
-            return "transferring" if one.held else "unconfirmed" if one.transfer else "scheduled"
+            return "transferring" if one.in_transfer else "unconfirmed" if one.transfer else "scheduled"
         if not state.segments:
             return OUTSIDE
         found = State(int(state.segments[0].state[0]))

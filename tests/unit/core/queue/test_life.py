@@ -84,7 +84,7 @@ def test_a_message_without_a_place_goes_by_the_rows_as_well() -> None:
     state.apply(Change(ChangeKind.SCHEDULED, **at))
     with pytest.raises(ImpossibleTransition, match="SCHEDULED cannot take a message from SCHEDULED to UNCONFIRMED"):
         state.apply(Change(ChangeKind.SCHEDULED, **at, facts={"transfer": "t"}))
-    state.apply(Change(ChangeKind.SCHEDULED, **at, facts={"ready": True}))
+    state.apply(Change(ChangeKind.SCHEDULED, **at, facts={"held": True}))
     state.apply(Change(ChangeKind.UNSCHEDULED, **at))
     assert not len(state.scheduled)
 

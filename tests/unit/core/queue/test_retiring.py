@@ -274,7 +274,7 @@ def test_what_was_put_here_and_is_not_confirmed_keeps_the_queue() -> None:
 
 @pytest.mark.feature("C77", "C4")
 @pytest.mark.parametrize("force", [False, True])
-@pytest.mark.parametrize("state", ["held", "confirmed", "unconfirmed"])
+@pytest.mark.parametrize("state", ["transferring", "confirmed", "unconfirmed"])
 def test_no_deletion_takes_along_what_was_handed_over(state: str, force: bool) -> None:
     queue = Temporary(idle_ms=0)
     queue.publish(0, **({"transferred": ("temp", "t-1")} if state == "unconfirmed" else {}))
@@ -421,7 +421,7 @@ def test_a_shard_that_has_agreed_to_end_begins_no_transfer() -> None:
         begin(command, T0, step)
     assert refused.value.refusal.code is ErrorCode.DELETE_IN_PROGRESS
     shard.agreement.receive(ShardMessage(kind=ShardMessageKind.RELEASED, id=5, sender=0, to=1), T0, step)
-    assert begin(command, T0, step)["counts"]["held"] == 1
+    assert begin(command, T0, step)["counts"]["transferring"] == 1
 
 
 def _agreed_by_both() -> tuple[QueueShard, ShardMessage]:

@@ -87,7 +87,7 @@ def segments(draw) -> Segment:
 def test_a_segment_comes_back_as_it_was(segment: Segment) -> None:
     again = decode(encode(segment))
     assert encode(again) == encode(segment)
-    for name in ("index", "used", "held", "available", "min_deadline_ms", "min_until_ms", "runs", "base"):
+    for name in ("index", "used", "occupied", "available", "min_deadline_ms", "min_until_ms", "runs", "base"):
         assert getattr(again, name) == getattr(segment, name), name
     assert (again.deliveries == segment.deliveries).all()
     bound = np.isin(segment.state, (State.LEASED, State.SENT, State.DELAYED))
@@ -111,7 +111,7 @@ def test_counts_are_kept_and_journaled_from_the_first_delivery_on() -> None:
 
 def test_a_new_segment_has_nothing_and_is_not_done_with() -> None:
     new = Segment(3)
-    assert (new.used, new.held, new.available, new.best_key(), new.is_droppable) == (0, 0, 0, None, False)
+    assert (new.used, new.occupied, new.available, new.best_key(), new.is_droppable) == (0, 0, 0, None, False)
     assert encode(decode(encode(new))) == encode(new)
 
 

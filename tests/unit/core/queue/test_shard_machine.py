@@ -443,7 +443,7 @@ class ShardMachine(RuleBasedStateMachine):
     @rule(transfer=TRANSFERS, which=st.integers(0, 30), count=st.integers(1, 9))
     def confirm_own(self, transfer, which, count) -> None:
         """Confirm the first messages that a transfer holds, in runs of a length, some of them perhaps twice."""
-        held = sorted(m.bookmark for m in self.world.oracle.mine(transfer, "transferring", "held"))
+        held = sorted(m.bookmark for m in self.world.oracle.mine(transfer, "transferring", "early"))
         given = [HandOver(*b, 1 + (which + at) % 2, "there", at % 2, 100 + at) for at, b in enumerate(held[:count])]
         apart = [one for at, one in enumerate(given) if not at or _end(given[at - 1]) <= (*one[:2], one.first)]
         self.world.confirm(transfer, *apart)

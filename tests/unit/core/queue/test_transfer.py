@@ -93,7 +93,7 @@ def test_a_transfer_that_is_begun_again_after_any_step_delivers_once(crash_at: i
         source.hold("t", Claim("orders", 0, 0, 1))
         if passed():
             return False
-        held = [one.offset for one in source.shard.transfer_source.held_messages("t")]
+        held = [one.offset for one in source.shard.transfer_source.messages("t")]
         puts = [(offset, target.publish("orders", transferred=("there", "t"))[2]) for offset in held]
         target.read("orders")
         if passed():
@@ -140,7 +140,7 @@ def test_a_transfer_is_known_as_long_as_it_holds_anything(said: dict[str, int]) 
     world.hold("t", ALL)
     world.confirm("t", HandOver("orders", 0, 0, 1, "orders", 0, 0))
     world.finish_transfer("t")
-    assert [one.offset for one in world.shard.transfer_source.held_messages("t")] == [1]
+    assert [one.offset for one in world.shard.transfer_source.messages("t")] == [1]
     assert world.hand_back("t") == 1
     assert not list(world.shard.state.transfers)
 
@@ -170,7 +170,7 @@ def test_a_schedule_goes_along() -> None:
     source, target = here(), there()
     fill(source, 1, enqueue_at_ms=1_500)
     source.hold("t", ALL)
-    (held,) = source.shard.transfer_source.held_messages("t")
+    (held,) = source.shard.transfer_source.messages("t")
     assert held.until_ms == 1_500
     source.advance(1_000)
     assert states(source) == ["transferring"]
@@ -344,14 +344,12 @@ def test_no_more_is_held_than_is_asked_for_whatever_it_is_and_all_of_it_survives
     for name in ("t", "u", "t"):
         for first, more in ranges:
             world.hold(name, Claim("orders", 0, first, first + more), most=most)
-            assert len(list(world.shard.transfer_source.held_messages(name))) <= most
-    held = {name: [one.offset for one in world.shard.transfer_source.held_messages(name)] for name in ("t", "u")}
+            assert len(list(world.shard.transfer_source.messages(name))) <= most
+    held = {name: [one.offset for one in world.shard.transfer_source.messages(name)] for name in ("t", "u")}
     for _ in range(3):  # what the first epoch journals is written anew by the second
         world.commit()
         world.crash()
-        assert {
-            name: [one.offset for one in world.shard.transfer_source.held_messages(name)] for name in ("t", "u")
-        } == held
+        assert {name: [one.offset for one in world.shard.transfer_source.messages(name)] for name in ("t", "u")} == held
     for name, offsets in held.items():
         assert world.hand_back(name) == len(offsets)
     assert not list(world.shard.state.transfers)

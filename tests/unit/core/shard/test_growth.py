@@ -27,12 +27,12 @@ def test_a_queue_whose_shards_are_all_new_waits_for_nobody() -> None:
 
 @pytest.mark.feature("C81")
 def test_a_new_shard_goes_on_where_an_older_one_has_stopped_and_has_nothing_left() -> None:
-    running = adopted_shard_note(None, 4, {"orders:0": 20, "orders:2": 7}, {}, first_held=3, next_place=12)
+    running = adopted_shard_note(None, 4, {"orders:0": 20, "orders:2": 7}, {}, first_occupied=3, next_place=12)
     assert first_offsets(4, [running], ["orders:2"], {}) is None
-    assert adopted_shard_note(running, 4, {"orders:0": 90}, {}, first_held=11, next_place=80) == running, (
+    assert adopted_shard_note(running, 4, {"orders:0": 90}, {}, first_occupied=11, next_place=80) == running, (
         "a crash changes nothing"
     )
-    done = adopted_shard_note(running, 4, {"orders:0": 90}, {}, first_held=12, next_place=80)
+    done = adopted_shard_note(running, 4, {"orders:0": 90}, {}, first_occupied=12, next_place=80)
     assert first_offsets(4, [done], ["orders:2"], {}) == {"orders:2": 7}
     assert first_offsets(4, [done], ["orders:6"], {}) == {"orders:6": 0}
     assert first_offsets(4, [done, None], ["orders:2"], {}) is None
@@ -41,19 +41,19 @@ def test_a_new_shard_goes_on_where_an_older_one_has_stopped_and_has_nothing_left
 
 @pytest.mark.feature("C81")
 def test_what_was_read_is_known_still_when_there_are_more_shards_before_the_first_ones_opened() -> None:
-    once = adopted_shard_note(None, 2, {"orders:0": 5, "orders:1": 3}, {}, first_held=0, next_place=8)
-    twice = adopted_shard_note(once, 4, {"orders:0": 9}, {}, first_held=None, next_place=12)
+    once = adopted_shard_note(None, 2, {"orders:0": 5, "orders:1": 3}, {}, first_occupied=0, next_place=8)
+    twice = adopted_shard_note(once, 4, {"orders:0": 9}, {}, first_occupied=None, next_place=12)
     assert first_offsets(4, [twice], ["orders:1"], {}) == {"orders:1": 3}
 
 
 @pytest.mark.feature("C81", "C42")
 def test_a_topic_that_was_created_anew_meanwhile_is_read_from_its_beginning() -> None:
     known = {"orders": "old", "others": "same"}
-    first = adopted_shard_note(None, 2, {"orders:1": 7, "others:1": 5}, known, first_held=None, next_place=12)
+    first = adopted_shard_note(None, 2, {"orders:1": 7, "others:1": 5}, known, first_occupied=None, next_place=12)
     assert first_offsets(2, [first], ["orders:1", "others:1"], known) == {"orders:1": 7, "others:1": 5}
     now = {"orders": "new", "others": "same"}
     assert first_offsets(2, [first], ["orders:1", "others:1"], now) == {"orders:1": 0, "others:1": 5}
-    more = adopted_shard_note(first, 4, {"orders:0": 3}, {"orders": "new"}, first_held=None, next_place=20)
+    more = adopted_shard_note(first, 4, {"orders:0": 3}, {"orders": "new"}, first_occupied=None, next_place=20)
     assert more.read == {"orders:0": 3, "others:1": 5}
     assert first_offsets(4, [more], ["orders:1", "others:1"], now) == {"orders:1": 0, "others:1": 5}
     assert Growth.decode(more.encode()) == more
@@ -121,8 +121,8 @@ class Growing(RuleBasedStateMachine):
                 one.note = Growth(self.shards, read=found)
         if one.note is not None:
             one.read = {**{p: o for p, o in one.note.read.items() if p in places}, **one.read}
-        first_held = one.places - len(one.held) if one.held else None
-        one.note = adopted_shard_note(one.note, self.shards, one.read, {}, first_held, one.places)
+        first_occupied = one.places - len(one.held) if one.held else None
+        one.note = adopted_shard_note(one.note, self.shards, one.read, {}, first_occupied, one.places)
         one.read = {place: offset for place, offset in one.read.items() if place in places}
         one.under = self.shards
 

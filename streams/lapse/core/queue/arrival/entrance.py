@@ -116,7 +116,7 @@ class Entrance:
         for at, (offset, at_ms, deadline_ms, transfer, counts) in enumerate(arrivals.scheduled):
             of_one = traits if traits is NONE else traits.slice(at, at + 1)
             if transfer:
-                facts = {"transfer": transfer, "then_ms": at_ms, "held": False}
+                facts = {"transfer": transfer, "then_ms": at_ms, "in_transfer": False}
                 row = route(Trigger.ARRIVE, Guard.FROM_TRANSFER).row(State.UNREAD)
                 of_one = of_one.as_handed_over()
                 self._schedule.add(row, number, offset, NEVER, deadline_ms, of_one, step, facts, counts)
@@ -150,13 +150,13 @@ class Entrance:
                 *((one.offset, one.deadline_ms) for one in arrivals.scheduled if one.at_ms <= now_ms),
             ]
         )
-        room = 0 if self._state.scheduled.ready else self._target_depth.room()
+        room = 0 if self._state.scheduled.held else self._target_depth.room()
         entering = replace(
             arrivals, offsets=[one[0] for one in at_once[:room]], deadlines_ms=[one[1] for one in at_once[:room]]
         )
         views = self._rewound_views(source, records, entering.offsets)
         self._enter(number, entering, views, step, along[0])
-        later = [(along[1], offset, now_ms, deadline_ms, {"ready": True}) for offset, deadline_ms in at_once[room:]]
+        later = [(along[1], offset, now_ms, deadline_ms, {"held": True}) for offset, deadline_ms in at_once[room:]]
         later += [
             (along[2], one.offset, one.at_ms, one.deadline_ms, {}) for one in planned.values() if one.at_ms > now_ms
         ]

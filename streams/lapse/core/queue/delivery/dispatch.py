@@ -247,7 +247,7 @@ class Dispatch:
             index, slot = divmod(place, SIZE)
             segment, at = state.segments.look(index), np.array([slot])
             over = self._settings.expiration.enabled and segment.deadline_of(slot) <= now_ms
-            if over or state.first_held() != place or segment.state[slot] != State.AVAILABLE:
+            if over or state.first_occupied() != place or segment.state[slot] != State.AVAILABLE:
                 return True
             if self._has_pending_letters(place, step):
                 return True

@@ -63,7 +63,7 @@ class Inquiry:
                 counts = {state: count + there[state] for state, count in counts.items()}
                 continue
             counts[State.AVAILABLE] += outline.available
-            if outline.available != outline.held:
+            if outline.available != outline.occupied:
                 for bound in LIVE[1:]:
                     counts[bound] += outline.count(bound)
         scheduled = self._state.scheduled
@@ -71,9 +71,9 @@ class Inquiry:
             "available": counts[State.AVAILABLE],
             "leased": counts[State.LEASED],
             "delayed": counts[State.DELAYED],
-            "transferring": counts[State.TRANSFERRING] + scheduled.held,
-            "scheduled": len(scheduled) - scheduled.held - scheduled.unconfirmed - scheduled.ready,
-            "held": scheduled.ready,
+            "transferring": counts[State.TRANSFERRING] + scheduled.in_transfer,
+            "scheduled": len(scheduled) - scheduled.in_transfer - scheduled.unconfirmed - scheduled.held,
+            "held": scheduled.held,
             "unconfirmed": scheduled.unconfirmed,
             "dying": len(self._state.pending),
             "depth": sum(counts.values()),
@@ -85,11 +85,11 @@ class Inquiry:
             return {}
         barrier = self._state.index.barriers[0]
         index, slot = divmod(barrier, SIZE)
-        held = sum(self._state.outline(one).held for one in self._state.segments if one < index)
+        waiting = sum(self._state.outline(one).occupied for one in self._state.segments if one < index)
         segment = self._state.segments.look(index)
-        held += int(np.isin(segment.state[:slot], (*LIVE, State.SENT)).sum())
+        waiting += int(np.isin(segment.state[:slot], (*LIVE, State.SENT)).sum())
         letters = sum(one.place <= barrier for one in self._state.pending.values())
-        waits_for = {"before_barrier": held, "dying_before_barrier": letters}
+        waits_for = {"before_barrier": waiting, "dying_before_barrier": letters}
         return {name: count for name, count in waits_for.items() if count}
 
     def _barrier_wait_texts(self) -> dict[int, str]:
@@ -120,11 +120,11 @@ class Inquiry:
 
     def oldest(self, now_ms: int) -> int | None:
         """Return the place of the first message that has not expired; None if there is none."""
-        first, due_ms = self._state.first_held(), self._decisions.deadlines_count_ms(now_ms)
+        first, due_ms = self._state.first_occupied(), self._decisions.deadlines_count_ms(now_ms)
         if first is None or self._state.outline(first // SIZE).min_deadline_ms > due_ms:
             return first
         for index in sorted(self._state.segments):
-            if index >= first // SIZE and self._state.outline(index).held:
+            if index >= first // SIZE and self._state.outline(index).occupied:
                 segment = self._state.segments.look(index)
                 slots = self._slots_in_states(segment, (*LIVE, State.SENT), now_ms)
                 if len(slots):
@@ -160,7 +160,7 @@ class Inquiry:
     def _in_state(self, wanted: str) -> Iterable[tuple[tuple[int, int], Scheduled]]:
         """Return messages without a place that are in a state; all if none is named."""
         all_ = self._state.scheduled
-        if not wanted or (wanted == _SCHEDULED and not all_.held + all_.unconfirmed + all_.ready):
+        if not wanted or (wanted == _SCHEDULED and not all_.in_transfer + all_.unconfirmed + all_.held):
             return all_.items()
         if wanted not in _WITHOUT_PLACE:
             return ()
@@ -322,7 +322,7 @@ class Inquiry:
         claims: list[Claim] = []
         for (number, offset), scheduled in self.scheduled(text):
             within = self._decisions.horizon.contains(number, offset)
-            if within and (scheduled.held or not scheduled.transfer):
+            if within and (scheduled.in_transfer or not scheduled.transfer):
                 source = self._state.sources[number]
                 claims.append(Claim(source.topic, source.partition, offset, offset, found=True))
         return claims
@@ -380,13 +380,13 @@ class Inquiry:
         """Return a message that is not visible yet as a peek shows it; `number` is its source's."""
         source = self._state.sources[number]
         deadline_ms = None if scheduled.deadline_ms == NEVER else scheduled.deadline_ms
-        state = State.TRANSFERRING if scheduled.held else None
+        state = State.TRANSFERRING if scheduled.in_transfer else None
         queued = Queued(source.topic, source.partition, offset, state, deadline_ms, until_ms=scheduled.at_ms)
-        queued.ready = scheduled.ready
+        queued.held = scheduled.held
         queued.deliveries, queued.cancels = scheduled.counts
         if scheduled.transfer:
             queued.subscription, queued.until_ms = scheduled.transfer, scheduled.then_ms or None
-            queued.confirmed = scheduled.held
+            queued.confirmed = scheduled.in_transfer
         return queued
 
 

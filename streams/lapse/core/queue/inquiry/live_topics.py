@@ -25,7 +25,7 @@ def count_live(state: QueueState) -> Iterator[Counter[str]]:
         scheduled[source.topic] += state.scheduled.count(number)
     yield scheduled
     for index in list(state.segments):
-        if index not in state.segments or not state.outline(index).held:
+        if index not in state.segments or not state.outline(index).occupied:
             continue
         segment, part = state.segments.look(index), Counter[str]()
         live_before = np.concatenate([[0], np.cumsum(np.isin(segment.state, LIVE))])

@@ -70,7 +70,7 @@ MEANINGS: Final[dict[State, Meaning]] = {
     ),
     State.UNCONFIRMED: Meaning("put here by a transfer, and not confirmed", expires=True, deferred=True),
     State.TRANSFERRING_EARLY: Meaning(
-        "held for a transfer before it had a place; shown as `transferring`", expires=True, deferred=True
+        "in a transfer before it had a place; shown as `transferring`", expires=True, deferred=True
     ),
     State.REMEMBERED: Meaning("acknowledged before it was taken in"),
     State.AVAILABLE: Meaning("waits for a subscription", place=True, there=True, counts=True, expires=True),
@@ -87,7 +87,7 @@ MEANINGS: Final[dict[State, Meaning]] = {
         "a subscription works on it", place=True, there=True, counts=True, ends=True, fills=True, binds=True
     ),
     State.SENT: Meaning("sent at most once, not settled yet", place=True, there=True, fills=True, binds=True),
-    State.TRANSFERRING: Meaning("held for a transfer", place=True, there=True, counts=True, expires=True, binds=True),
+    State.TRANSFERRING: Meaning("in a transfer", place=True, there=True, counts=True, expires=True, binds=True),
     State.PENDING: Meaning("left, and its dead letter is still refused; shown as `dying`"),
     State.EXPIRED: Meaning("left at its deadline; a settlement is told so", place=True),
     State.GONE: Meaning("left", place=True),

@@ -96,7 +96,7 @@ def write_columns(
                 segment.lease_starts()[where] = change.offset
         case ChangeKind.RENEWED:
             until_ms[where] = end_ms
-        case ChangeKind.HELD:
+        case ChangeKind.TRANSFERRING:
             until_ms[where] = np.where(before == DELAYED, until_ms[where], 0)
             holder[where] = change.holder
         case _:

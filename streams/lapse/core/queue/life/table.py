@@ -223,7 +223,7 @@ def _transfer_rows() -> Iterator[Row]:
     """Yield the rows of transfers, at the source and at the target (Q17)."""
     kind, state = ChangeKind, State
     at = Trigger.BEGIN_TRANSFER
-    yield from _rows(at, _IDLE, kind.HELD, state.TRANSFERRING, EventKind.TRANSFERRING)
+    yield from _rows(at, _IDLE, kind.TRANSFERRING, state.TRANSFERRING, EventKind.TRANSFERRING)
     yield from _rows(at, _PLANNED, kind.SCHEDULED, state.TRANSFERRING_EARLY, EventKind.TRANSFERRING)
     at = Trigger.CONFIRM_TRANSFER
     yield from _rows(at, state.TRANSFERRING, kind.SETTLED, state.GONE, EventKind.TRANSFERRED)

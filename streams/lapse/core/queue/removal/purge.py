@@ -40,7 +40,7 @@ class Purge:
         """
         along = route(Trigger.PURGE, Guard.LEASED_TOO if leased else None)
         removed, left = self.purge_placed(now_ms, step, leased, text)
-        if self._state.scheduled.held or self._state.scheduled.unconfirmed:
+        if self._state.scheduled.in_transfer or self._state.scheduled.unconfirmed:
             for (number, offset), scheduled in self._inquiry.scheduled(text):
                 if not along.takes[scheduled.state] and self._decisions.horizon.contains(number, offset):
                     left[self._inquiry.queued_scheduled(number, offset, scheduled).state_name] += 1
@@ -63,7 +63,7 @@ class Purge:
         removed = dict.fromkeys(("available", "delayed", "leased", "scheduled", "held"), 0)
         left = dict.fromkeys(("leased", "transferring", "unconfirmed"), 0)
         for index in sorted(self._state.segments):
-            if not self._state.outline(index).held:
+            if not self._state.outline(index).occupied:
                 continue
             if sum(removed.values()) >= most:
                 break
@@ -89,5 +89,5 @@ class Purge:
             return within and (not text or self._inquiry.matches(text, number, offset))
 
         gone = self._schedule.purge(now_ms, step, Trigger.PURGE, most=most, matches=matches)
-        held = sum(one.ready for one in gone)
+        held = sum(one.held for one in gone)
         return {"scheduled": len(gone) - held, "held": held}

@@ -80,7 +80,7 @@ class RetirableQueueShard:
         for index in sorted(self._state.segments):
             if removed >= STEP_MESSAGES:
                 return False
-            if not self._state.outline(index).held:
+            if not self._state.outline(index).occupied:
                 continue
             segment = self._state.segments[index]
             slots = self._transitions.slots_to_change(Trigger.RETIRE, segment, guard=guard)

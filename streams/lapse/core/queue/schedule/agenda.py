@@ -25,16 +25,16 @@ class Agenda:
 
     Attributes:
         to_come: heap of the messages that come due, the next one first.
-        ready: heap of the messages that wait for room, the next one first.
+        held: heap of the messages that wait for room, the next one first.
     """
 
-    __slots__ = ("_scheduled", "_sources", "ready", "to_come")
+    __slots__ = ("_scheduled", "_sources", "held", "to_come")
 
     def __init__(self, sources: Sources, scheduled: ScheduledMessages) -> None:
         self._sources: Final = sources
         self._scheduled: Final = scheduled
         self.to_come = SweptHeap[Planned](self._is_there)
-        self.ready = SweptHeap[Planned](self._is_there)
+        self.held = SweptHeap[Planned](self._is_there)
 
     def _is_there(self, planned: Planned) -> bool:
         return (planned[4], planned[3]) in self._scheduled
@@ -42,14 +42,14 @@ class Agenda:
     def sweep(self) -> None:
         """Free some entries of gone messages; called whenever a message comes or leaves."""
         self.to_come.sweep(len(self._scheduled))
-        self.ready.sweep(self._scheduled.ready)
+        self.held.sweep(self._scheduled.held)
 
-    def plan(self, due_ms: int, source: int, offset: int, *, ready: bool = False) -> None:
+    def plan(self, due_ms: int, source: int, offset: int, *, held: bool = False) -> None:
         """Enter a message for an instant, ms since the epoch; `NEVER` = no entry."""
         if due_ms >= NEVER:
             return
         of = self._sources[source]
-        (self.ready if ready else self.to_come).push((due_ms, of.topic, of.partition, offset, source))
+        (self.held if held else self.to_come).push((due_ms, of.topic, of.partition, offset, source))
 
     def next_to_come_ms(self) -> int:
         """Return the instant of the first message that comes due, ms since the epoch; `NEVER` if there is none."""
@@ -58,13 +58,13 @@ class Agenda:
 
     def next_ms(self) -> int:
         """Return the instant of the first message in both heaps, ms since the epoch; `NEVER` if there is none."""
-        ready = self.ready.first()
-        return self.next_to_come_ms() if ready is None else min(self.next_to_come_ms(), ready[0])
+        held = self.held.first()
+        return self.next_to_come_ms() if held is None else min(self.next_to_come_ms(), held[0])
 
     def next_due_heap(self, until_ms: int, room: int) -> SweptHeap[Planned] | None:
-        """Return the heap whose first message is due next; None if none is. `ready` counts only if there is room."""
+        """Return the heap whose first message is due next; None if none is. `held` counts only if there is room."""
         found, least = None, None
-        for heap in (self.to_come, self.ready) if room else (self.to_come,):
+        for heap in (self.to_come, self.held) if room else (self.to_come,):
             first = heap.first()
             if first is not None and first[0] <= until_ms and (least is None or first < least):
                 found, least = heap, first
@@ -76,7 +76,7 @@ class Agenda:
         If very many are due up to the first instant, the result is True without a look at all of them (C60).
         """
         left = _MOST_SEEN
-        for heap in (*self.to_come.heaps, *self.ready.heaps):
+        for heap in (*self.to_come.heaps, *self.held.heaps):
             nodes = [0]
             while nodes:
                 at = nodes.pop()
@@ -91,11 +91,11 @@ class Agenda:
     def release_memory(self) -> Portions[None]:
         """Release the memory of both heaps, in portions."""
         yield from self.to_come.release_memory()
-        yield from self.ready.release_memory()
+        yield from self.held.release_memory()
 
     def restore_entries(self) -> Portions[None]:
         """Enter all messages that the journal held, in portions."""
         for some in in_lots(self._scheduled.items()):
             for (source, offset), one in some:
-                self.plan(one.at_ms if one.ready else one.due_ms, source, offset, ready=one.ready)
+                self.plan(one.at_ms if one.held else one.due_ms, source, offset, held=one.held)
             yield

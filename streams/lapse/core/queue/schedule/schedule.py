@@ -57,7 +57,7 @@ class Schedule:
     def next_due_ms(self) -> int:
         """Return the next instant at which `advance` has something to do, ms since the epoch; `NEVER` without one."""
         agenda = self._agenda
-        if agenda.ready and self._target_depth.room():
+        if agenda.held and self._target_depth.room():
             return self.next_place_ms()
         return agenda.next_to_come_ms()
 
@@ -104,8 +104,8 @@ class Schedule:
             ),
             step,
         )
-        ready = bool(facts and facts.get("ready"))
-        self._agenda.plan(at_ms if ready else min(at_ms, deadline_ms), source, offset, ready=ready)
+        held = bool(facts and facts.get("held"))
+        self._agenda.plan(at_ms if held else min(at_ms, deadline_ms), source, offset, held=held)
 
     def advance(self, now_ms: int, step: Step, most: int = UNLIMITED) -> int:
         """Do what is due, for at most `most` messages. Return how many were examined."""
@@ -136,7 +136,7 @@ class Schedule:
             looked += 1
             due_ms, _, _, offset, source = heap.pop()
             scheduled = self._state.scheduled.get(source, offset)
-            if scheduled is None or scheduled.ready is not (heap is self._agenda.ready):
+            if scheduled is None or scheduled.held is not (heap is self._agenda.held):
                 continue
             late = on and scheduled.deadline_ms <= now_ms
             if late and (room or scheduled.deadline_ms <= scheduled.at_ms):
@@ -163,10 +163,10 @@ class Schedule:
             self._enter(row, source, offset, now_ms, step)
             return row
         facts: dict[str, Any] = {}
-        if row.to is State.HELD:  # `ready` messages are ordered by their instants
-            facts = {"ready": True}
+        if row.to is State.HELD:  # `held` messages are ordered by their instants
+            facts = {"held": True}
         elif row.to is State.TRANSFERRING_EARLY:
-            at_ms, facts = NEVER, {"transfer": transfer, "then_ms": at_ms, "held": True}
+            at_ms, facts = NEVER, {"transfer": transfer, "then_ms": at_ms, "in_transfer": True}
         traits, counts = scheduled.all_traits(), scheduled.counts
         self.add(row, source, offset, at_ms, scheduled.deadline_ms, traits, step, facts, counts)
         return row
@@ -212,8 +212,8 @@ class Schedule:
         at_ms, guard = scheduled.then_ms, Guard.ROOM
         if scheduled.then_ms > now_ms:
             guard = Guard.LATER
-        elif self._target_depth.bounded and (self._state.scheduled.ready or not self._target_depth.room()):
-            at_ms, guard = scheduled.then_ms if scheduled.held else now_ms, Guard.NO_ROOM
+        elif self._target_depth.bounded and (self._state.scheduled.held or not self._target_depth.room()):
+            at_ms, guard = scheduled.then_ms if scheduled.in_transfer else now_ms, Guard.NO_ROOM
         messages = self._decisions.unplaced_message(source, offset, scheduled.deadline_ms, scheduled.counts)
         row = self._change_state(route(trigger, guard), source, offset, at_ms, now_ms, step)
         if guard is Guard.NO_ROOM:

@@ -27,8 +27,8 @@ class Scheduled(NamedTuple):
         group: hash of its group.
         transfer: id of its transfer; empty = none.
         then_ms: the instant that counts after the transfer, ms since the epoch; 0 = visible at once.
-        held: whether the transfer takes it from here; otherwise it was put here and is not confirmed.
-        ready: whether its instant has come, and it waits for room below the target depth (C51).
+        in_transfer: whether the transfer takes it from here; otherwise it was put here and is not confirmed.
+        held: whether its instant has come, and it waits for room below the target depth (C51).
         retry_ms: the delay that it states for its retries, ms; `UNSTATED` without one (Q24).
         counts: its deliveries and cancels at the deployment that it comes from (C73).
     """
@@ -40,18 +40,18 @@ class Scheduled(NamedTuple):
     group: int = OWN_GROUP
     transfer: str = ""
     then_ms: int = 0
+    in_transfer: bool = False
     held: bool = False
-    ready: bool = False
     retry_ms: int = UNSTATED
     counts: Counts = NO_COUNTS
 
     @property
     def state(self) -> State:
         """Its state, one of those without a place."""
-        if self.ready:
+        if self.held:
             return State.HELD
         if self.transfer:
-            return State.TRANSFERRING_EARLY if self.held else State.UNCONFIRMED
+            return State.TRANSFERRING_EARLY if self.in_transfer else State.UNCONFIRMED
         return State.SCHEDULED
 
     def traits(self, of: TraitReader) -> Traits:
@@ -94,8 +94,8 @@ def parse_scheduled(change: Change) -> Scheduled:
         OWN_GROUP if traits.groups is None else int(traits.groups[0]),
         change.facts.get("transfer", ""),
         change.facts.get("then_ms", 0),
+        change.facts.get("in_transfer", False),
         change.facts.get("held", False),
-        change.facts.get("ready", False),
         UNSTATED if traits.retries is None else int(traits.retries[0]),
         transferred_counts(change),
     )

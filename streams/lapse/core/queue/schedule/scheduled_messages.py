@@ -37,11 +37,11 @@ class ScheduledMessages:
         self._by_source_offset: dict[tuple[int, int], bytes] = {}
         self._blocks: dict[int, dict[int, _Block]] = {}
         self._counts: dict[int, int] = {}
-        self.held = 0
-        """How many are held for a transfer from here."""
+        self.in_transfer = 0
+        """How many are in a transfer from here."""
         self.unconfirmed = 0
         """How many were put here by a transfer and are not confirmed."""
-        self.ready = 0
+        self.held = 0
         """How many wait for room below the target depth."""
 
     def __len__(self) -> int:
@@ -118,10 +118,10 @@ class ScheduledMessages:
         if is_plain(packed):
             return
         scheduled = unpack(packed)
-        self.ready += by * scheduled.ready
+        self.held += by * scheduled.held
         if scheduled.transfer:
-            if scheduled.held:
-                self.held += by
+            if scheduled.in_transfer:
+                self.in_transfer += by
             else:
                 self.unconfirmed += by
 

@@ -13,8 +13,8 @@ from lapse.core.transfer_counts import Counts
 _SCHEDULED: Final = struct.Struct("<qqQBq")
 _TRANSFERRED: Final = struct.Struct("<qB")
 """Follows the plain part if the message is in a transfer or has further values. The transfer's id comes last."""
-_HELD: Final = 1
-_READY: Final = 2
+_IN_TRANSFER: Final = 1
+_HELD: Final = 2
 _RETRIES: Final = 4
 """Flag: the message's retry delay precedes the id."""
 
@@ -30,9 +30,9 @@ def pack(scheduled: Scheduled) -> bytes:
     plain = _SCHEDULED.pack(*scheduled[:5])
     retries = b"" if scheduled.retry_ms == UNSTATED else _DELAY.pack(scheduled.retry_ms)
     counts = b"" if scheduled.counts == NO_COUNTS else _COUNTS.pack(*scheduled.counts)
-    if not scheduled.transfer and not scheduled.ready and not retries and not counts:
+    if not scheduled.transfer and not scheduled.held and not retries and not counts:
         return plain
-    marks = (_HELD if scheduled.held else 0) | (_READY if scheduled.ready else 0)
+    marks = (_IN_TRANSFER if scheduled.in_transfer else 0) | (_HELD if scheduled.held else 0)
     marks |= (_RETRIES if retries else 0) | (_COUNTED if counts else 0)
     return plain + _TRANSFERRED.pack(scheduled.then_ms, marks) + retries + counts + scheduled.transfer.encode()
 
@@ -56,7 +56,12 @@ def unpack(value: bytes) -> Scheduled:
     if marks & _COUNTED:
         counts = Counts(*_COUNTS.unpack_from(value, at))
         at += _COUNTS.size
-    held, ready = bool(marks & _HELD), bool(marks & _READY)
+    in_transfer, held = bool(marks & _IN_TRANSFER), bool(marks & _HELD)
     return scheduled._replace(
-        transfer=value[at:].decode(), then_ms=then_ms, held=held, ready=ready, retry_ms=retry_ms, counts=counts
+        transfer=value[at:].decode(),
+        then_ms=then_ms,
+        in_transfer=in_transfer,
+        held=held,
+        retry_ms=retry_ms,
+        counts=counts,
     )

@@ -62,7 +62,7 @@ class Segment:
     Attributes:
         index: number of the segment, `base // SIZE`.
         used: how many places are used, from the first on.
-        held: how many messages are there; a full segment with 0 can be dropped.
+        occupied: how many messages are there; a full segment with 0 can be dropped.
         available: how many messages are AVAILABLE.
         state: a `State` per place.
         deadline_ms: deadline per place, ms since the epoch; None while all are `NEVER`.
@@ -91,11 +91,11 @@ class Segment:
         "deliveries",
         "flags",
         "groups",
-        "held",
         "holder",
         "index",
         "min_deadline_ms",
         "min_until_ms",
+        "occupied",
         "ranks",
         "retries",
         "runs",
@@ -108,7 +108,7 @@ class Segment:
     def __init__(self, index: int) -> None:
         self.index = index
         self.used = 0
-        self.held = 0
+        self.occupied = 0
         self.available = 0
         self.state: NDArray[np.uint8] = np.zeros(SIZE, np.uint8)
         self.deadline_ms: NDArray[np.int64] | None = None
@@ -140,7 +140,7 @@ class Segment:
     @property
     def is_droppable(self) -> bool:
         """Whether every place was used and no message is there any more."""
-        return self.held == 0 and self.used == SIZE
+        return self.occupied == 0 and self.used == SIZE
 
     @property
     def weight(self) -> int:
@@ -298,7 +298,7 @@ class Segment:
         """Compute `held`, `available` and the earliest instants from the columns."""
         state = self.state[: self.used]
         self.available = int(np.count_nonzero(state == AVAILABLE))
-        self.held = int(np.count_nonzero(THERE[state]))
+        self.occupied = int(np.count_nonzero(THERE[state]))
         self.find_min_deadline()
         self.find_min_until()
 

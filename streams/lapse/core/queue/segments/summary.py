@@ -18,7 +18,7 @@ class Outline(Protocol):
         """How many places are used."""
 
     @property
-    def held(self) -> int:
+    def occupied(self) -> int:
         """How many messages are there."""
 
     @property
@@ -54,7 +54,7 @@ class SegmentSummary:
 
     Attributes:
         used: see `Outline`.
-        held: see `Outline`.
+        occupied: see `Outline`.
         available: see `Outline`.
         min_deadline_ms: see `Outline`.
         min_until_ms: see `Outline`.
@@ -65,7 +65,7 @@ class SegmentSummary:
     """
 
     used: int
-    held: int
+    occupied: int
     available: int
     min_deadline_ms: int
     min_until_ms: int
@@ -82,7 +82,7 @@ class SegmentSummary:
             holders = frozenset(np.unique(segment.holder[: segment.used]).tolist()) - {NOBODY}
         return cls(
             segment.used,
-            segment.held,
+            segment.occupied,
             segment.available,
             segment.min_deadline_ms,
             segment.min_until_ms,

@@ -52,7 +52,11 @@ class Locator:
         """Yield the outcomes of offsets without a place: scheduled, expired, settled before, or of an older shard."""
         source = self._state.sources[number]
         marks: list[tuple[int, int, Result]] = [
-            (offset, offset, Result.TRANSFERRING if self._state.scheduled[number, offset].held else Result.SCHEDULED)
+            (
+                offset,
+                offset,
+                Result.TRANSFERRING if self._state.scheduled[number, offset].in_transfer else Result.SCHEDULED,
+            )
             for offset in self._state.scheduled.between(number, first, last)
         ]
         marks += [

@@ -147,7 +147,7 @@ class Settling:
                 settling.add_result(claim, Result.STALE)
             elif action is SettleAction.CANCEL and self._withdraw(settling, claim):
                 continue
-            elif action is SettleAction.ACKNOWLEDGE and self._state.scheduled.ready:
+            elif action is SettleAction.ACKNOWLEDGE and self._state.scheduled.held:
                 for part in self._without_held(settling, claim):
                     self._settle_part(settling, part)
             else:

@@ -110,7 +110,7 @@ class Spare:
 
     @property
     def _incoming_count(self) -> int:
-        return self._state.scheduled.unconfirmed + self._state.scheduled.ready
+        return self._state.scheduled.unconfirmed + self._state.scheduled.held
 
     def _count_waiting(self, text: str) -> int:
         """Return how many waiting messages a filter may match."""

@@ -22,7 +22,7 @@ from lapse.protocol.command import Command
 MOST_JUDGED: Final = 5_000
 """How many messages one command may have judged under a filter, so that other work can go on (C60)."""
 
-MOST_HELD: Final = 2_000
+MOST_TRANSFERRING: Final = 2_000
 """The greatest number of messages that a shard holds for one transfer, since one answer names them all."""
 
 COMMANDS: Final = frozenset(
@@ -100,7 +100,7 @@ class TransferCommands:
                 f"transfer {transfer_id} goes to {known.target}, not to {command.to}; choose another id",
                 ErrorCode.TRANSFER_CONFLICT,
             )
-        most = MOST_HELD if command.top_n is None else min(command.top_n, MOST_HELD)
+        most = MOST_TRANSFERRING if command.top_n is None else min(command.top_n, MOST_TRANSFERRING)
         outcomes: list[Outcome] = []
         more = False
         if command.spare and command.bookmarks:
@@ -117,8 +117,8 @@ class TransferCommands:
                     shard.activate_up_to(claims, most)
             outcomes, more = shard.transfer_source.hold(transfer_id, command.to, claims, most, at_ms, step)
             outcomes = shard.with_advancing(outcomes)
-        messages = tuple(queued_message(one) for one in shard.transfer_source.held_messages(transfer_id))
-        counts = {"held": len(messages), "more": int(more)}
+        messages = tuple(queued_message(one) for one in shard.transfer_source.messages(transfer_id))
+        counts = {"transferring": len(messages), "more": int(more)}
         if advancing := _count_advancing(outcomes):
             counts["advancing"] = advancing
         asks: dict[str, Any] = {}
@@ -131,7 +131,7 @@ class TransferCommands:
 
     def places_to_judge(self, command: Command, now_ms: int) -> list[int]:
         """Return places to judge before spare messages are chosen by a filter, some at a time if there are many."""
-        most = MOST_HELD if command.top_n is None else min(command.top_n, MOST_HELD)
+        most = MOST_TRANSFERRING if command.top_n is None else min(command.top_n, MOST_TRANSFERRING)
         spare, text = self._shard.transfer_source.spare, command.filter or ""
         return spare.places_to_judge(most, command.least_life_ms, now_ms, command.handed_over, text, MOST_JUDGED)
 
@@ -171,7 +171,7 @@ class TransferCommands:
         if command.filter:
             raise CommandRefused("transfer_accept takes bookmarks, and no filter")
         transfer_id, claims = self._transfer_id(command), self._claims(command)
-        self._shard.activate_up_to(claims, MOST_HELD)
+        self._shard.activate_up_to(claims, MOST_TRANSFERRING)
         outcomes = self._shard.with_advancing(self._shard.transfer_target.accept(transfer_id, claims, at_ms, step))
         answer: dict[str, Any] = {"settlements": requested_settlements(outcomes, command)}
         if advancing := _count_advancing(outcomes):

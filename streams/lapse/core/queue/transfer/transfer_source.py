@@ -139,7 +139,7 @@ class TransferSource:
         transfer = self._state.transfers.get(transfer_id)
         if transfer is None:
             return
-        if any(len(slots) for _, slots in self._held_places(transfer_id)) or self._held_scheduled(transfer_id):
+        if any(len(slots) for _, slots in self._places(transfer_id)) or self._scheduled(transfer_id):
             self._remember(transfer, [], step)
         else:
             self._decisions.apply_change(Change(ChangeKind.TRANSFER, holder=transfer.number), step)
@@ -150,7 +150,7 @@ class TransferSource:
         if transfer is None:
             return 0
         returned = 0
-        for segment, slots in self._held_places(transfer_id):
+        for segment, slots in self._places(transfer_id):
             returned += len(slots)
             until_ms = np.zeros(len(slots), np.int64) if segment.until_ms is None else segment.until_ms[slots].copy()
             until_ms[until_ms <= now_ms] = 0
@@ -160,7 +160,7 @@ class TransferSource:
                 self._transitions.apply_trigger(
                     Trigger.ABANDON_TRANSFER, alike, now_ms, step, guard=guard, detail=transfer_id, until_ms=delayed_ms
                 )
-        for (source, offset), scheduled in self._held_scheduled(transfer_id):
+        for (source, offset), scheduled in self._scheduled(transfer_id):
             returned += 1
             if scheduled.deadline_ms > self._now_ms(now_ms):
                 self._schedule.release(Trigger.ABANDON_TRANSFER, source, offset, now_ms, step)
@@ -169,12 +169,12 @@ class TransferSource:
         self.finish(transfer_id, step)
         return returned
 
-    def held_messages(self, transfer_id: str) -> Iterable[Queued]:
+    def messages(self, transfer_id: str) -> Iterable[Queued]:
         """Yield the messages that a transfer holds."""
-        for segment, slots in self._held_places(transfer_id):
+        for segment, slots in self._places(transfer_id):
             for slot in slots.tolist():
                 yield self._inquiry.queued(segment, slot)
-        for (source, offset), scheduled in self._held_scheduled(transfer_id):
+        for (source, offset), scheduled in self._scheduled(transfer_id):
             yield self._inquiry.queued_scheduled(source, offset, scheduled)
 
     # Helpers
@@ -184,8 +184,8 @@ class TransferSource:
 
     def _room(self, transfer_id: str, most: int) -> int:
         """Return how many more messages a transfer may hold."""
-        with_place = sum(len(slots) for _, slots in self._held_places(transfer_id))
-        return most - with_place - len(self._held_scheduled(transfer_id))
+        with_place = sum(len(slots) for _, slots in self._places(transfer_id))
+        return most - with_place - len(self._scheduled(transfer_id))
 
     def _number(self, transfer_id: str) -> int:
         """Return the number of a transfer, or an unused number if it is not in progress."""
@@ -205,7 +205,7 @@ class TransferSource:
     def _write(self, transfer: Transfer, step: Step) -> None:
         self._decisions.apply_change(Change(ChangeKind.TRANSFER, holder=transfer.number, facts=transfer.facts()), step)
 
-    def _held_places(self, transfer_id: str) -> list[tuple[Segment, NDArray[np.intp]]]:
+    def _places(self, transfer_id: str) -> list[tuple[Segment, NDArray[np.intp]]]:
         """Return the places that a transfer holds, in order."""
         number = self._number(transfer_id)
         found: list[tuple[Segment, NDArray[np.intp]]] = []
@@ -221,12 +221,12 @@ class TransferSource:
                     found.append((segment, slots))
         return found
 
-    def _held_scheduled(self, transfer_id: str) -> list[tuple[tuple[int, int], Scheduled]]:
+    def _scheduled(self, transfer_id: str) -> list[tuple[tuple[int, int], Scheduled]]:
         """Return the messages without a place that a transfer holds, in the order of their instants (C11)."""
         scheduled, sources = self._state.scheduled, self._state.sources
-        if not scheduled.held:
+        if not scheduled.in_transfer:
             return []
-        mine = [(at, one) for at, one in scheduled.items() if one.held and one.transfer == transfer_id]
+        mine = [(at, one) for at, one in scheduled.items() if one.in_transfer and one.transfer == transfer_id]
 
         def order(item: tuple[tuple[int, int], Scheduled]) -> tuple[int, str, int, int]:
             source = sources[item[0][0]]
@@ -237,7 +237,7 @@ class TransferSource:
     def _judge_scheduled(self, transfer_id: str, one: Outcome, now_ms: int) -> Result:
         """Return a transfer's result for a message without a place; SETTLED = it may hold it, or does already."""
         scheduled = self._state.scheduled[self._state.sources.number(one.topic, one.partition), one.first]
-        if scheduled.transfer and not (scheduled.held and scheduled.transfer == transfer_id):
+        if scheduled.transfer and not (scheduled.in_transfer and scheduled.transfer == transfer_id):
             return one.result
         return Result.TIME_LIMIT if scheduled.deadline_ms <= self._now_ms(now_ms) else Result.SETTLED
 

@@ -51,14 +51,16 @@ class TransferTarget:
         scheduled = self._state.scheduled
         if not scheduled.unconfirmed:
             return 0
-        thrown = sorted((at, one) for at, one in scheduled.items() if one.transfer == transfer_id and not one.held)
+        thrown = sorted(
+            (at, one) for at, one in scheduled.items() if one.transfer == transfer_id and not one.in_transfer
+        )
         for (source, offset), _ in thrown:
             self._schedule.remove(Trigger.DISCARD, source, offset, now_ms, step)
         return len(thrown)
 
     def _accept(self, transfer_id: str, number: int, offset: int, now_ms: int, step: Step) -> Result:
         scheduled = self._state.scheduled[number, offset]
-        if scheduled.held or scheduled.transfer != transfer_id:
+        if scheduled.in_transfer or scheduled.transfer != transfer_id:
             # It was accepted before and is scheduled now, or it belongs to another transfer.
             return Result.ALREADY_SETTLED if not scheduled.transfer else Result.UNKNOWN
         if scheduled.deadline_ms <= self._decisions.deadlines_count_ms(now_ms):

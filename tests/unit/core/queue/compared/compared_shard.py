@@ -226,7 +226,7 @@ class ComparedShard:
             column = segment.state[: segment.used]
             assert segment.available == np.count_nonzero(column == State.AVAILABLE)
             held = np.flatnonzero(LIVE[column]).tolist()
-            assert segment.held == len(held)
+            assert segment.occupied == len(held)
             live += [self._placed(segment, slot) for slot in held]
             assert index == segment.index
         assert live == [
@@ -280,11 +280,11 @@ class ComparedShard:
         state, oracle = self.shard.state, self.oracle
         assert {
             ((state.sources[number].topic, state.sources[number].partition, offset), one.at_ms)
-            + ((one.transfer, one.then_ms, one.held) if one.transfer else ("", 0, False))
-            + (one.ready,)
+            + ((one.transfer, one.then_ms, one.in_transfer) if one.transfer else ("", 0, False))
+            + (one.held,)
             for (number, offset), one in state.scheduled.items()
         } == {
-            (m.bookmark, m.at_ms, m.transfer, m.then_ms if m.transfer else 0, m.state == "held", m.state == "beyond")
+            (m.bookmark, m.at_ms, m.transfer, m.then_ms if m.transfer else 0, m.state == "early", m.state == "held")
             for m in oracle.scheduled()
         }
         told = {one.id: [pair for over in one.confirmed for pair in pairs(over)] for one in state.transfers}
@@ -336,7 +336,7 @@ class ComparedShard:
         """The first held message, and that nothing is kept of segments that are gone."""
         state, oracle = self.shard.state, self.oracle
         there = oracle.in_state(*STATES.values())
-        first = state.first_held()
+        first = state.first_occupied()
         assert (None if first is None else self.shard.bookmark_of(first)) == (there[0].bookmark if there else None)
         for _, columns in self.shard.matching._filters.values():
             assert columns.keys() <= state.segments.keys(), "a leak"

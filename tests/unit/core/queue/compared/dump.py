@@ -65,7 +65,7 @@ def dump(state: QueueState) -> bytes:
             return values[: len(where)][where].astype(np.int64).tobytes()
 
         runs = [tuple(run) for run in segment.runs]
-        parts.append((index, segment.used, segment.held, segment.available, runs, column.tobytes()))
+        parts.append((index, segment.used, segment.occupied, segment.available, runs, column.tobytes()))
         parts += [
             some(segment.deadline_ms, live, NEVER),
             some(segment.deliveries, live, 0),

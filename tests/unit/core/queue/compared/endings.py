@@ -46,7 +46,7 @@ class Endings(Restarts):
         left = sum(map(len, oracle.transfers.values()))
         states = [m.state for m in (*placed, *oracle.scheduled())]
         under_way = {
-            "transferring": states.count("transferring") + states.count("held") + left,
+            "transferring": states.count("transferring") + states.count("early") + left,
             "unconfirmed": states.count("unconfirmed"),
         }
         assert dict(verdict.counts) == {
@@ -54,7 +54,7 @@ class Endings(Restarts):
             "scheduled": sum(m.state == "scheduled" for m in oracle.scheduled()),
             "dying": len(oracle.pending),
             **{name: count for name, count in under_way.items() if count},
-            **({"held": states.count("beyond")} if "beyond" in states else {}),
+            **({"held": states.count("held")} if "held" in states else {}),
         }
         error = "" if verdict.refusal is None else verdict.refusal.text
         unfinished = any(under_way.values())  # not even force takes that along (C77)

@@ -32,7 +32,7 @@ class Due(Subscriptions):
         room = self.room()
         for message in sorted(self.scheduled(), key=lambda m: (m.at_ms, m.bookmark)):
             due = message.at_ms <= now_ms
-            if message.state == "beyond" and not (due and room):
+            if message.state == "held" and not (due and room):
                 continue
             if self.late(message, now_ms) and (room or message.deadline_ms <= message.at_ms):
                 self._gone(message, now_ms, "time_limit")
@@ -42,7 +42,7 @@ class Due(Subscriptions):
                 self.enter(message, now_ms)
             elif due:
                 self.events.append(Told("held", message.bookmark))
-                message.state = "beyond"
+                message.state = "held"
 
     def enter(self, message: Message, now_ms: int) -> None:
         """Give a message that was not visible its place; one that is beyond the limits leaves at once (C23, C73)."""
@@ -58,12 +58,12 @@ class Due(Subscriptions):
         on = self.settings.expiration.enabled
         due = [s.last_seen_ms + s.timeout_ms for s in self.subscribers.values()]
         due += [m.until_ms for m in self.in_state("leased", "delayed")]
-        due += [m.at_ms for m in self.scheduled() if m.at_ms < NEVER and (m.state != "beyond" or self.room())]
+        due += [m.at_ms for m in self.scheduled() if m.at_ms < NEVER and (m.state != "held" or self.room())]
         if on:
             due += [
                 m.deadline_ms
                 for m in self.messages.values()
-                if m.state in (*WAITING, "transferring", *LATER) and m.state != "beyond" and m.deadline_ms is not None
+                if m.state in (*WAITING, "transferring", *LATER) and m.state != "held" and m.deadline_ms is not None
             ]
         return min(due, default=None)
 

@@ -15,13 +15,12 @@ class Inquiries(State):
         later = [m for m in later if FILTERS[text](m.body)]
         rows = []
         for m in [*(self.messages[b] for b in self.selected(text)), *later]:
-            state, until_ms = m.state, m.at_ms if m.state in ("scheduled", "beyond") else m.until_ms
+            state, until_ms = m.state, m.at_ms if m.state in ("scheduled", "held") else m.until_ms
             if state == "available":
                 until_ms = None
             elif m.transfer:
-                state = {"held": "transferring"}.get(m.state, m.state)
+                state = {"early": "transferring"}.get(m.state, m.state)
                 until_ms = (m.until_ms if m.state == "transferring" else m.then_ms) or None
-            state = {"beyond": "held"}.get(state, state)
             since_ms = m.since_ms if state == "leased" else None
             holder = m.holder or m.transfer
             rows.append((m.bookmark, state, m.deadline_ms, m.deliveries, m.cancels, holder, until_ms, since_ms))
@@ -38,9 +37,9 @@ class Inquiries(State):
         later = [m.state for m in self.scheduled()]
         return {
             **counts,
-            "transferring": counts["transferring"] + later.count("held"),
+            "transferring": counts["transferring"] + later.count("early"),
             "scheduled": later.count("scheduled"),
-            "held": later.count("beyond"),
+            "held": later.count("held"),
             "unconfirmed": later.count("unconfirmed"),
             "dying": len(self.pending),
             "depth": sum(counts.values()),

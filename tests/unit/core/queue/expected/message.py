@@ -82,8 +82,8 @@ class Message:
 
 
 NEVER = 2**63 - 1
-LATER = ("scheduled", "beyond", "held", "unconfirmed")
-"""Without a place; `beyond` waits for room (C51), `held` is on its way to elsewhere."""
+LATER = ("scheduled", "held", "early", "unconfirmed")
+"""Without a place; `held` waits for room (C51), `early` is on its way to elsewhere."""
 Restricted = tuple[str, dict[Bookmark, dict]]
 """What a user may see at most, and what every record says that was ever written."""
 

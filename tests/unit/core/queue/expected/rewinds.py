@@ -76,10 +76,10 @@ class Rewinds(Arrival):
         self.messages[message.bookmark] = message
         if record.enqueue_at_ms is not None and record.enqueue_at_ms > max(now_ms, record.timestamp):  # L5, L1
             message.state, message.at_ms = "scheduled", record.enqueue_at_ms
-        elif self.room() and not any(m.state == "beyond" for m in self.messages.values()):
+        elif self.room() and not any(m.state == "held" for m in self.messages.values()):
             self.enter(message, now_ms)
         else:
-            message.state, message.at_ms = "beyond", now_ms
+            message.state, message.at_ms = "held", now_ms
 
     def as_they_came(self, source: tuple[str, int], records: list[Published], behind: int) -> list[Published]:
         """Records that became messages of this queue when they were read, or would have."""

@@ -34,9 +34,9 @@ class Settlements(Subscriptions):
         never = token is not None and token > message.deliveries
         stale = token is not None and token != message.deliveries
         match message.state:
-            case "scheduled" | "beyond":
+            case "scheduled" | "held":
                 return self.judge_unseen(action, message, now_ms, alone)
-            case "held" | "unconfirmed" | "transferring":
+            case "early" | "unconfirmed" | "transferring":
                 return self.judge_under_way(message, now_ms)
             case "expired":
                 return "time_limit"
@@ -73,7 +73,7 @@ class Settlements(Subscriptions):
 
     def judge_unseen(self, action: str, message: Message, now_ms: int, alone: bool) -> str:
         """What a settlement is told of a message before its instant, or one that is held."""
-        if action == "acknowledge" and message.state == "beyond":
+        if action == "acknowledge" and message.state == "held":
             return "settled"
         if action == "cancel" and alone:
             return "time_limit" if self.late(message, now_ms) else "settled"
@@ -120,7 +120,7 @@ class Settlements(Subscriptions):
                 self.events.append(Told("acknowledged", bookmark, subscription))
                 continue
             message = self.messages[bookmark]
-            if message.state in ("scheduled", "beyond"):
+            if message.state in ("scheduled", "held"):
                 if action == "acknowledge":
                     self.events.append(Told("acknowledged", bookmark, subscription))
                 else:

@@ -23,7 +23,7 @@ class Transfers(Due, Deliveries):
         message = self.messages.get(bookmark)
         if message is None or message.state in ("gone", "never was", "sent"):
             return "already_settled"
-        if message.state in ("transferring", "held") and message.transfer != transfer:
+        if message.state in ("transferring", "early") and message.transfer != transfer:
             return "time_limit" if message.state == "transferring" and self.late(message, now_ms) else "transferring"
         if message.state in ("leased", "unconfirmed"):
             return "leased" if message.state == "leased" else "scheduled"
@@ -34,14 +34,14 @@ class Transfers(Due, Deliveries):
     ) -> tuple[dict[Bookmark, str], bool]:
         """Hold messages: of each claim those with places first; what each bookmark would be answered without limit."""
         answers = {b: self.judge_hold(transfer, b, now_ms) for claim in claims for b in claim}
-        room = most - len(self.mine(transfer, "transferring", "held"))
+        room = most - len(self.mine(transfer, "transferring", "early"))
         for claim in claims:
             for later in (False, True):
                 for bookmark in claim:
                     message = self.messages.get(bookmark)
                     if message is None or answers[bookmark] != "settled":
                         continue
-                    if message.state in ("transferring", "held") or (message.state in LATER) is not later:
+                    if message.state in ("transferring", "early") or (message.state in LATER) is not later:
                         continue
                     if room <= 0:
                         return answers, True
@@ -50,7 +50,7 @@ class Transfers(Due, Deliveries):
                     self.transfers.setdefault(transfer, [])
                     message.transfer = transfer
                     if later:
-                        message.state, message.then_ms, message.at_ms = "held", message.at_ms, NEVER
+                        message.state, message.then_ms, message.at_ms = "early", message.at_ms, NEVER
                     else:
                         message.until_ms = message.until_ms if message.state == "delayed" else 0
                         message.state, message.last = "transferring", -1
@@ -62,15 +62,15 @@ class Transfers(Due, Deliveries):
             result = self.judge_hold(transfer, bookmark, now_ms)
             message = self.messages.get(bookmark)
             if result == "settled":
-                if message.state not in ("transferring", "held"):
-                    result = "scheduled" if message.state in ("scheduled", "beyond") else "not_leased"
+                if message.state not in ("transferring", "early"):
+                    result = "scheduled" if message.state in ("scheduled", "held") else "not_leased"
                 else:
                     self.events.append(Told("transferred", bookmark))
                     self.transfers[transfer].append((bookmark, there))
                     self.elsewhere.add((*bookmark[:2], offset_of(bookmark[2])))
                     message.state = "gone" if message.state == "transferring" else "never was"
                     message.transfer = ""
-            elif message is not None and message.state in ("scheduled", "beyond"):
+            elif message is not None and message.state in ("scheduled", "held"):
                 result = "scheduled"
             answers.append((bookmark, result))
         return answers
@@ -78,17 +78,17 @@ class Transfers(Due, Deliveries):
     def finish(self, transfer: str) -> None:
         if transfer in self.transfers:
             self.transfers[transfer] = []
-            if not self.mine(transfer, "transferring", "held"):
+            if not self.mine(transfer, "transferring", "early"):
                 del self.transfers[transfer]
 
     def hand_back(self, transfer: str, now_ms: int) -> int:
         placed = self.mine(transfer, "transferring")
-        self.events += [Told("transfer_cancelled", m.bookmark) for m in self.mine(transfer, "transferring", "held")]
+        self.events += [Told("transfer_cancelled", m.bookmark) for m in self.mine(transfer, "transferring", "early")]
         for message in placed:
             message.transfer = ""
             message.state = "delayed" if message.until_ms > now_ms else "available"
             self._leave_or_stay(message, now_ms)
-        later = sorted(self.mine(transfer, "held"), key=lambda m: (m.then_ms, m.bookmark))
+        later = sorted(self.mine(transfer, "early"), key=lambda m: (m.then_ms, m.bookmark))
         for message in later:
             self.let_go(message, now_ms)
         self.finish(transfer)
@@ -100,12 +100,12 @@ class Transfers(Due, Deliveries):
             self._gone(message, now_ms, "time_limit")
             message.state = "never was"
         elif message.then_ms <= now_ms:
-            if self.room() and not any(m.state == "beyond" for m in self.messages.values()):
+            if self.room() and not any(m.state == "held" for m in self.messages.values()):
                 self.enter(message, now_ms)
             else:
                 self.events.append(Told("held", message.bookmark))
-                message.at_ms = message.then_ms if message.state == "held" else now_ms
-                message.state = "beyond"
+                message.at_ms = message.then_ms if message.state == "early" else now_ms
+                message.state = "held"
         else:
             message.state, message.at_ms = "scheduled", message.then_ms
 
@@ -115,9 +115,9 @@ class Transfers(Due, Deliveries):
             message = self.messages.get(bookmark)
             if bookmark[2] >= self.next_offset.get(bookmark[:2], 0):
                 result = "unknown"
-            elif message is None or message.state not in ("unconfirmed", "held"):
+            elif message is None or message.state not in ("unconfirmed", "early"):
                 result = "already_settled"
-            elif message.state == "held" or message.transfer != transfer:
+            elif message.state == "early" or message.transfer != transfer:
                 result = "unknown"
             elif self.late(message, now_ms):
                 result = "time_limit"
@@ -146,7 +146,7 @@ class Transfers(Due, Deliveries):
     def wanted(self) -> int:
         """How many messages more the subscriptions would take that take anything (Q26)."""
         space = sum(0 if self.paused or one.filter else self.space(one) for one in self.subscribers.values())
-        waiting = [one for one in self.messages.values() if one.state in ("available", "unconfirmed", "beyond")]
+        waiting = [one for one in self.messages.values() if one.state in ("available", "unconfirmed", "held")]
         return space - len(waiting)
 
     def demands(self, not_matched: Callable[[str, Bookmark], bool]) -> dict[str, int]:
@@ -157,7 +157,7 @@ class Transfers(Due, Deliveries):
             waiting = [
                 one
                 for one in self.messages.values()
-                if one.state in ("unconfirmed", "beyond")
+                if one.state in ("unconfirmed", "held")
                 or (one.state == "available" and not not_matched(text, one.bookmark))
             ]
             demands[text] = space - len(waiting)
