@@ -49,6 +49,7 @@ class Meaning(NamedTuple):
         fills: the message fills the backlog of the subscription that holds it (Q3).
         binds: the message's group waits for it (Q20), and the columns of holders and instants apply to it.
         deferred: the message has no place yet, and is known by source and offset (L5, Q17, C51).
+        protects: the message keeps a temporary queue in use (C50, C77).
     """
 
     says: str
@@ -60,17 +61,24 @@ class Meaning(NamedTuple):
     fills: bool = False
     binds: bool = False
     deferred: bool = False
+    protects: bool = False
 
 
 MEANINGS: Final[dict[State, Meaning]] = {
     State.UNREAD: Meaning("in the log, not taken in yet"),
-    State.SCHEDULED: Meaning("out of sight before its instant", expires=True, deferred=True),
+    State.SCHEDULED: Meaning("out of sight before its instant", expires=True, deferred=True, protects=True),
     State.HELD: Meaning(
-        "its instant has come, only the target depth keeps it out of sight", expires=True, deferred=True
+        "its instant has come, only the target depth keeps it out of sight",
+        expires=True,
+        deferred=True,
+        protects=True,
     ),
-    State.UNCONFIRMED: Meaning("put here by a transfer, and not confirmed", expires=True, deferred=True),
+    State.UNCONFIRMED: Meaning("put here by a transfer, and not confirmed", expires=True, deferred=True, protects=True),
     State.TRANSFERRING_EARLY: Meaning(
-        "in a transfer before it had a place; shown as `transferring`", expires=True, deferred=True
+        "in a transfer before it had a place; shown as `transferring`",
+        expires=True,
+        deferred=True,
+        protects=True,
     ),
     State.REMEMBERED: Meaning("acknowledged before it was taken in"),
     State.AVAILABLE: Meaning("waits for a subscription", place=True, there=True, counts=True, expires=True),
@@ -82,14 +90,17 @@ MEANINGS: Final[dict[State, Meaning]] = {
         expires=True,
         ends=True,
         binds=True,
+        protects=True,
     ),
     State.LEASED: Meaning(
         "a subscription works on it", place=True, there=True, counts=True, ends=True, fills=True, binds=True
     ),
     State.SENT: Meaning("sent at most once, not settled yet", place=True, there=True, fills=True, binds=True),
-    State.TRANSFERRING: Meaning("in a transfer", place=True, there=True, counts=True, expires=True, binds=True),
+    State.TRANSFERRING: Meaning(
+        "in a transfer", place=True, there=True, counts=True, expires=True, binds=True, protects=True
+    ),
     State.PENDING: Meaning("left, and its dead letter is still refused; shown as `dying`"),
-    State.EXPIRED: Meaning("left at its deadline; a settlement is told so", place=True),
+    State.EXPIRED: Meaning("left at its deadline, which a later settlement learns from its result", place=True),
     State.GONE: Meaning("left", place=True),
 }
 
@@ -120,6 +131,9 @@ BINDS: Final = _meaning("binds")
 
 LIVE: Final = tuple(state for state in State if MEANINGS[state].counts)
 """States that count in the depth (C12)."""
+
+PROTECTING: Final = tuple(state for state in State if MEANINGS[state].protects and MEANINGS[state].place)
+"""States of messages with places that keep a temporary queue in use. Every message without a place does so."""
 
 
 _STATES: Final = tuple(State)

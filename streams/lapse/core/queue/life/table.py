@@ -63,7 +63,6 @@ class Guard(StrEnum):
     UNREADABLE = "its lifetime cannot be read"
     LATE = "its deadline has passed"
     REPEATED = "its id was seen within the window"
-    FOR_ANOTHER = "it is for another queue"
     ROOM = "there is room below the target depth"
     NO_ROOM = "there is no room below the target depth"
     AT_LEAST_ONCE = "at-least-once"
@@ -84,7 +83,7 @@ class Row(NamedTuple):
         when: the guard; None = always, or if the guard of no other row holds.
         changes: the kinds of change that carry it out, in order; empty = the message leaves no trace in the state.
         to: the state afterwards; a message that leaves past its deadline becomes EXPIRED instead of GONE.
-        tells: the event; None = no event, or that of the removal.
+        emits: the event; None = no event, or that of the removal.
         reason: the reason of L14 for which the message leaves, if any; other reasons that hold are added (C22).
     """
 
@@ -117,13 +116,13 @@ def _rows(
     states: State | Iterable[State],
     changes: _Changes,
     to: State,
-    tells: EventKind | None = None,
+    emits: EventKind | None = None,
     reason: Reason | None = None,
     when: Guard | None = None,
 ) -> Iterator[Row]:
     done = (changes,) if isinstance(changes, ChangeKind) else changes
     for state in (states,) if isinstance(states, State) else states:
-        yield Row(trigger, state, when, done, to, tells, reason)
+        yield Row(trigger, state, when, done, to, emits, reason)
 
 
 def _removal_rows(
@@ -135,11 +134,11 @@ def _removal_rows(
         yield Row(trigger, state, when, (change,), State.GONE, None, reason)
 
 
-def _return_rows(trigger: Trigger, state: State, tells: EventKind) -> Iterator[Row]:
+def _return_rows(trigger: Trigger, state: State, emits: EventKind) -> Iterator[Row]:
     """Yield the rows of a message without a place that a transfer returns."""
-    yield Row(trigger, state, Guard.LATER, (ChangeKind.SCHEDULED,), State.SCHEDULED, tells)
-    yield Row(trigger, state, Guard.NO_ROOM, (ChangeKind.SCHEDULED,), State.HELD, tells)
-    yield Row(trigger, state, Guard.ROOM, _ENTERS, State.AVAILABLE, tells)
+    yield Row(trigger, state, Guard.LATER, (ChangeKind.SCHEDULED,), State.SCHEDULED, emits)
+    yield Row(trigger, state, Guard.NO_ROOM, (ChangeKind.SCHEDULED,), State.HELD, emits)
+    yield Row(trigger, state, Guard.ROOM, _ENTERS, State.AVAILABLE, emits)
 
 
 def _table() -> Iterator[Row]:
@@ -151,12 +150,11 @@ def _table() -> Iterator[Row]:
     yield from _rows(at, state.UNREAD, (), state.GONE, reason=Reason.INVALID_LIFETIME, when=Guard.UNREADABLE)
     yield from _rows(at, state.UNREAD, (), state.GONE, reason=Reason.TIME_LIMIT, when=Guard.LATE)
     yield from _rows(at, state.UNREAD, (), state.GONE, EventKind.REPEATED, when=Guard.REPEATED)
-    yield from _rows(at, state.UNREAD, (), state.GONE, when=Guard.FOR_ANOTHER)
     yield from _rows(at, state.REMEMBERED, kind.HONOURED, state.GONE)
-    at, tells = Trigger.REWIND, EventKind.REWOUND
-    yield from _rows(at, state.UNREAD, kind.ARRIVED, state.AVAILABLE, tells, when=Guard.ROOM)
-    yield from _rows(at, state.UNREAD, kind.SCHEDULED, state.HELD, tells, when=Guard.NO_ROOM)
-    yield from _rows(at, state.UNREAD, kind.SCHEDULED, state.SCHEDULED, tells, when=Guard.LATER)
+    at, emits = Trigger.REWIND, EventKind.REWOUND
+    yield from _rows(at, state.UNREAD, kind.ARRIVED, state.AVAILABLE, emits, when=Guard.ROOM)
+    yield from _rows(at, state.UNREAD, kind.SCHEDULED, state.HELD, emits, when=Guard.NO_ROOM)
+    yield from _rows(at, state.UNREAD, kind.SCHEDULED, state.SCHEDULED, emits, when=Guard.LATER)
     at = Trigger.SPOIL
     yield from _rows(at, state.UNREAD, (), state.GONE, reason=Reason.UNDECODABLE)
     yield from _rows(at, state.REMEMBERED, kind.HONOURED, state.GONE)
@@ -176,9 +174,9 @@ def _table() -> Iterator[Row]:
         Trigger.END, state.LEASED, kind.RETURNED, state.DELAYED, EventKind.LEASE_RETURNED, when=Guard.DELAY
     )
     yield from _rows(Trigger.END, state.DELAYED, kind.RETURNED, state.AVAILABLE)
-    at, tells = Trigger.LOSE_CONSUMER, EventKind.LEASE_RETURNED
-    yield from _rows(at, state.LEASED, kind.RETURNED, state.AVAILABLE, tells)
-    yield from _rows(at, state.LEASED, kind.RETURNED, state.DELAYED, tells, when=Guard.DELAY)
+    at, emits = Trigger.LOSE_CONSUMER, EventKind.LEASE_RETURNED
+    yield from _rows(at, state.LEASED, kind.RETURNED, state.AVAILABLE, emits)
+    yield from _rows(at, state.LEASED, kind.RETURNED, state.DELAYED, emits, when=Guard.DELAY)
     yield from _rows(Trigger.LOSE_CONSUMER, state.SENT, kind.SETTLED, state.GONE)
     yield from _rows(Trigger.UNDELIVER, (state.LEASED, state.SENT), kind.UNDELIVERED, state.AVAILABLE)
     yield from _removal_rows(Trigger.EXCEED, _IDLE, Reason.MAX_DELIVERIES, Guard.DELIVERIES)
@@ -228,10 +226,10 @@ def _transfer_rows() -> Iterator[Row]:
     at = Trigger.CONFIRM_TRANSFER
     yield from _rows(at, state.TRANSFERRING, kind.SETTLED, state.GONE, EventKind.TRANSFERRED)
     yield from _rows(at, state.TRANSFERRING_EARLY, kind.UNSCHEDULED, state.GONE, EventKind.TRANSFERRED)
-    at, tells = Trigger.ABANDON_TRANSFER, EventKind.TRANSFER_CANCELLED
-    yield from _rows(at, state.TRANSFERRING, kind.RETURNED, state.AVAILABLE, tells)
-    yield from _rows(at, state.TRANSFERRING, kind.RETURNED, state.DELAYED, tells, when=Guard.DELAY)
-    yield from _return_rows(at, state.TRANSFERRING_EARLY, tells)
+    at, emits = Trigger.ABANDON_TRANSFER, EventKind.TRANSFER_CANCELLED
+    yield from _rows(at, state.TRANSFERRING, kind.RETURNED, state.AVAILABLE, emits)
+    yield from _rows(at, state.TRANSFERRING, kind.RETURNED, state.DELAYED, emits, when=Guard.DELAY)
+    yield from _return_rows(at, state.TRANSFERRING_EARLY, emits)
     yield from _return_rows(Trigger.ACCEPT, state.UNCONFIRMED, EventKind.TRANSFER_CONFIRMED)
     yield from _removal_rows(Trigger.DISCARD, state.UNCONFIRMED, Reason.WITHDRAWN)
 
@@ -288,3 +286,8 @@ def route(trigger: Trigger, guard: Guard | None = None) -> Route:
         effects[state] = list(rows).index(row[3:])
     column = np.array(effects, np.int8)
     return Route(tuple(rows.values()), tuple(effects), column, column >= 0)
+
+
+def placed_states(trigger: Trigger) -> tuple[State, ...]:
+    """Return the states of messages with places for which a trigger has a row."""
+    return tuple(state for state in State if MEANINGS[state].place and route(trigger).takes[state])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.decision import Decisions
-from lapse.core.queue.segments.segment import State
+from lapse.core.queue.life.message_state import PROTECTING
 from lapse.core.queue.step import Step
 from lapse.core.shard.activity import LastUse
 
@@ -39,4 +39,4 @@ class UsableQueueShard:
         if not under_way and state.index.untils.next_ms() >= NEVER:
             return False
         outlines = (state.outline(index) for index in state.segments)
-        return any(one.count(State.DELAYED) or one.count(State.TRANSFERRING) for one in outlines)
+        return any(one.count(protecting) for one in outlines for protecting in PROTECTING)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.decision import Decisions, Slots
 from lapse.core.queue.inquiry.inquiry import Inquiry
-from lapse.core.queue.life.table import Guard, Trigger
+from lapse.core.queue.life.table import Guard, Trigger, placed_states
 from lapse.core.queue.life.transitions import Transitions
 from lapse.core.queue.schedule.schedule import Schedule
 from lapse.core.queue.schedule.scheduled import Scheduled
@@ -28,8 +28,9 @@ from lapse.core.queue.step import Queued, Step
 from lapse.core.queue.transfer.spare import Spare
 from lapse.core.queue.transfer.transfers import HandOver, Transfer
 
-_HELD: Final = (State.TRANSFERRING,)
-_TAKEN: Final = (State.AVAILABLE, State.DELAYED, State.TRANSFERRING)
+_CONFIRMED: Final = placed_states(Trigger.CONFIRM_TRANSFER)
+_TAKEN: Final = (*placed_states(Trigger.BEGIN_TRANSFER), *_CONFIRMED)
+"""States in which a message is in the transfer afterwards: those that it takes, and those that it has taken before."""
 
 
 class TransferSource:
@@ -114,7 +115,7 @@ class TransferSource:
             done: list[HandOver] = []
             for segment, first, stop, offset, code in self._locator.locate(claim, missing):
                 number = self._number(transfer_id)
-                codes = settlement.judge_transfer(segment, first, stop, number, _HELD, self._now_ms(now_ms))
+                codes = settlement.judge_transfer(segment, first, stop, number, _CONFIRMED, self._now_ms(now_ms))
                 found = settlement.outcomes(claim.topic, claim.partition, offset, codes)
                 outcomes += found
                 done += [one.part(own.first, own.last) for own in found if own.result is Result.SETTLED]
