@@ -1,7 +1,7 @@
-"""Why no broker answers, from what librdkafka says of its tries: one cause, in words that lead somewhere.
+"""Finds out why no broker answers, from librdkafka's reports of its attempts.
 
-librdkafka tells of causes in two ways: as errors, and as lines for a log. A listener that wants TLS and is spoken to
-without it closes the connection; of that there is a line only.
+librdkafka reports causes in two ways: as errors, and as lines for a log. A listener that requires TLS closes a
+connection without it. This is only reported by a line.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ _REFUSED: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaE
 _CERTIFICATE_REFUSED: Final = re.compile(
     r"\balert (?:bad certificate|unsupported certificate|certificate (?:required|revoked|expired|unknown)|unknown ca)\b"
 )
-"""What a broker says of a client's certificate: with TLS 1.3 behind the handshake, so it is another error."""
+"""A broker's refusal of a client's certificate. With TLS 1.3 it follows the handshake, as an error of another code."""
 
 _NO_CAUSES: Final = frozenset({KafkaError._ALL_BROKERS_DOWN})
-"""What librdkafka says besides: that it has nobody left to try."""
+"""Errors without a cause: librdkafka has no broker left to try."""
 
 _NOBODY: Final = ("Connection refused", "Failed to resolve")
-"""Causes that most often last: a wrong port, and a wrong name."""
+"""Causes that rarely go away by themselves: a wrong port, and a wrong name."""
 
 _PROBE_S: Final = 0.2
 """How long to wait for a connection, s, only to see whether anybody listens."""
 
 _CLOSED: Final = "Disconnected"
 _NO_KAFKA: Final = "Invalid response size"
-"""What answers is too large by far, for it is text: a web server's, for example."""
+"""The answer seems far too large, because it is text, for example a web server's."""
 
 _OWN_WORDS: Final = re.compile(r"\A\S+/(?:bootstrap|-?\d+): | \(after \d+ms in state (?:[^()]|\(s\))*\)|ipv[46]#")
-"""What librdkafka adds for itself: which of its connections, in which of its states, and the family of an address."""
+"""What librdkafka adds for its authors: the connection, its state, and the family of an address."""
 
 
 class Silence:
-    """What is known of a cluster that does not answer. Every method may be called from any thread.
+    """The reports about a cluster that does not answer. Every method may be called from any thread.
 
     Args:
         log: gets librdkafka's lines as well, as `logging.Logger.log`; None = nobody does.
@@ -56,12 +56,12 @@ class Silence:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What librdkafka has to be given so that it tells."""
+        """The settings with which librdkafka reports its errors and log lines here."""
         return {"error_cb": self._note, "logger": self}
 
     @property
     def refusal(self) -> str:
-        """What a broker has said that will have none of us, since the last `forget`; empty = none has."""
+        """The error with which a broker refused this client, since the last `forget`; empty = none did."""
         return _plain(self._refusal.str()) if self._refusal is not None else ""
 
     def forget(self) -> None:
@@ -69,7 +69,7 @@ class Silence:
         self._refusal = None
 
     def why(self, waited_s: float) -> str:
-        """The cause of which was heard last.
+        """Return the last reported cause.
 
         Args:
             waited_s: how long an answer was waited for, seconds.
@@ -134,5 +134,5 @@ def _listens(host: str, port: int) -> bool:
 
 
 def _plain(text: str) -> str:
-    """A cause without what only librdkafka's authors want to know."""
+    """Return a cause without the details for librdkafka's authors."""
     return _OWN_WORDS.sub("", text)

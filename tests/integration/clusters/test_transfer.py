@@ -122,7 +122,7 @@ def on_screen(side: Deployment, arguments: list[str], pattern: str) -> str:
     return shown
 
 
-def expiries(side: Deployment, stem: str) -> list[tuple[str, int | None, int | None]]:
+def states_with_deadlines(side: Deployment, stem: str) -> list[tuple[str, int | None, int | None]]:
     with side.queue(stem) as queue:
         return [(one.state, one.expires_at_ms, one.until_ms) for one in queue.peek()]
 
@@ -163,13 +163,13 @@ def test_deadlines_and_schedules_are_the_same_to_the_millisecond(sides: Sides) -
     sides.here.write("single", "for ever")
     later = [("lapse-enqueue-at-ms", b"%d" % (now_ms + 600_000)), ("lapse-ttl-ms", b"70000")]
     sides.here.write("single", "later", headers=later)
-    until(lambda: len(expiries(sides.here, "single")) == 42, "42 messages")
-    before = expiries(sides.here, "single")
+    until(lambda: len(states_with_deadlines(sides.here, "single")) == 42, "42 messages")
+    before = states_with_deadlines(sides.here, "single")
     assert sides.transfer("single", "--all", "--dry-run") == {"transferred": 42, "left": {}}
-    assert expiries(sides.here, "single") == before
+    assert states_with_deadlines(sides.here, "single") == before
     assert sides.transfer("single", "--all")["transferred"] == 42
-    assert expiries(sides.there, "single") == before
-    assert expiries(sides.here, "single") == []
+    assert states_with_deadlines(sides.there, "single") == before
+    assert states_with_deadlines(sides.here, "single") == []
     assert {state for state, *_ in before} == {"available", "scheduled"}
     with sides.there.queue("single") as queue:
         assert queue.purge()["removed"] == 42

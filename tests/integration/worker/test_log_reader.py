@@ -145,7 +145,7 @@ def test_a_silent_leader_holds_up_what_is_read_from_it_only(
 def test_the_epoch_of_the_last_delivery_is_found_behind_what_others_wrote(
     kafka: str, create_topic: Callable[..., str], unique: Callable[[str], str]
 ) -> None:
-    """With the epoch 0 a new changelog began at one that readers of the deliveries pass over for ever."""
+    """A search that found epoch 0 would begin a new changelog at an epoch whose deliveries all readers skip."""
     topic = create_topic(unique("deliveries"))
 
     async def run() -> None:

@@ -74,7 +74,7 @@ def test_shards_move_between_workers_that_come_and_go(deploy: Deploy) -> None:
 
 @pytest.mark.feature("Q16", "C1", "Q5")
 def test_a_frozen_worker_ends_when_it_thaws_and_what_it_writes_is_void(deploy: Deploy) -> None:
-    """SIGSTOP for longer than its session: another has its shards; thawed, it must not act on what it believes."""
+    """A worker is stopped for longer than its session. Another has its shards then, so it must not act on its state."""
     here = deploy({"flow": {**FLOWING, "partitions": 2}}, session_timeout="2s").apply()
     zombie = here.worker().wait_for_shards(2)
     with Load(here, "flow", 2) as load:

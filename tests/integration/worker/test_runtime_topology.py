@@ -174,10 +174,10 @@ def test_apply_sizes_what_holds_payloads_above_its_sources_and_raises_a_letter_t
     deploy: Deploy,
 ) -> None:
     """A worker starts all the same: its letters wait, should they be too large."""
-    queues = {"q": {"dead_letter": "graves{}"}, "small": {"dead_letter": "graves{}"}}
+    queues = {"q": {"dead_letter": "letters{}"}, "small": {"dead_letter": "letters{}"}}
     here = deploy(queues)
     here.configure(queues, {"prices": {}})
-    letters, needed = here.name("graves"), 10_000_000 + (64 << 10)
+    letters, needed = here.name("letters"), 10_000_000 + (64 << 10)
     create(here, here.name("q"), **{"max.message.bytes": "10000000"})
     create(here, here.name("small"), **{"max.message.bytes": "1000"})
     create(here, letters, **{"max.message.bytes": "1000000"})

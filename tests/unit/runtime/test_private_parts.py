@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 _PUBLIC = {"_replace", "_exit"}
-"""What Python calls so though it is for everybody."""
+"""Public names of Python that begin with an underscore."""
 
 ROOT = Path(__file__).parents[3]
 PINNED = {"aiokafka": "0.14.0", "faust-streaming": "0.15.3", "mode-streaming": "0.7.1"}

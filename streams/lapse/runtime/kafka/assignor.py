@@ -52,7 +52,7 @@ class SteadyAssignor(PartitionAssignor):
     def _protocol_assignments(
         self, assignments: Any, cl_distribution: Any, tp_distribution: Any, topic_groups: Any
     ) -> Any:
-        """Do the same as Faust's, without copies, and without what nobody reads. Fetches wait meanwhile (C90)."""
+        """Do the same as Faust's method, without copies and unused fields: fetches wait for it (C90)."""
         return {
             member: ConsumerProtocolMemberAssignment(
                 self.version,

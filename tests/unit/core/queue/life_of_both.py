@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from unit.core.queue.switch import NAMES, TOPICS, VERBS, Switch, claim, queue
+from unit.core.queue.switch import NAMES, SETTLE_ACTIONS, TOPICS, Switch, claim, queue
 from unit.core.queue.test_shard_machine import ShardMachine
 
 
@@ -99,10 +99,10 @@ class Life:
 
     def _settle(self) -> None:
         if self._random.random() < 0.7:
-            self.machine.settle_own(self._random.choice(VERBS), self._random.randrange(30), False, None)
+            self.machine.settle_own(self._random.choice(SETTLE_ACTIONS), self._random.randrange(30), False, None)
         else:
             named = claim(self.machine, self._random)
-            self.machine.world.settle(self._random.choice(VERBS), self._random.choice(NAMES), named)
+            self.machine.world.settle(self._random.choice(SETTLE_ACTIONS), self._random.choice(NAMES), named)
 
     def _wait(self) -> None:
         self.machine.wait(self._random.choice((0, 1, 50, 100)), True, self._random.random() < 0.5)

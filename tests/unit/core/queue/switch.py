@@ -22,7 +22,7 @@ NAMES = ("inky", "blinky", "clyde")
 TOPICS = ("orders", "direct")
 TEXTS = tuple(text for text in FILTERS if text)
 LIVE = ("available", "leased", "delayed", "sent", "transferring")
-VERBS = ("acknowledge", "acknowledge", "cancel", "expire", "renew")
+SETTLE_ACTIONS = ("acknowledge", "acknowledge", "cancel", "expire", "renew")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,11 +174,11 @@ def _refuse(machine: ShardMachine, random: Random) -> None:
 
 def _settle_hidden(machine: ShardMachine, random: Random) -> None:
     named = claim(machine, random)
-    machine.world.settle(random.choice(VERBS), random.choice(NAMES), named, row_filter=random.choice(TEXTS))
+    machine.world.settle(random.choice(SETTLE_ACTIONS), random.choice(NAMES), named, row_filter=random.choice(TEXTS))
 
 
 def _settle_own_hidden(machine: ShardMachine, random: Random) -> None:
-    machine.settle_own(random.choice(VERBS), random.randrange(30), False, None, random.choice(TEXTS))
+    machine.settle_own(random.choice(SETTLE_ACTIONS), random.randrange(30), False, None, random.choice(TEXTS))
 
 
 def _leave_alone(machine: ShardMachine, random: Random) -> None:
@@ -306,7 +306,7 @@ SWITCHES: dict[str, Switch] = {
         acts=(
             lambda machine, random: machine.subscribe(random.choice(NAMES), 2, 100_000, random.choice(TEXTS), False),
             lambda machine, random: machine.settle_by_filter(
-                random.choice(VERBS), random.choice(NAMES), random.choice(TEXTS), random.choice((0, 0, 1, 2))
+                random.choice(SETTLE_ACTIONS), random.choice(NAMES), random.choice(TEXTS), random.choice((0, 0, 1, 2))
             ),
             lambda machine, random: machine.world.peek(random.choice(TEXTS)),
         ),

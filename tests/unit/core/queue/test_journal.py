@@ -19,7 +19,7 @@ from unit.core.queue.compared.small_shard import small
 from unit.core.queue.world import World
 
 QUEUE = QueueSettings(name="orders", expiration=Expiration(enabled=True), lease_ms=100, max_cancels=2)
-VERBS = (
+CHANGE_KINDS = (
     "ARRIVED LEASED SENT RETURNED CANCELLED RENEWED SETTLED EXPIRED SCHEDULED UNSCHEDULED SUBSCRIBED UNSUBSCRIBED "
     "PAUSED RESUMED RELEASED REMEMBERED HONOURED IDENTIFIED FORGOTTEN"
 )
@@ -27,7 +27,7 @@ VERBS = (
 
 @pytest.mark.feature("Q16")
 def test_numbers_that_changelogs_hold_never_change() -> None:
-    assert [kind.name for kind in ChangeKind][:19] == VERBS.split()
+    assert [kind.name for kind in ChangeKind][:19] == CHANGE_KINDS.split()
     assert [kind.value for kind in ChangeKind][:19] == list(range(1, 20))
     states = "GONE AVAILABLE LEASED DELAYED SENT EXPIRED"
     assert [state.name for state in State][:6] == states.split()

@@ -290,7 +290,7 @@ def test_an_update_stamped_before_the_delete_does_not_undo_it():
 
 
 @pytest.mark.feature("X4")
-def test_a_restriction_bounds_what_is_seen_and_touched():
+def test_a_row_filter_bounds_what_is_seen_and_touched():
     desk = filled()
     messages = desk.answer(desk.ask("sow", 10, filter="/n > 1", row_filter="/odd = true"), 10)
     assert sorted(item.key for item in messages if item.key) == [b"k3", b"k5"]

@@ -293,7 +293,7 @@ def test_an_older_update_that_comes_late_does_not_revive_what_was_deleted():
 
 
 @pytest.mark.feature("C46")
-def test_graves_are_forgotten_after_their_time():
+def test_tombstones_are_forgotten_after_their_time():
     desk = Desk(shard_of(tombstone_ms=100))
     desk.put("k", {}, 0)
     desk.ask("sow_delete", 10, keys=(b"k",))

@@ -26,7 +26,7 @@ async def nothing(topic: str, partition: int, offset: int) -> None:
 
 
 @pytest.mark.feature("S4", "S8", "S9", "C1")
-def test_updates_and_expiries_come_in_turns_and_each_step_is_told_before_its_journal_is_written() -> None:
+def test_updates_and_expiry_come_in_turns_with_events_before_each_journal() -> None:
     broker = Broker()
     turns: list[int] = []
 
