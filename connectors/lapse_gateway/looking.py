@@ -128,7 +128,7 @@ async def _explain(call: Call) -> Response:
             "entity": one.entity,
             "what": str(one.what),
             "facts": one.facts,
-            "told": str(one.told),
+            "shown_by": str(one.shown_by),
             "message": str(one.message),
         }
         for one in found.moments
@@ -250,7 +250,9 @@ OPERATIONS: Final = (
             bookmark=TEXT,
             found={"type": "boolean"},
             size={"type": ["integer", "null"]},
-            moments=listed(obj(at_ms=WHOLE, entity=TEXT, what=TEXT, facts={"type": "object"}, told=TEXT, message=TEXT)),
+            moments=listed(
+                obj(at_ms=WHOLE, entity=TEXT, what=TEXT, facts={"type": "object"}, shown_by=TEXT, message=TEXT)
+            ),
         ),
     ),
 )

@@ -113,7 +113,7 @@ def history(
         missing, record, what = _missing(cluster, name, bounds)
         if record is not None:
             at_ms = record.timestamp()[1]
-            moments.insert(0, Moment(at_ms=at_ms, entity="", what=what, facts={}, told=name, message=name))
+            moments.insert(0, Moment(at_ms=at_ms, entity="", what=what, facts={}, shown_by=name, message=name))
     value = None if record is None else record.value()
     size = None if value is None else len(value)
     hidden = _hidden(known if entity is None else [entity], topics, cluster)
@@ -139,10 +139,10 @@ def _check_generation(name: Bookmark, moments: Sequence[Moment]) -> None:
 
 def _hidden(of: Sequence[str], topics: Mapping[str, int], connection: Connection) -> list[str]:
     """Return the topics of events and deliveries that this user may not see."""
-    told = [topic.events(one) for one in of]
+    wanted = [topic.events(one) for one in of]
     if not connection.user:  # others have a topic of deliveries only where they have an entitlement
-        told += [topic.deliveries(one) for one in of]
-    return connection.unseen(name for name in told if name not in topics)
+        wanted += [topic.deliveries(one) for one in of]
+    return connection.unseen(name for name in wanted if name not in topics)
 
 
 def _entities_with_events(topics: Mapping[str, int]) -> Iterator[str]:
@@ -166,14 +166,14 @@ class _Chain:
 
     def moments(self, name: Bookmark, record: Message | None) -> list[Moment]:
         """Return all moments of a message and of its chain."""
-        told: list[Moment] = []
+        moments: list[Moment] = []
         steps: dict[tuple[Bookmark, Bookmark], Step] = {}
         ways: list[tuple[Bookmark, Message | None]] = [(name, record)]
         seen = {name}
         while ways and len(seen) <= _LONGEST_CHAIN:
             bookmark, found = ways.pop(0)
             life = self._life(bookmark, found)
-            told += life
+            moments += life
             for step in self._steps(bookmark, found, life):
                 steps[step.before, step.after] = step
                 for other in (step.before, step.after):
@@ -183,17 +183,17 @@ class _Chain:
                         ways.append((other, self._find_record(other)))
         for step in steps.values():
             facts = {"from": str(step.before), "to": str(step.after), "cluster": step.cluster, "detail": step.detail}
-            told.append(
+            moments.append(
                 Moment(
                     at_ms=step.at_ms,
                     entity=step.entity,
                     what=step.what,
                     facts={title: fact for title, fact in facts.items() if fact},
-                    told=step.after,
+                    shown_by=step.after,
                     message=step.before if step.before in seen else step.after,
                 )
             )
-        return told
+        return moments
 
     def _life(self, bookmark: Bookmark, record: Message | None) -> list[Moment]:
         """Return the moments of one message."""
@@ -203,7 +203,9 @@ class _Chain:
             kind, at_ms = record.timestamp()
             since_ms = at_ms - _PRODUCERS_CLOCK_MS if kind == TIMESTAMP_CREATE_TIME else at_ms
             facts = _header_facts(record)
-            moments.append(Moment(at_ms=at_ms, entity="", what=ARRIVED, facts=facts, told=bookmark, message=bookmark))
+            moments.append(
+                Moment(at_ms=at_ms, entity="", what=ARRIVED, facts=facts, shown_by=bookmark, message=bookmark)
+            )
         search = MomentSearch(self._connection, bookmark, self._entities, self._topics, since_ms, self._watcher)
         return [*moments, *search.events(), *search.deliveries(), *search.letters()]
 
@@ -219,7 +221,7 @@ class _Chain:
                 yield from lineage.transferred(bookmark, moment.entity, facts.get("detail", ""), moment.at_ms)
             elif moment.what == DEAD_LETTER and facts["lapse_id"]:
                 yield from lineage.redriven(bookmark, moment.entity, facts["lapse_id"])
-                yield from lineage.letter_step(bookmark, moment.entity, moment.told, moment.at_ms)
+                yield from lineage.letter_step(bookmark, moment.entity, moment.shown_by, moment.at_ms)
         ended = {moment.entity for moment in life if moment.what in END or moment.what == EventKind.IGNORED}
         yield from lineage.versions(bookmark, record, self._entities, ended)
 
@@ -236,15 +238,15 @@ _RANK: Final = {ARRIVED: 0, DEAD_LETTER: 2}
 
 
 def _waits_for(
-    name: Bookmark, of: Sequence[str], topics: Mapping[str, int], told: Sequence[Moment], connection: Connection
+    name: Bookmark, of: Sequence[str], topics: Mapping[str, int], moments: Sequence[Moment], connection: Connection
 ) -> tuple[list[Moment], list[str]]:
     """Return what a message waits for now, such as a barrier for others, or a dying one for its letter (C48).
 
     The queues with events of the message are asked, unless it has left them. If no queue has events of it, as with a
     barrier, the queue with its topic's name and some others are asked. Silent queues are returned, too.
     """
-    over = {one.entity for one in told if one.what in END and one.message == name}
-    tell = {one.entity for one in told if one.entity and one.message == name}
+    over = {one.entity for one in moments if one.what in END and one.message == name}
+    tell = {one.entity for one in moments if one.entity and one.message == name}
     queues = set(entities(topics, sow=False)).intersection(tell or of) - over
     found, silent = waiting.ask(name, queues.intersection(of), connection)
     at_ms = int(connection.clock.now_ms()) if found else 0
@@ -254,7 +256,7 @@ def _waits_for(
             entity=entity,
             what="waits",
             facts={"state": one.state, "waits_for": one.waits_for},
-            told=name,
+            shown_by=name,
             message=name,
         )
         for entity, one in found.items()

@@ -169,16 +169,16 @@ class Lineage:
         target: dict[str, str] = {}
         for message in self._span(of, at_ms - _MARGIN_MS):
             try:
-                told, _ = commands.decode(message.value())
+                command, _ = commands.decode(message.value())
             except CommandError:
                 continue
-            if told.transfer != transfer:
+            if command.transfer != transfer:
                 continue
             queue = of[message.topic() or ""]
-            if told.command == "transfer" and told.to:
-                target[queue] = told.to.rpartition(" at ")[2]
-            elif told.command == "transfer_confirm":
-                for one in filter(None, map(_parse_confirmation, told.bookmarks)):
+            if command.command == "transfer" and command.to:
+                target[queue] = command.to.rpartition(" at ")[2]
+            elif command.command == "transfer_confirm":
+                for one in filter(None, map(_parse_confirmation, command.bookmarks)):
                     other = one.message_of(bookmark) if back else one.record_of(bookmark)
                     if other is not None:
                         here, there = (other, bookmark) if back else (bookmark, other)
@@ -209,13 +209,13 @@ def place(message: Message) -> Bookmark:
     return Bookmark(message.topic() or "", message.partition() or 0, message.offset() or 0)
 
 
-def _letter_steps(record: Message, told: Mapping[str, bytes], bookmark: Bookmark, at_ms: int) -> Iterator[Step]:
+def _letter_steps(record: Message, headers: Mapping[str, bytes], bookmark: Bookmark, at_ms: int) -> Iterator[Step]:
     """Yield the step from a message to its letter; for a letter's letter also the step from the first message."""
     letter = read(record)
     if letter.origin is None:
         return
     yield Step(LETTERED, at_ms, letter.entity, letter.origin, bookmark)
-    for step in _step_of_id(LETTERED, told.get(header.FIRST_NAMES[header.LAPSE_ID], b""), at_ms, letter.origin):
+    for step in _step_of_id(LETTERED, headers.get(header.FIRST_NAMES[header.LAPSE_ID], b""), at_ms, letter.origin):
         yield step._replace(detail="")
 
 

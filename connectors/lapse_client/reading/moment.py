@@ -28,7 +28,7 @@ class Moment:
         what: `arrived`, `aborted`, `delivered`, `dead letter`, an event's kind, a kind of `Step`, or `waits` with
             what the message waits for now.
         facts: further facts by name.
-        told: bookmark of the record that shows the moment.
+        shown_by: bookmark of the record that shows the moment.
         message: bookmark of the message itself, or of one of its predecessors or successors (C59).
     """
 
@@ -36,7 +36,7 @@ class Moment:
     entity: str
     what: str
     facts: dict[str, Any]
-    told: Bookmark
+    shown_by: Bookmark
     message: Bookmark
 
 

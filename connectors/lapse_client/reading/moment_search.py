@@ -71,7 +71,7 @@ class MomentSearch:
                 entity=entity,
                 what=event.event,
                 facts=_facts(event),
-                told=place(message),
+                shown_by=place(message),
                 message=found,
             )
 
@@ -92,7 +92,7 @@ class MomentSearch:
                     entity=entity,
                     what="delivered",
                     facts=facts,
-                    told=place(message),
+                    shown_by=place(message),
                     message=name,
                 )
 
@@ -113,7 +113,7 @@ class MomentSearch:
                     entity=letter.entity,
                     what=DEAD_LETTER,
                     facts={"lapse_id": letter.lapse_id, "message": letter.message},
-                    told=letter.bookmark,
+                    shown_by=letter.bookmark,
                     message=letter.origin,
                 )
 
@@ -186,15 +186,15 @@ class MomentSearch:
         return name if is_about(name, self._bookmark) else None
 
 
-def _facts(told: events.Event) -> dict[str, Any]:
+def _facts(event: events.Event) -> dict[str, Any]:
     facts = {
-        "reasons": list(told.reasons),
-        "subscription": told.subscription,
-        "expires_at_ms": told.expires_at_ms,
-        "delivery_count": told.delivery_count,
-        "cancel_count": told.cancel_count,
-        "dead_letter_topic": told.dead_letter_topic,
-        "detail": told.detail,
+        "reasons": list(event.reasons),
+        "subscription": event.subscription,
+        "expires_at_ms": event.expires_at_ms,
+        "delivery_count": event.delivery_count,
+        "cancel_count": event.cancel_count,
+        "dead_letter_topic": event.dead_letter_topic,
+        "detail": event.detail,
     }
     return {name: value for name, value in facts.items() if value not in (None, "", [], 0)}
 

@@ -33,7 +33,7 @@ def doctor(config: Path, as_json: bool) -> None:
         found = _look(config)
     if as_json:
         for one in found:
-            facts = {"about": one.about, "verdict": one.verdict, "told": one.told, "remedy": one.remedy}
+            facts = {"about": one.about, "verdict": one.verdict, "text": one.text, "remedy": one.remedy}
             click.echo(orjson.dumps(facts))
     else:
         _show(found)
@@ -60,7 +60,7 @@ def _show(found: list[Finding]) -> None:
     """Print each finding on a line, and what to do about it below."""
     for one in found:
         mark, colour = _MARKS[one.verdict]
-        click.echo(f"{click.style(mark, fg=colour)} {one.about}: {one.told}")
+        click.echo(f"{click.style(mark, fg=colour)} {one.about}: {one.text}")
         if one.remedy:
             click.echo(f"    {one.remedy}")
     wrongs = sum(one.verdict is Verdict.WRONG for one in found)

@@ -47,7 +47,7 @@ def explain(bookmark: str, entity: str | None, bootstrap_servers: str | None, as
                         "entity": moment.entity,
                         "what": moment.what,
                         **moment.facts,
-                        "told": str(moment.told),
+                        "shown_by": str(moment.shown_by),
                         "message": str(moment.message),
                     }
                 )

@@ -24,26 +24,26 @@ class Finding:
     Attributes:
         about: the subject, in one or two words.
         verdict: the severity.
-        told: what was found, for people.
+        text: what was found, for people.
         remedy: what to do about it; empty if nothing.
     """
 
     about: str
     verdict: Verdict
-    told: str
+    text: str
     remedy: str = ""
 
 
-def fine(about: str, told: str) -> Finding:
+def fine(about: str, text: str) -> Finding:
     """Return a finding on which nobody must act."""
-    return Finding(about, Verdict.FINE, told)
+    return Finding(about, Verdict.FINE, text)
 
 
-def warning(about: str, told: str, remedy: str = "") -> Finding:
+def warning(about: str, text: str, remedy: str = "") -> Finding:
     """Return a finding that may be intended."""
-    return Finding(about, Verdict.WARNING, told, remedy)
+    return Finding(about, Verdict.WARNING, text, remedy)
 
 
-def wrong(about: str, told: str, remedy: str) -> Finding:
+def wrong(about: str, text: str, remedy: str) -> Finding:
     """Return a finding that prevents something from working."""
-    return Finding(about, Verdict.WRONG, told, remedy)
+    return Finding(about, Verdict.WRONG, text, remedy)

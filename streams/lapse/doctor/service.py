@@ -126,11 +126,11 @@ def _silent(silent: list[str], asked: int) -> Iterator[Finding]:
 def _refused(what: str, error: BaseException) -> Finding:
     """Return the finding about an entity that cannot be asked."""
     if isinstance(error, UnknownEntity):
-        told = str(error) if error.is_hidden else "it is not on this cluster yet"  # no other name: it is in lapse.toml
-        return wrong(what, told, "Its topics are listed above: repair those first")
+        text = str(error) if error.is_hidden else "it is not on this cluster yet"  # no other name: it is in lapse.toml
+        return wrong(what, text, "Its topics are listed above: repair those first")
     if isinstance(error, CommandFailed) and error.code in (ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN):
-        told = f"is served, and its figures are for users with a right on it: {error}"
-        return warning(what, told, "Set LAPSE_USER, and LAPSE_SECRET or LAPSE_SECRET_FILE, to those of such a user")
+        text = f"is served, and its figures are for users with a right on it: {error}"
+        return warning(what, text, "Set LAPSE_USER, and LAPSE_SECRET or LAPSE_SECRET_FILE, to those of such a user")
     return wrong(what, f"does not answer: {error}", _RUN_ONE)
 
 

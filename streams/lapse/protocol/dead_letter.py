@@ -122,7 +122,7 @@ def death_headers(death: Death, original: Sequence[tuple[str, bytes]]) -> list[t
     redriven = redriven_count(original)
     topic, partition, _ = death.bookmark
     message = death.detail or "; ".join(_SENTENCES[reason] for reason in death.reasons)
-    told: list[tuple[str, str]] = [
+    facts: list[tuple[str, str]] = [
         (header.DLQ_TOPIC, topic),
         (header.DLQ_PARTITION, str(partition)),
         (header.DLQ_OFFSET, str(death.bookmark.log_offset)),
@@ -137,11 +137,11 @@ def death_headers(death: Death, original: Sequence[tuple[str, bytes]]) -> list[t
     ]
     transfer = next((value for name, value in original if name == header.TRANSFER), None)
     if transfer is not None and is_unconfirmed(death.detail):
-        told.append((header.UNCONFIRMED_TRANSFER, transfer.decode("utf-8", "replace")))
+        facts.append((header.UNCONFIRMED_TRANSFER, transfer.decode("utf-8", "replace")))
     if death.epoch is not None:
-        told.append((header.EPOCH, str(death.epoch)))
+        facts.append((header.EPOCH, str(death.epoch)))
     if death.expires_at_ms is not None:
-        told.append((EXPIRES_AT_MS, str(death.expires_at_ms)))
+        facts.append((EXPIRES_AT_MS, str(death.expires_at_ms)))
     if death.null_value:
-        told.append((header.NULL_VALUE, "true"))
-    return [(name, value.encode()) for name, value in told]
+        facts.append((header.NULL_VALUE, "true"))
+    return [(name, value.encode()) for name, value in facts]

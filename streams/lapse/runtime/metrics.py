@@ -46,7 +46,7 @@ _COUNTED: Final = {
     "renewed": ("lapse_renewals", "Messages whose lease was renewed."),
     "transferred": ("lapse_transfers", "Messages that left for another deployment (Q17)."),
     "deleted": ("lapse_sow_deletes", "Records that were deleted from a SOW topic."),
-    "told": ("lapse_sow_messages", "Messages to subscribers and askers of a SOW topic."),
+    "sow_messages": ("lapse_sow_messages", "Messages to subscribers and askers of a SOW topic."),
 }
 
 

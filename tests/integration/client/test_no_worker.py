@@ -110,7 +110,7 @@ def test_the_doctor_asks_all_at_once_and_tells_of_many_in_one_line(
         done = idle.lapse("doctor", "--json")
         assert done.returncode == 1
         found = map(json.loads, done.stdout.splitlines())
-        return [f"{one['about']}: {one['told']}" for one in found if "no answer" in one["told"]]
+        return [f"{one['about']}: {one['text']}" for one in found if "no answer" in one["text"]]
 
     orders, prices = f"queue {idle.name('orders')}", f"SOW topic {idle.name('prices')}"
     assert told() == [f"{what}: no answer within 0.3 s" for what in (orders, prices)]

@@ -167,7 +167,7 @@ def test_doctor_finds_nothing_wrong_and_then_what_somebody_changed(stand: Stand)
         until(lambda: worth_telling() == expected, "what somebody changed, and nothing else")
     assert worth_telling() == expected, findings
     (wrong,) = [one for one in findings if one["verdict"] == "wrong"]
-    assert "delete.retention.ms = 1000, and lapse needs 86400000" in wrong["told"]
+    assert "delete.retention.ms = 1000, and lapse needs 86400000" in wrong["text"]
     assert "--add-config delete.retention.ms=86400000" in wrong["remedy"]
 
 
@@ -185,7 +185,7 @@ def test_doctor_tells_that_a_worker_lags(stand: Stand) -> None:
     finally:
         worker.resume()
     assert (lag.about, lag.verdict) == ("lag", Verdict.WARNING)
-    assert "20 records of topic orders" in lag.told
+    assert "20 records of topic orders" in lag.text
     assert "See its log" in lag.remedy
     until(
         lambda: [one.verdict for one in check_lag(config, stand.connection)] == [Verdict.FINE], "it has caught up", 20
@@ -215,7 +215,7 @@ def test_a_transaction_that_stays_open_is_reported_and_readers_that_need_all_wai
 
     (*found,) = check_transactions(load(stand.config), stand.connection)
     assert [(one.about, one.verdict) for one in found] == [("transactions", Verdict.WARNING)] * 2
-    assert found[0].told.startswith(f"{REDRIVEN}, partition 0: 2 records from offset 0 on are behind a transaction")
+    assert found[0].text.startswith(f"{REDRIVEN}, partition 0: 2 records from offset 0 on are behind a transaction")
     assert f"abort --topic {PROGRESS} --partition 0 --start-offset 0" in found[1].remedy
 
     ours, notes = Progress(*progress), Redriven(stand.connection)

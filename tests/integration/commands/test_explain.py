@@ -92,7 +92,7 @@ def test_every_step_of_a_life_is_told_in_order(served: Deployment) -> None:
     told = explain(served, bookmark, "--entity", life, "--json")
     lines = [json.loads(line) for line in told.stdout.splitlines()]
     assert [line["what"] for line in lines] == ["arrived", *(moment.what for moment in mine)]
-    assert lines[-1]["told"].startswith(f"dlq.{life}:0:")
+    assert lines[-1]["shown_by"].startswith(f"dlq.{life}:0:")
 
 
 def test_a_life_in_a_deleted_queue_is_told_from_its_events_and_letters(served: Deployment) -> None:
@@ -104,7 +104,7 @@ def test_a_life_in_a_deleted_queue_is_told_from_its_events_and_letters(served: D
     for entity in (None, served.name("ended")):
         moments = history(bookmark, entity=entity, connection=served.connection).moments
         assert [moment.what for moment in moments] == ["arrived", "dead_lettered", "dead letter"]
-        assert str(moments[-1].told) == f"{letter.topic()}:{letter.partition()}:{letter.offset()}"
+        assert str(moments[-1].shown_by) == f"{letter.topic()}:{letter.partition()}:{letter.offset()}"
 
 
 @pytest.mark.feature("C6", "Q15")

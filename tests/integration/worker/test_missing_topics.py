@@ -293,7 +293,7 @@ def test_partitions_that_are_added_to_an_underlying_topic_stop_nobody(deploy: De
         assert figures["lapse_added_partitions", here.name(stem)] == 1
         assert figures["lapse_unread_records", here.name(stem)] == unread
     found = here.lapse("doctor", "--json").stdout.splitlines()
-    wrong = [one["told"] for one in map(json.loads, found) if one["verdict"] == "wrong"]
+    wrong = [one["text"] for one in map(json.loads, found) if one["verdict"] == "wrong"]
     assert any(here.name("state") in one and "3 partitions" in one for one in wrong)
     assert len(told(worker, here.name("state"), "3 partitions")) == 1
     assert len(told(worker, "read by nobody")) == 1

@@ -56,7 +56,7 @@ def test_a_package_of_another_version_than_the_pinned_one_is_wrong(monkeypatch: 
     real = metadata.version
     monkeypatch.setattr(metadata, "version", lambda name: "0.0.1" if name == "faust-streaming" else real(name))
     _, faust = found("versions")
-    assert (faust.verdict, faust.told) == (Verdict.WRONG, "faust-streaming is 0.0.1")
+    assert (faust.verdict, faust.text) == (Verdict.WRONG, "faust-streaming is 0.0.1")
     assert faust.remedy.startswith("lapse needs ")
     assert "pip install 'faust-streaming==" in faust.remedy
 
@@ -114,7 +114,7 @@ def test_who_has_the_port_of_the_figures_is_asked(
     monkeypatch.setattr(Ready, "answer", answer)
     (one,) = found("ports", metrics_port=port)
     assert one.verdict is verdict
-    assert told in one.told
+    assert told in one.text
     assert bool(one.remedy) is (verdict is Verdict.WARNING)
 
 

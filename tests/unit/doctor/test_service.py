@@ -27,8 +27,8 @@ def broker_that_is(behind_ms: float, *, measured: bool = True) -> Any:
 def test_a_clock_that_is_wrong_is_told(behind_ms: float, told: str) -> None:
     (found,) = _clock(CONFIG, broker_that_is(behind_ms))
     assert found.verdict is Verdict.WARNING
-    assert found.told.startswith("60")
-    assert found.told.endswith(told)
+    assert found.text.startswith("60")
+    assert found.text.endswith(told)
     assert "NTP" in found.remedy
 
 
@@ -48,6 +48,6 @@ def test_a_worker_that_refuses_us_is_not_said_to_be_away() -> None:
         answer: Any = SimpleNamespace(code=code, partition=0, command="depth", error="the command bears no user")
         one = found(CommandFailed("orders", answer))
         assert one.verdict is Verdict.WARNING
-        assert one.told.startswith("is served, ")
+        assert one.text.startswith("is served, ")
         assert "LAPSE_USER" in one.remedy
     assert "lapse worker" in found(LapseError("the answer was cut")).remedy

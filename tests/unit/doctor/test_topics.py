@@ -22,10 +22,10 @@ CONFIG = Config.model_validate({"queue": {"both": {"topics": ["a", "b"]}, "order
 
 @pytest.mark.feature("Q15", "X7")
 def test_of_unequal_partitions_nothing_is_promised_that_apply_does_not_do() -> None:
-    found = {one.told.partition(":")[0]: one for one in _differences(Topology(CONFIG, {"a": 2, "b": 3}))}
+    found = {one.text.partition(":")[0]: one for one in _differences(Topology(CONFIG, {"a": 2, "b": 3}))}
     assert next(iter(found)) == "a", "the cause comes first"
     assert {one.verdict for one in found.values()} == {Verdict.WRONG}
-    assert "Give all of them the same number" in found["a"].told
+    assert "Give all of them the same number" in found["a"].text
     assert found["a"].remedy == "Do this yourself: `lapse apply` does not change it"
     lacking = {
         "5 topics of both are missing": "Mend topic a first, then `lapse apply` creates them",
@@ -42,7 +42,7 @@ def test_one_topic_that_is_missing_is_told_with_its_purpose() -> None:
     del wanted[topic.events("orders")]
     (one,) = _differences(Topology(CONFIG, wanted))
     assert (
-        one.told
+        one.text
         == f"{topic.events('orders')}: missing; events of orders, 1 partition; not served because of it: orders"
     )
     assert one.remedy == "`lapse apply` creates it"
@@ -64,9 +64,9 @@ def test_settings_that_are_wrong_are_mended_by_one_command_that_can_be_pasted() 
 @pytest.mark.feature("Q15")
 def test_an_entity_of_the_file_without_topics_is_not_said_to_be_absent_from_the_file() -> None:
     one = _refused("queue orders", UnknownEntity("queue", "orders", ["jobs"]))
-    assert (one.told, one.verdict) == ("it is not on this cluster yet", Verdict.WRONG)
+    assert (one.text, one.verdict) == ("it is not on this cluster yet", Verdict.WRONG)
     hidden = _refused("queue orders", UnknownEntity("queue", "orders", [], ["lapse.orders.commands"]))
-    assert "do not let this user see lapse.orders.commands" in hidden.told
+    assert "do not let this user see lapse.orders.commands" in hidden.text
 
 
 @pytest.mark.feature("X7")
@@ -108,7 +108,7 @@ def test_a_topic_whose_policy_somebody_has_changed_is_told_and_mended(name: str,
     assert Topology(CONFIG, there, retentions=fits).differences() == []
     changed = Topology(CONFIG, there, retentions={**fits, name: Retention(-1, True, "compact" in policy, policy)})
     (found,) = _differences(changed)
-    assert found.told.startswith(f"{name}: cleanup.policy is {policy} instead of {needed}: ")
+    assert found.text.startswith(f"{name}: cleanup.policy is {policy} instead of {needed}: ")
     assert (found.verdict, found.remedy) == (Verdict.WRONG, "`lapse apply` mends it")
     assert [one.alter for one in changed.differences()] == [{"cleanup.policy": needed}]
     assert changed.barred() == {}
@@ -132,5 +132,5 @@ def test_a_topic_that_keeps_records_too_shortly_is_told(name: str, kept: str, to
     ]
     assert [one.verdict for one in found] == [Verdict.WARNING] * bool(told)
     for one in found:
-        assert told in one.told
+        assert told in one.text
         assert one.remedy.endswith("--add-config retention.ms=86400000")

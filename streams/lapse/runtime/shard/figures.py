@@ -150,4 +150,6 @@ class ShardFigures:
                 self.removals[reason] += size
         if late:
             self.lateness.add_all(np.array(late, np.float64) / 1000)
-        self.counts["told"] += sum(1 if isinstance(one, Message) else len(one.records) for one in step.deliveries)
+        self.counts["sow_messages"] += sum(
+            1 if isinstance(one, Message) else len(one.records) for one in step.deliveries
+        )
