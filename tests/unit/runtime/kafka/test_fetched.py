@@ -19,12 +19,14 @@ from aiokafka.record.memory_records import MemoryRecords
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lapse.runtime.kafka.batch_rows import rows_of
 from lapse.runtime.kafka.checksum import CheckedRecords, crc32c
 from lapse.runtime.kafka.decompression import plain
 from lapse.runtime.kafka.fetched import FetchedPartition, FetchedRecords, TakenBytes
 from lapse.runtime.kafka.fetched_rows import FetchedRows
 from lapse.runtime.kafka.fetcher import SwiftFetcher
 from lapse.runtime.kafka.read_record import UnreadRecord
+from support.suite.compiled import NEEDS_COLUMNS
 
 PartitionRecords, FetchResult = FetchedRecords.__mro__[1], FetchedPartition.__mro__[1]
 """aiokafka's own."""
@@ -133,11 +135,21 @@ def taken(
     for limit in [*most, None, None]:
         if not result.has_more():
             break
-        found.append(([of(one) for one in result.getall(limit)], stands.position))
+        some = result.getall(limit)
+        read = [of(one) for one in some]
+        assert [of(some[at]) for at in range(len(some))] == read  # of records in columns, from these
+        found.append((read, stands.position))
     return [*found, result.has_more()]
 
 
 @pytest.mark.feature("C41")
+@pytest.mark.parametrize(
+    "few",
+    [
+        pytest.param(0, id="as objects"),
+        *(pytest.param(few, marks=NEEDS_COLUMNS, id=name) for few, name in ((1, "in columns"), (3, "both in turn"))),
+    ],
+)
 @given(
     logs,
     st.lists(st.tuples(st.integers(1, 2), st.integers(0, 30)), max_size=3),
@@ -147,17 +159,38 @@ def taken(
     st.sampled_from([1, 2, 3, 1_000]),
 )
 def test_what_is_taken_is_what_aiokafka_takes(
-    log: list[Batch], aborted: list[tuple[int, int]], first: int, isolation: int, most: list[int], block: int
+    few: int,
+    log: list[Batch],
+    aborted: list[tuple[int, int]],
+    first: int,
+    isolation: int,
+    most: list[int],
+    block: int,
 ) -> None:
+    """`few` is the size from which on batches are read into columns; 0 = none is."""
     data, base = b"", 0
     for batch in log:
         part, base = encoded(batch, base)
         data += part
     told = (data, aborted, first, isolation, most)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lapse.runtime.kafka.fetched._BLOCK_RECORDS", block)
+        if few:
+            patch.setattr(FetchedRows, "wanted", {"t"})
+            patch.setattr("lapse.runtime.kafka.batch_rows._FEW", few)
+            patch.setattr("lapse.runtime.kafka.fetched._ROWS_PER_FEW", 4)
+        else:  # a large batch in columns may wait for the next turn
+            patch.setattr("lapse.runtime.kafka.fetched._BLOCK_RECORDS", block)
+        if few == 1:
+            patch.setattr("lapse.runtime.kafka.fetched.rows_of", rows_surely)
         found = taken((FetchedRecords, FetchedPartition), *told)
     assert found == taken((PartitionRecords, FetchResult), *told)
+
+
+def rows_surely(*batch: Any, **options: Any) -> FetchedRows:
+    """Read a batch into columns. It never becomes objects instead, with which the test would compare nothing new."""
+    rows = rows_of(*batch, **options)
+    assert rows is not None
+    return rows
 
 
 @pytest.mark.feature("C60")
