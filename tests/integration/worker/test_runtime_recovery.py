@@ -20,35 +20,9 @@ from lapse.protocol.event import Event
 from lapse_client import Queue
 from lapse_spark.account.journal import Journal
 from support.consumers.kcat import Kcat
-from support.flow.load import Load, account
+from support.flow.load import FLOWING, Load, account
 from support.kafka.log import texts, until
 from support.processes.deployment import Deploy, Deployment, broker_now_ms
-
-FLOWING = {"expiration": "enabled", "lease_period": "2s"}
-
-
-@pytest.mark.feature("Q16", "Q5", "D3", "L10", "L11", "C1", "C13")
-@pytest.mark.parametrize("store", ["memory", "rocksdb"])
-def test_a_worker_killed_in_the_middle_of_load_loses_nothing_and_repeats_no_acknowledged_message(
-    deploy: Deploy, store: str
-) -> None:
-    """SIGKILL three times while publishers and subscribers go on.
-
-    Every message has exactly one end; nothing is delivered after its acknowledgment was answered, or after its
-    deadline; delivery counts only rise.
-    """
-    here = deploy({"flow": FLOWING}, store=store, session_timeout="2s").apply()
-    worker = here.worker().wait_for_shards(1)
-    with Load(here, "flow", 1) as load:
-        for _ in range(3):
-            load.flow(300)
-            worker.kill()
-            worker.start()
-        load.flow(300)
-        load.drain()
-    found = account(here, "flow", set(load.written))
-    found.assert_balanced()
-    assert len(load.written) > 1000
 
 
 @pytest.mark.feature("Q16", "Q17", "C5")
@@ -141,25 +115,6 @@ def _begun_transaction(here: Deployment) -> Producer:
 def _write_garbage(producer: Producer, changelog: str) -> None:
     producer.produce(changelog, b"garbage", key=b"foreign", partition=0)
     assert producer.flush(15) == 0
-
-
-@pytest.mark.feature("Q6", "Q4", "Q16")
-def test_at_most_once_never_delivers_twice_however_often_its_worker_is_killed(deploy: Deploy) -> None:
-    """The removal is durable before the delivery is sent: a crash between the two loses, it does not repeat."""
-    here = deploy({"once": {"semantics": "at-most-once"}}, session_timeout="2s").apply()
-    worker = here.worker().wait_for_shards(1)
-    with Load(here, "once", 1, forgetful=False) as load:
-        for _ in range(3):
-            load.flow(200)
-            worker.kill()
-            worker.start()
-        load.flow(200)
-        load.drain()
-    assert {value: times for value, times in load.received.items() if times > 1} == {}
-    found = account(here, "once", set(load.written))
-    assert not found.lost
-    assert not found.unexpected
-    assert not {place for place, times in found.delivered.items() if times > 1}
 
 
 @pytest.mark.feature("Q5", "Q9", "Q16", "C4", "C5", "Q8", "L5", "C19", "C21")

@@ -4,6 +4,7 @@ import random
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,11 +23,25 @@ Place = tuple[int, int]
 
 _LEASE_MS = 2_000
 
+FLOWING = {"expiration": "enabled", "lease_period": f"{_LEASE_MS}ms"}
+"""The settings of a queue for `Load`."""
+
 
 class Load:
     """Publishes to a queue's own topic and consumes the queue until it is stopped, whatever happens to workers.
 
-    Some messages have a lifetime, some deliveries are cancelled, some (unless not `forgetful`) are never settled.
+    Some messages have a lifetime, some deliveries are cancelled, some (unless not `forgetful`) are never settled. The
+    subscribers ask for payloads in different forms. Payloads are JSON: a number, a price, an account.
+
+    Args:
+        deployment: where it happens.
+        queue: the stem of the queue's name.
+        partitions: of the queue's own topic.
+        subscribers: how many consume; three have all forms of payloads.
+        rate: messages a second.
+        forgetful: whether some deliveries are never settled.
+        filters: the subscribers' filters, in turn; together they match all messages.
+        ahead: how many messages are published before anybody consumes.
     """
 
     def __init__(
@@ -34,9 +49,11 @@ class Load:
         deployment: Deployment,
         queue: str,
         partitions: int,
-        subscribers: int = 2,
+        subscribers: int = 3,
         rate: int = 400 if AT_LENGTH else 200,
         forgetful: bool = True,
+        filters: Sequence[str] = ("",),
+        ahead: int = 0,
     ) -> None:
         self.deployment = deployment
         self.queue = queue
@@ -48,6 +65,8 @@ class Load:
         self._partitions = partitions
         self._rate = rate
         self._forgetful = forgetful
+        self._filters = filters
+        self._ahead = ahead
         self._publishing = threading.Event()
         self._consuming = threading.Event()
         self._publisher = threading.Thread(target=self._guarded, args=(self._publish,), daemon=True)
@@ -57,6 +76,8 @@ class Load:
         ]
 
     def __enter__(self) -> "Load":
+        if self._ahead:
+            self._publish_ahead()
         for thread in (self._publisher, *self._consumers):
             thread.start()
         return self
@@ -106,42 +127,49 @@ class Load:
             self.errors.append(error)
             raise
 
+    def _producer(self, **options: object) -> Producer:
+        settings = {"bootstrap.servers": self.deployment.servers, "enable.idempotence": True, "logger": _Quiet()}
+        return Producer(settings | options)
+
+    def _publish_ahead(self) -> None:
+        producer = self._producer(**{"linger.ms": 20, "queue.buffering.max.messages": self._ahead + 1})
+        for number in range(self._ahead):
+            self._produce(producer, number)
+            producer.poll(0)
+        assert producer.flush(120) == 0
+
     def _publish(self) -> None:
-        producer = Producer(
-            {
-                "bootstrap.servers": self.deployment.servers,
-                "enable.idempotence": True,
-                "linger.ms": 2,
-                "logger": _Quiet(),
-            }
-        )
-
-        def reported(error: object, message: Message) -> None:
-            if error is not None:
-                self.uncertain += 1
-                return
-            self.written[message.partition() or 0, message.offset() or 0] = message.value() or b""
-
-        number = 0
+        producer = self._producer(**{"linger.ms": 2})
+        number = self._ahead
         while not self._publishing.is_set():
             for _ in range(max(1, self._rate // 50)):
-                headers = [("lapse-ttl-ms", b"1500")] if number % 20 == 0 else []
-                producer.produce(
-                    self.topic,
-                    str(number).encode(),
-                    partition=number % self._partitions,
-                    headers=headers,
-                    on_delivery=reported,
-                )
+                self._produce(producer, number)
                 number += 1
             producer.poll(0)
             time.sleep(0.02)
         assert producer.flush(60) == 0
 
+    def _produce(self, producer: Producer, number: int) -> None:
+        value = b'{"n":%d,"price":%d,"account":"a%d"}' % (number, number * 7 % 10, number * 13 % 200)
+        producer.produce(
+            self.topic,
+            value,
+            partition=number % self._partitions,
+            headers=[("lapse-ttl-ms", b"1500")] if number % 20 == 0 else [],
+            on_delivery=self._reported,
+        )
+
+    def _reported(self, error: object, message: Message) -> None:
+        if error is not None:
+            self.uncertain += 1
+            return
+        self.written[message.partition() or 0, message.offset() or 0] = message.value() or b""
+
     def _consume(self, number: int) -> None:
         chance = random.Random(number)
         payload = ("packed", "reference", "inline")[number % 3]
-        with self.deployment.subscriber(self.queue, 40, timeout_s=60, payload=payload) as subscriber:
+        options = {"payload": payload, "filter": self._filters[number % len(self._filters)]}
+        with self.deployment.subscriber(self.queue, 40, timeout_s=60, **options) as subscriber:
             while not self._consuming.is_set():
                 delivery = subscriber.receive(0.1)
                 if delivery is None:
