@@ -10,14 +10,16 @@ members that are only names. A test compares it with real workers. `docs/scale.m
 from __future__ import annotations
 
 import argparse
+import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from faust.assignor.client_assignment import ClientAssignment
 from faust.types import TP
 
+from benchmarks.page import FIGURES
 from lapse.protocol import topic as names
 from lapse.runtime.kafka.assignor import withhold
 from lapse.runtime.kafka.spread import spread
@@ -28,7 +30,7 @@ BUSY: Final = 0.6
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of a message over its whole life, as `python -m benchmarks.queue.footprint` measures it.
+    """The cost of a message over its whole life.
 
     Attributes:
         worker_us: CPU of the worker, µs.
@@ -47,11 +49,38 @@ class Cost:
     read_bytes: float
 
 
-COSTS: Final = {
-    "inline": Cost(3.0, 1.2, 4.9, message_bytes=237, lapse_bytes=251, read_bytes=480),
-    "by reference": Cost(2.2, 1.7, 3.4, message_bytes=237, lapse_bytes=17, read_bytes=483),
-}
-"""Costs of a message with 200 bytes of payload, a key and a lifetime: 200,000 of a backlog, on two busy cores."""
+def _medians(report: Mapping[str, Any], row: str, contestant: str) -> Mapping[str, float]:
+    """Return the figures of a contestant in a committed report."""
+    (found,) = (one for one in report["rows"] if one["name"] == row)
+    medians: Mapping[str, float] = found["medians"][contestant]
+    return medians
+
+
+def costs(report: Mapping[str, Any]) -> dict[str, Cost]:
+    """Return the costs of a message by the form of its deliveries: the dearest of the brokers' ages in a report.
+
+    Bytes depend on no machine. `python -m benchmarks.queue.footprint` measures them.
+    """
+
+    def cost(contestant: str, lapse_bytes: float, read_bytes: float) -> Cost:
+        by_age = [_medians(report, row, contestant) for row in ("queue", "queue-fresh", "queue-warm")]
+        keys = ("worker_us", "client_us", "broker_us")
+        worker_us, client_us, broker_us = (round(max(one[key] for one in by_age), 1) for key in keys)
+        return Cost(worker_us, client_us, broker_us, 237, lapse_bytes, read_bytes)
+
+    return {"inline": cost("lapse, inline", 251, 480), "by reference": cost("lapse, by reference", 17, 483)}
+
+
+def restored_after_s(report: Mapping[str, Any]) -> float:
+    """Return how long a shard with a million records is read and serves nobody, in the slowest store of a report."""
+    stores = (_medians(report, "sow-recovery", store) for store in ("memory", "RocksDB"))
+    return round(max(one["restore_s"] + one["rest_s"] for one in stores), 1)
+
+
+_REPORT: Final = json.loads(FIGURES.read_text("utf-8"))
+COSTS: Final = costs(_REPORT)
+"""Costs of a message with 200 bytes of payload, a key and a lifetime, in a backlog."""
+RESTORE_S: Final = restored_after_s(_REPORT)
 
 
 @dataclass(frozen=True)
@@ -113,7 +142,7 @@ class FailOver:
     catch_up_s: float
 
 
-def fail_over(workers: int, load: float, session_timeout_s: float = 6.0, restore_s: float = 1.8) -> FailOver:
+def fail_over(workers: int, load: float, session_timeout_s: float = 6.0, restore_s: float = RESTORE_S) -> FailOver:
     """Return the effect of killing one worker for good.
 
     Args:
@@ -217,7 +246,8 @@ def rebalancing_story(fleet: Fleet, workers: int) -> list[tuple[str, Rebalanced]
 
 
 def page() -> dict[str, str]:
-    """Return the tables of `docs/scale.md`, by title."""
+    """Return the tables of `docs/scale.md`, and the sentence before one of them, by title."""
+    standby = _medians(_REPORT, "sow-recovery", "standby")
     loads = [(name, rate, need(rate, cost)) for name, cost in COSTS.items() for rate in (100_000, 1_000_000)]
     return {
         "what a message costs": _table(
@@ -236,6 +266,11 @@ def page() -> dict[str, str]:
                 f"{one.broker_cores:.2g} | {one.in_mb_s:,.0f} | {one.out_mb_s:,.0f}"
                 for name, rate, one in loads
             ],
+        ),
+        "the pause": (
+            f"The latter is taken to last {RESTORE_S:.1f} s here, as with a SOW topic of a million records "
+            f"([row `sow-recovery`](figures.md)). A standby worker answered {standby['seconds']:.1f} s after the kill, "
+            f"and {standby['rejoin_s']:.1f} s of them were the group's wait."
         ),
         "fail-over": _table(
             "workers | load of each | pause of its shards | load afterwards | caught up after",
