@@ -1,4 +1,4 @@
-"""The dashboard and the alerts on a real Prometheus that scrapes a real worker, and what the worker says of itself."""
+"""Dashboard and alerts on a real Prometheus that scrapes a worker and a gateway, and what the worker says of itself."""
 
 import json
 import re
@@ -15,6 +15,7 @@ import pytest
 from support.kafka.log import until
 from support.processes.deployment import Deploy, Deployment
 from support.processes.figures import free_port, with_figures
+from support.processes.gateway import Door, door
 from support.programs.program import program
 
 ROOT = Path(__file__).parents[3]
@@ -40,12 +41,19 @@ def measured(deploy: Deploy, port: int) -> Deployment:
 
 
 @pytest.fixture(scope="module")
-def prometheus(measured: Deployment, port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """Scrapes the worker every second, with the rules and the configuration of `deploy/`."""
+def gateway(measured: Deployment) -> Iterator[Door]:
+    with door(measured) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def prometheus(gateway: Door, port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """Scrapes worker and gateway every second, with the rules and the configuration of `deploy/`."""
     executable, directory, own = program("prometheus"), tmp_path_factory.mktemp("prometheus"), free_port()
     text = (ROOT / "deploy/prometheus/prometheus.yml").read_text()
     rules = ROOT / "deploy/prometheus/lapse-alerts.yml"
     text = text.replace("127.0.0.1:9464", f"127.0.0.1:{port}").replace("15s", "1s")
+    text = text.replace("127.0.0.1:8080", gateway.address.removeprefix("http://"))
     (directory / "prometheus.yml").write_text(text.replace("lapse-alerts.yml", str(rules)))
     command = [executable, f"--config.file={directory}/prometheus.yml", f"--storage.tsdb.path={directory}/data"]
     running = subprocess.Popen(
@@ -75,8 +83,10 @@ def asked(port: int, expression: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.feature("Q15", "D1")
-def test_every_panel_of_the_dashboard_shows_something(measured: Deployment, prometheus: int) -> None:
+def test_every_panel_of_the_dashboard_shows_something(measured: Deployment, gateway: Door, prometheus: int) -> None:
+    assert gateway.depth("jobs")["depth"] == 0
     until(lambda: asked(prometheus, "lapse_removals_total"), "the first figures: a rate begins with them")
+    until(lambda: asked(prometheus, "lapse_gateway_requests_total"), "those of the gateway")
     measured.write("jobs", *"abcdef")
     measured.write("jobs", "dies", headers=[("lapse-ttl-ms", b"300")])
     measured.write("prices", "1", key=b"A")
