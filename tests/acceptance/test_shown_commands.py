@@ -86,7 +86,7 @@ ELSEWHERE: Final = {
     "docs/spark.md: lapse spark state": "tests/integration/spark/test_spark_state.py",
     "docs/testing-your-consumers.md: pip": "tests/unit/test_packaging.py",
     "docs/testing.md: make": "these are the runs of the tests themselves",
-    "docs/tracing.md: pip": "needs a collector of OpenTelemetry; spans: tests/integration/client/test_tracing.py",
+    "docs/tracing.md: pip": "tests/integration/client/test_tracing.py",
 }
 """Blocks that are not run here, by page and how they begin: the test that runs them, or why they cannot be run."""
 
