@@ -100,7 +100,9 @@ def test_users_are_they() -> None:
     assert [one for one in found(spelt) if not one.startswith("tests/")] == []
 
 
-@pytest.mark.parametrize("package", ["core", "core/queue", "core/sow", "runtime", "transfer"])
+@pytest.mark.parametrize(
+    "package", ["core", "core/queue", "core/sow", "doctor", "protocol", "recorded", "runtime", "transfer"]
+)
 def test_nothing_is_named_by_a_retired_word(package: str) -> None:
     gone = {word for word, where in ALL if f"`{package}`" in where}
     kept = {f"{path.relative_to(LAPSE)}: {name}" for path, name in names(LAPSE / package) if gone & set(parts(name))}
