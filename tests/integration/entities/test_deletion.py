@@ -32,9 +32,10 @@ QUEUES = {
     "forced": {"dead_letter_reasons": ["purged"]},
     "wide": {"partitions": 3},
     "total": {"partitions": 2, "ordering": "total"},
+    "deep": {"target_queue_depth": 2},
     "other": {},
 }
-SHARDS = 8 + 2
+SHARDS = 9 + 2
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +146,29 @@ def test_a_message_published_before_the_deletion_stands_in_its_way(lot: Deployme
     kcat = Kcat(lot, "wide", 1)
     assert "partition 0" in kcat.ask("delete")["error"]
     assert lot.depth("wide")["depth"] == 3
+
+
+@pytest.mark.feature("C77", "C4", "Q13")
+def test_what_a_transfer_has_put_beyond_the_target_depth_stands_in_the_way_of_a_deletion(lot: Deployment) -> None:
+    """The shard has not read it. So it looks for it in the log, and a forced deletion is refused."""
+    name = lot.name("deep")
+    lot.write("deep", *"abcd")
+    lot.write("deep", "put", headers=[("lapse-transfer", f"{name}/t-9".encode()), ("lapse-ttl-ms", b"0")])
+    with lot.queue("deep") as queue:
+        until(lambda: queue.depth()["depth"] == 2, "what is active")
+        refused = lapse(lot, "queue", "delete", name, "--force", "--yes")
+        assert refused.exit_code == 1, refused.output
+        assert "1 unconfirmed" in refused.output
+        assert "Unfinished is transfer t-9" in refused.output
+        assert queue.depth()["unconfirmed"] == 0, "it is not taken in"
+        queue.purge()
+        until(lambda: queue.depth()["depth"] == 2, "what was behind that")
+        queue.purge()
+        until(lambda: queue.depth()["unconfirmed"] == 1, "it has entered")
+        assert Kcat(lot, "deep").ask("transfer_discard", transfer="t-9")["counts"] == {"removed": 1}
+        lot.write("deep", *"efgh")
+        queue.delete(force=True)
+    until(lambda: not own(lot, "deep"), "the changelog goes last")
 
 
 @pytest.mark.feature("C4", "Q17")

@@ -78,9 +78,9 @@ class QueueShard:
         self.activity: Activity[Step] = Activity(
             settings.idle_ms, settings.configured, UsableQueueShard(self._decisions)
         )
-        retirable = RetirableQueueShard(
-            self._decisions, self._transitions, self._schedule, self._inquiry, self.activity
-        )
+        self.transfer_target = TransferTarget(self._decisions, self._schedule)
+        of_end = self._decisions, self._transitions, self._schedule, self._inquiry, self.activity
+        retirable = RetirableQueueShard(*of_end, self.transfer_target)
         self.agreement: Agreement[Step] = Agreement(settings.name, settings.partition, settings.shards, retirable)
         self._advance = Advance(
             self._decisions,
@@ -94,7 +94,6 @@ class QueueShard:
         self.transfer_source = TransferSource(
             self._decisions, self._transitions, self._schedule, self._locator, self._inquiry
         )
-        self.transfer_target = TransferTarget(self._decisions, self._schedule)
 
     # Inputs
 

@@ -32,6 +32,7 @@ from lapse.runtime.queue.parts_journal import PartsJournal
 from lapse.runtime.queue.preparation import Preparation
 from lapse.runtime.queue.rewind import Rewinder
 from lapse.runtime.queue.sweep_horizon import UNKNOWN, SweepHorizon
+from lapse.runtime.queue.unread_transfers import UnreadTransfers
 from lapse.runtime.queue.unsent import UnsentDeliveries
 from lapse.runtime.queue.unwritten import JournaledDeliveries, Noted, Read
 from lapse.runtime.queue.view import QueueView
@@ -104,6 +105,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self._horizon = SweepHorizon(shard, payloads)
         self.rewinder = Rewinder(shard, payloads, self._horizon, lambda: self.under_way)
         self.long_command.hold(self.rewinder.unfinished)
+        self._unread_transfers = UnreadTransfers(shard, payloads)
         self.crowd = Crowd(shard)
         self._view = QueueView(shard, payloads)
         self._preparation = Preparation(shard, self._commands, payloads, self._judge, self._view, self._horizon)
@@ -211,11 +213,14 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
             self.crowd.reach(at_ms, self._step)
 
     def _take_shard_message(self, heard: ShardMessage, at_ms: int, offset: int) -> None:
+        take = super()._take_shard_message
         self.crowd.reach(at_ms, self._step)
         if self.crowd.is_before(at_ms):
             self.long_command.put_off(offset, lambda: self._take_shard_message(heard, at_ms, offset))
+        elif self._unread_transfers.begin(heard, lambda: take(heard, at_ms, offset)):
+            self.long_command.hold(offset)
         else:
-            super()._take_shard_message(heard, at_ms, offset)
+            take(heard, at_ms, offset)
 
     def _take(self, admitted: Admitted) -> None:
         """Carry out a command, or let it wait for payloads, or for earlier commands that do."""
@@ -391,6 +396,8 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     async def _complete(self) -> None:
         await self._rewind()
+        if await self._unread_transfers.look():
+            self.long_command.end()
         await self._carry_out_waiting()
         if self.shard.unjudged:
             await self._judge.places(self.shard.unjudged, Effort(), self.now_ms, self._step)
@@ -423,8 +430,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self.figures.queue_step(step)
         # The next step's journal begins with the state before any message of that step.
         self._flight.has_arrivals |= flight.has_arrivals
-        if self._replaced and self._payloads.gone:
-            # Not in the step that closed the old topics: its letters must not look for their records either.
+        if self._replaced:  # not in the step that closed the old topics: its letters must not read them either
             self._payloads.gone = ()
         self._flight.instants["from"] = self.now_ms
         self._flight.ahead += self._journal.maintain()

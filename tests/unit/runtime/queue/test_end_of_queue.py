@@ -127,3 +127,37 @@ def test_a_publish_vetoes_the_end_that_an_idle_shard_has_agreed_to() -> None:
     one.deliver(301_002)
     (veto,) = finish(one).after
     assert not json.loads(veto.value)["report"]["willing"]
+
+
+def asked_whether_it_can_end(one: QueueMachine, cause: str, force: bool, at_ms: int) -> dict:
+    """Ask a second shard, and return its report."""
+    told = {"kind": "ask", "id": at_ms, "sender": 0, "to": 1, "cause": cause, "force": force, "report": None}
+    one.command(Record(timestamp=at_ms, key=SHARD_MESSAGE_KEY, value=json.dumps(told).encode()))
+    (check,) = finish(one).after
+    one.command(Record(timestamp=at_ms + 1, key=SHARD_MESSAGE_KEY, value=check.value))
+    (report,) = finish(one).after
+    assert one.unfinished is None
+    return json.loads(report.value)["report"]
+
+
+@pytest.mark.feature("C77", "C4", "Q13", "Q18")
+@pytest.mark.parametrize(("cause", "force"), [("delete", True), ("delete", False), ("idle", False)])
+def test_a_record_that_a_transfer_has_put_beyond_the_target_depth_keeps_the_queue(cause: str, force: bool) -> None:
+    one = temporary(partition=1, shards=2, target_depth=1)
+    put = [("lapse-transfer", b"orders/t-9"), ("lapse-ttl-ms", b"0")]
+    log = [Record(0), Record(1), Record(2, headers=put), Record(3, headers=[("lapse-transfer", b"other/t-8")])]
+    one.note_received("orders", 0)
+    assert one.arrive("orders", 0, log) == 1
+    finish(one)
+    kept = asked_whether_it_can_end(one, cause, force, 400_000)
+    assert not kept["willing"]
+    assert (kept["counts"]["unconfirmed"], kept["active_ms"]) == (1, 400_001 if cause == "idle" else 0)
+    assert kept["transfers"] == ([] if cause == "idle" else ["t-9"])
+    assert one.arrive("orders", 0, log[1:]) == 0, "looked at, and not taken in"
+    log[2].headers = []
+    gone = asked_whether_it_can_end(one, cause, force, 900_000)
+    assert (gone["willing"], gone["transfers"], "unconfirmed" in gone["counts"]) == (
+        cause == "idle" or force,
+        [],
+        False,
+    )

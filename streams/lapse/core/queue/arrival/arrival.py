@@ -268,6 +268,14 @@ def transfer_of(headers: lifetime.Headers, queue: str) -> str | None:
     return transfer if transfer == "" or not letter.is_letter(headers) else ""
 
 
+def transfers_of(records: Sequence[Record], queue: str) -> list[str]:
+    """Return, for each record that a transfer has put there for a queue, the id of the transfer."""
+    if isinstance(records, Rows):
+        records = [records[at] for at in np.flatnonzero(records.stated_ms == INVOLVED).tolist()]
+    found = (transfer_of(record.headers, queue) for record in records)
+    return [transfer for transfer in found if transfer]
+
+
 def _transfer_in(headers: lifetime.Headers, queue: str) -> str | None:
     transfer = ""
     for name, value in headers:

@@ -17,6 +17,7 @@ from lapse.core.queue.life.table import Guard, Trigger
 from lapse.core.queue.life.transitions import Transitions
 from lapse.core.queue.schedule.schedule import SCHEDULED_AT_ONCE, Schedule
 from lapse.core.queue.step import Step
+from lapse.core.queue.transfer.transfer_target import TransferTarget
 from lapse.core.shard.activity import Activity
 from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.core.shard.retirement import Cause, Holder, Report, Retirement
@@ -34,6 +35,7 @@ class RetirableQueueShard:
         schedule: Schedule,
         inquiry: Inquiry,
         activity: Activity[Step],
+        transfer_target: TransferTarget,
     ) -> None:
         self._decisions = decisions
         self._state = decisions.state
@@ -41,6 +43,7 @@ class RetirableQueueShard:
         self._schedule = schedule
         self._inquiry = inquiry
         self._activity = activity
+        self._transfer_target = transfer_target
 
     @property
     def retirement(self) -> Retirement | None:
@@ -56,20 +59,22 @@ class RetirableQueueShard:
         """Report the shard's messages, and whether it can end.
 
         An idle queue may hold messages, a deleted one only if the deletion is forced. A transfer whose messages are not
-        known to have arrived always prevents the end, because they would be lost with this shard (C77).
+        known to have arrived always prevents the end, because they would be lost with this shard (C77). The same holds
+        for a record that a transfer has put here, read or not.
         """
         depth = self._inquiry.depth()
         counts = {name: depth[name] for name in ("leased", "available", "delayed", "scheduled", "dying")}
         left = sum(over.count for transfer in self._state.transfers for over in transfer.confirmed)
-        under_way = {"transferring": depth["transferring"] + left, "unconfirmed": depth["unconfirmed"]}
+        unread = sum(self._transfer_target.unread.values())
+        under_way = {"transferring": depth["transferring"] + left, "unconfirmed": depth["unconfirmed"] + unread}
         counts |= {name: count for name, count in under_way.items() if count}
         if depth["held"]:
             counts["held"] = depth["held"]
         transfers = self._transfers() if any(under_way.values()) else ()
         if cause is Cause.IDLE:
             idle_at_ms = self._activity.idle_at_ms()
-            last_ms = now_ms if idle_at_ms >= NEVER else self._activity.last_ms
-            return Report(willing=idle_at_ms <= now_ms, counts=counts, active_ms=last_ms)
+            last_ms = now_ms if idle_at_ms >= NEVER or unread else self._activity.last_ms
+            return Report(willing=idle_at_ms <= now_ms and not unread, counts=counts, active_ms=last_ms)
         willing = not any(counts.values()) or (force and not transfers)
         return Report(willing=willing, counts=counts, holders=self._holders(), transfers=transfers)
 
@@ -111,8 +116,8 @@ class RetirableQueueShard:
 
     def _transfers(self) -> tuple[str, ...]:
         """Return the ids of the unfinished transfers from or to this shard."""
-        leaving = {transfer.id for transfer in self._state.transfers}
-        return tuple(sorted(leaving | {one.transfer for _, one in self._state.scheduled.items() if one.transfer}))
+        known = {transfer.id for transfer in self._state.transfers} | self._transfer_target.unread.keys()
+        return tuple(sorted(known | {one.transfer for _, one in self._state.scheduled.items() if one.transfer}))
 
     def _holders(self) -> tuple[Holder, ...]:
         counts: dict[int, tuple[int, int]] = {}

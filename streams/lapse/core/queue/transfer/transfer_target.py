@@ -6,7 +6,7 @@ Once the source has removed a message, its record is *accepted*: it gets a place
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.life.table import Trigger
@@ -17,9 +17,14 @@ from lapse.core.queue.step import Step
 
 
 class TransferTarget:
-    """Accepts or discards records that transfers have put here."""
+    """Accepts or discards records that transfers have put here.
+
+    Attributes:
+        unread: by transfer, how many records it has put beyond the target depth, as of the last look at the logs (Q13).
+    """
 
     def __init__(self, decisions: Decisions, schedule: Schedule) -> None:
+        self.unread: Mapping[str, int] = {}
         self._decisions = decisions
         self._schedule = schedule
         self._state = decisions.state
