@@ -389,7 +389,10 @@ class ShardMachine(ABC, Generic[C, S, F]):
     # Topics
 
     def begin_topics(self, replaced: Collection[str], since: Mapping[TP, int]) -> None:
-        """Note which topics were created anew, and since which epoch each source exists; called first (C42)."""
+        """Note which topics were created anew, and since which epoch each source exists; called first (C42).
+
+        The sources are all that the shard reads. Commands may name their messages before any of them has come (Q13).
+        """
 
     @abstractmethod
     def replace(self, topics: Collection[str], now_ms: int) -> bool:

@@ -131,8 +131,7 @@ class Runner:
 
     async def start(self) -> None:
         """Make the epoch's beginning durable, and start the task. If that fails, the runner must be abandoned."""
-        since = {tp: self.topics.since(tp.topic) for tp in self.sources}
-        self.machine.begin_topics(self.topics.replaced, {tp: epoch for tp, epoch in since.items() if epoch})
+        self.machine.begin_topics(self.topics.replaced, {tp: self.topics.since(tp.topic) for tp in self.sources})
         # Write these before the journal drops them. A crash in between repeats it (C55).
         unwritten = [] if self._unwritten is None else await self._unwritten(self._clock.now_ms())
         await self._deliveries.write(unwritten, self.machine.answers.left(), self._clock.now_ms())
@@ -178,6 +177,7 @@ class Runner:
         self.topics.learn(tp.topic, topic_id)
         offset = self.topics.absent.pop(f"{tp.topic}:{tp.partition}", 0)
         self._inbox.adopt(tp, offset)
+        self.machine.note_received(*tp)  # before its first records come, acknowledgments may name them (Q13)
         return offset
 
     async def log_begins(self, tp: TP, offset: int) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 import pytest
 from aiokafka.structs import RecordMetadata
+from faust.types import TP
 
 from lapse.core.queue.journal.restored import restore
 from lapse.core.queue.settings import QueueSettings
@@ -19,7 +20,7 @@ from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.shard.effects import Effects
 from lapse.runtime.shard.sent_log import INSTANTS, PROGRESS_KEY
-from support.kafka.noted_broker import Broker, Payloads, run
+from support.kafka.noted_broker import Broker, Payloads, run, runner_of
 from support.kafka.packed import outputs_of
 from unit.core.sow.make import Arrived, T
 
@@ -83,3 +84,24 @@ def test_messages_are_taken_in_while_a_step_is_written_and_each_delivery_is_behi
     whole = [(key, value) for key, value in broker.journal.items() if value is not None]
     assert QueueShard(settings, restore(whole).state).depth() == machine.shard.depth()
     assert broker.done == _COUNT
+
+
+@pytest.mark.feature("Q13", "C16")
+@pytest.mark.parametrize("adopted", [False, True], ids=["at take-over", "later"])
+def test_a_shard_knows_what_it_reads_before_a_record_has_come(adopted: bool) -> None:
+    """A command may name a message of a partition of which the depth lets nothing in."""
+
+    async def begun() -> QueueMachine:
+        payloads: Any = Payloads()
+        settings = QueueSettings(name="prices", target_depth=1)
+        output = QueueOutput("prices", 0, 1, "dlq.prices", 1)
+        machine = QueueMachine(settings, restore([]), 1, payloads, output, "prices")
+        runner = runner_of(machine, Broker())
+        await runner.start()
+        if adopted:
+            runner.adopt(TP("other", 0), "an id")
+        await runner.stop()
+        return machine
+
+    sources = asyncio.run(begun()).shard.state.sources
+    assert [one.topic for one in sources] == ["prices", *(["other"] if adopted else [])]
