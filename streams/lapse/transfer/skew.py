@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Final
 
+from lapse.core.skew_warning import SkewWarning
 from lapse_client.kafka.clock import ClientClock
 
 logger: Final = logging.getLogger(__name__)
@@ -18,11 +20,10 @@ class Skew:
     """
 
     def __init__(self, most_ms: int) -> None:
-        self._most_ms = most_ms
-        self._warned = False
+        self._warning = SkewWarning(most_ms)
 
     def of(self, here: ClientClock, there: ClientClock, cluster: str, target: str) -> float:
-        """Return the present difference, ms; log it when it begins to exceed the limit.
+        """Return the present difference, ms; log it when it begins to exceed the limit, and again while it lasts.
 
         Args:
             here: the clock of the cluster that hands over.
@@ -31,7 +32,7 @@ class Skew:
             target: name of the latter, with its queue.
         """
         skew_ms = there.now_ms() - here.now_ms()
-        if (too_much := abs(skew_ms) > self._most_ms) and not self._warned:
+        if self._warning.is_due(skew_ms, time.monotonic()):
             logger.warning(
                 "The clock of %s is %.0f ms %s that of %s. Messages with less life left than that stay; "
                 "set the clocks, or raise max_clock_skew",
@@ -40,5 +41,4 @@ class Skew:
                 "ahead of" if skew_ms > 0 else "behind",
                 cluster,
             )
-        self._warned = too_much
         return abs(skew_ms)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from lapse.core.broker_offset import BrokerOffset
+from lapse.core.skew_warning import SkewWarning
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class WorkerClock:
         self._monotonic = monotonic
         self._wall = wall
         self._offset = BrokerOffset()
-        self._warned = False
+        self._warning = SkewWarning(max_skew_ms)
         self._floor_ms = 0
         self._begun_at = float("-inf")
         self.measured_at: float | None = None
@@ -114,12 +115,10 @@ class WorkerClock:
         self._offset.observe(sent * 1000, broker_ms, acknowledged * 1000)
         if before_ms is not None and abs(self._offset.offset_ms - before_ms) > _STEP_MS:
             self._floor_ms = 0  # stepped: follow the broker's clock, also backwards
-        skewed = abs(self.skew_ms) > self.max_skew_ms
-        if skewed and not self._warned:
+        if self._warning.is_due(self.skew_ms, acknowledged):
             logger.warning(
                 "This machine's clock is %.0f ms %s the broker's. "
                 "lapse corrects for it; set the clock (NTP) all the same.",
                 abs(self.skew_ms),
                 "behind" if self.skew_ms > 0 else "ahead of",
             )
-        self._warned = skewed
