@@ -39,6 +39,10 @@ _ACCEPT_S: Final = 60.0
 _PAUSE_S: Final = 0.02
 
 
+class _Unknown(TransferError):
+    """This side knows no transfer with the id."""
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """The messages to hand over.
@@ -174,10 +178,19 @@ class Mover:
     def cancel(self) -> int:
         """Return held messages to the queue here, and discard what was put there; return how many came back.
 
+        If this side no longer knows the transfer, nothing can confirm its records there any more, so they are
+        discarded. The queue there reads them again after it was deleted and created anew, also those that it accepted.
+
         Raises:
             TransferError: a message has left already, no transfer with this id was begun, or it has another target.
         """
-        order = self._begun()
+        try:
+            order = self._begun()
+        except _Unknown:
+            self._discard()
+            if not self.outcome.discarded:
+                raise
+            return 0
         left = [text for one in self._source_side.ask(self._hold((), "", top_n=0)).values() for text in one.handed_over]
         if left:
             raise TransferError(
@@ -205,9 +218,7 @@ class Mover:
         if order is None:
             answers = self._source_side.ask(self._hold((), "", top_n=0)).values()
             if not any(answer.messages or answer.handed_over for answer in answers):
-                raise TransferError(
-                    f"queue {self._source_side.queue} has begun no transfer {self._transfer}; check the id"
-                )
+                raise _Unknown(f"queue {self._source_side.queue} has begun no transfer {self._transfer}; check the id")
         return order
 
     def _carry_out(self, order: Order) -> None:

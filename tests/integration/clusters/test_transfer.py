@@ -515,6 +515,20 @@ def test_an_id_that_never_was_is_an_error_and_nothing_is_to_be_resumed_where_not
     assert "brought to its end" not in error
 
 
+@pytest.mark.feature("Q17", "C77", "C57")
+def test_what_an_unknown_transfer_has_put_there_can_be_discarded(sides: Sides) -> None:
+    """As when the queue there was created anew, and reads again what a long finished transfer has put. It blocks the
+    queue's deletion (C77)."""
+    told = ("lapse-transfer", f"{sides.there.name('single')}/long-ago".encode())
+    sides.there.write("single", "again", headers=[told, ("lapse-ttl-ms", b"0")])
+    until(lambda: sides.there.depth("single")["unconfirmed"] == 1, "the record there")
+    with sides.there.queue("single") as queue:
+        assert [(one.state, one.subscription) for one in queue.peek()] == [("unconfirmed", "long-ago")]
+    assert "has begun no transfer" in sides.transfer("single", "--resume", "long-ago", code=1)["error"]
+    assert sides.transfer("single", "--cancel", "long-ago") == {"transfer": "long-ago", "returned": 0, "discarded": 1}
+    assert sides.there.depth("single")["unconfirmed"] == 0
+
+
 @pytest.mark.feature("Q17", "C57")
 def test_a_transfer_is_resumed_and_cancelled_with_its_own_target_only(sides: Sides) -> None:
     """Also while its shards know nothing of it, because what it should take has stayed."""
