@@ -37,7 +37,7 @@ def settings_of_new(factor: int) -> dict[str, str]:
 
 
 def warnings(brokers: int, factor: int, copies: Mapping[str, Copies]) -> list[str]:
-    """Warn of topics that may be lost with one broker, each with what to do.
+    """Warn of topics that cannot be created, or may be lost with one broker, each with what to do.
 
     Args:
         brokers: the cluster's number of brokers. With a single one there is no choice.
@@ -45,6 +45,11 @@ def warnings(brokers: int, factor: int, copies: Mapping[str, Copies]) -> list[st
         copies: the copies of changelogs, commands, dead letters and definitions.
     """
     found = _unreachable(copies)
+    if factor > brokers:
+        found.append(
+            f"replication_factor = {factor} on a cluster of {brokers} broker{'s' * (brokers != 1)}: Kafka creates no "
+            f"topic with more copies than brokers. Start the brokers that are missing, or set it to {brokers}"
+        )
     if brokers < 2:  # a single broker cannot share topics
         return found
     if factor == 1:

@@ -34,6 +34,14 @@ def test_one_copy_on_several_brokers_is_told() -> None:
     assert names.events("orders") not in alone
 
 
+@pytest.mark.parametrize(("brokers", "shown"), [(1, "1 broker:"), (2, "2 brokers:")])
+def test_more_copies_than_brokers_are_told(brokers: int, shown: str) -> None:
+    """The topics of an entity that is created next cannot be, also if those of `lapse.toml` are there."""
+    (told_of,) = [one for one in told(3, brokers, Copies(brokers, 1)) if "replication_factor" in one]
+    assert f"replication_factor = 3 on a cluster of {shown} Kafka creates no topic with more copies" in told_of
+    assert told_of.endswith(f"or set it to {brokers}")
+
+
 def test_copies_that_need_not_be_in_sync_are_told() -> None:
     (loose,) = told(3, 3, Copies(3, 1))
     assert "min.insync.replicas = 1" in loose
