@@ -31,7 +31,7 @@ from lapse_client.kafka.connection import Connection
 from lapse_client.kafka.fault import FORBIDDEN, NOT_THERE, PURGED, flushed, unwritable
 from lapse_client.session.attendance import Attendance
 from lapse_client.session.pace import Pace
-from lapse_client.session.repeated_commands import RepeatedCommands
+from lapse_client.session.repeated_commands import RepeatedCommands, copy_of
 from lapse_client.session.shard import Shard
 from lapse_client.subscriber.settlement import correct_repeated
 
@@ -173,7 +173,8 @@ class CommandSender:
         """Send commands and wait for all of their answers.
 
         After a take-over, unanswered inquiries and settlements by bookmark are sent again, because a crash may have
-        lost their answers. If a repeated settlement finds a message settled, it counts as settled by it (C55).
+        lost their answers. If only the second settlement is answered, what it finds settled counts as settled by the
+        first one (C55).
 
         Raises:
             AnswerTimeout: a shard did not answer within `timeout_s` seconds; or no worker runs it, and the connection
@@ -193,7 +194,7 @@ class CommandSender:
         try:
             late = self._await_all(asked, futures, timeout_s, looked)
         finally:
-            repeated = self._repeated.end(repeatable)
+            self._repeated.end(repeatable)
             for future in futures:
                 future.cancel()
         if late:
@@ -203,7 +204,10 @@ class CommandSender:
         for (shard, _), answer in zip(asked, found, strict=True):
             if answer.status != "ok":
                 raise refusal(shard.entity, answer)
-        return [correct_repeated(answer) if answer.id in repeated else answer for answer in found]
+        return [
+            answer if answer.id in ("", command.id) else replace(correct_repeated(answer), id=command.id)
+            for (_, command), answer in zip(asked, found, strict=True)
+        ]
 
     def _await_all(
         self, asked: Sequence[tuple[Shard, Command]], futures: Sequence[Future[Answer]], timeout_s: float, looked: bool
@@ -294,14 +298,19 @@ class CommandSender:
         self._signed_by_guess.pop(token, None)
 
     def resend_unanswered(self, shard: Shard) -> None:
-        """Send a shard's unanswered commands again, with the same ids. The first answer counts."""
+        """Send a shard's unanswered commands again. The first answer counts."""
 
         def is_waiting(ident: str) -> bool:
             future = self._waiting.get(ident.encode())
             return future is not None and not future.done()
 
         for command in self._repeated.unanswered(shard, is_waiting):
-            self._produce(shard, commands.encode(command, self._stamp(command)), lambda *_: None)
+            again, future = copy_of(command), self._waiting[command.id.encode()]
+            if again is not command:
+                token = again.id.encode()
+                self._waiting[token] = future
+                future.add_done_callback(functools.partial(lambda token, _: self._forget(token), token))
+            self._produce(shard, commands.encode(again, self._stamp(again)), lambda *_: None)
 
     def _abandon(self, error: BaseException) -> None:
         for future in list(self._waiting.values()):

@@ -54,6 +54,28 @@ def test_who_asks_is_answered_as_if_nothing_had_crashed(how: str, point: CrashPo
     assert asked(ASKED[how], point) == asked(ASKED[how])
 
 
+@pytest.mark.feature("C55", "C37")
+@pytest.mark.parametrize("point", [None, *CrashPoint])
+@pytest.mark.parametrize("how", ["acknowledge", "expire"])
+def test_a_settlement_that_is_asked_twice_does_not_claim_what_a_purge_was_faster_with(
+    how: str, point: CrashPoint | None, lapse: Lapse
+) -> None:
+    lapse.queue("orders", lease_period="60s")
+    with (
+        lapse.publisher() as publisher,
+        lapse.subscriber("orders", 2) as subscriber,
+        lapse.queue_client("orders") as queue,
+    ):
+        for n in range(2):
+            publisher.publish("orders", b'{"n": %d}' % n)
+        both = [subscriber.receive(1), subscriber.receive(1)]
+        queue.purge(leased=True, filter="/n = 0")
+        if point is not None:
+            lapse.crash(before=point)
+        told = [one.result for one in subscriber.settle(how, [one for one in both if one is not None], wait=True)]
+    assert told == ["already_settled", "settled"]
+
+
 @pytest.mark.feature("C55")
 def test_an_answer_that_clients_have_is_forgotten(lapse: Lapse) -> None:
     lapse.queue("orders")

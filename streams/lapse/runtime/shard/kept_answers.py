@@ -1,8 +1,9 @@
 """Answers that the journal keeps until Kafka has them, so that a crash loses none of them (C55).
 
 A purge, a settlement by filter and similar commands have a further effect if they are carried out twice, so their
-sender cannot ask again. Their step journals the answer too. Once Kafka has the answer, the journal drops it. A new
-owner writes the answers that it still finds. So an answer may come twice, with the same id.
+sender cannot ask again. Their step journals the answer too. So does that of a settlement by bookmarks that found
+messages settled, because a second one could not tell that from its first copy's effect. Once Kafka has the answer, the
+journal drops it. A new owner writes the answers that it still finds. So an answer may come twice, with the same id.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from lapse.core.queue.settlement.settlement import Result
 from lapse.core.shard.answer import CommandAnswer
 from lapse.core.shard.changelog import Items
 from lapse.protocol import header
@@ -24,6 +26,7 @@ _REST: Final = struct.Struct(">qq")
 _MOST_BYTES: Final = 2 << 20
 """A larger answer is not kept, because it must fit into one RecordBatch of the journal."""
 
+_SETTLING: Final = frozenset({"acknowledge", "expire", "cancel"})
 _STANDING: Final = frozenset(
     {"heartbeat", "subscribe", "sow_and_subscribe", "delta_subscribe", "sow_and_delta_subscribe"}
 )
@@ -42,13 +45,18 @@ class KeptAnswers:
         self._epoch = epoch
         self._number = 0
         self._expected: set[str] = set()
+        self._settling: set[str] = set()
         self._forgotten: list[bytes] = []
         self._left = {key: value for key, value in (journal or {}).items() if key.startswith(KEY)}
 
     def expect(self, command: Command) -> None:
         """Note that a command is carried out. Its answer is kept if the command cannot be repeated."""
-        if command.answer == "all" and command.command not in _STANDING and not bears_repetition(command):
+        if command.answer != "all" or command.command in _STANDING:
+            return
+        if not bears_repetition(command):
             self._expected.add(command.id)
+        elif command.command in _SETTLING and command.bookmarks:
+            self._settling.add(command.id)
 
     def keep(self, answer: CommandAnswer, written: Output) -> Items:
         """Return the journal item that keeps an answer; none if it need not be kept.
@@ -57,7 +65,9 @@ class KeptAnswers:
             answer: the answer. Answers to deletions are always kept, since an earlier epoch may have been asked.
             written: its record.
         """
-        if answer.id not in self._expected and answer.command != "delete":
+        found_settled = answer.id in self._settling and _has_found_settled(answer)
+        self._settling.discard(answer.id)
+        if answer.id not in self._expected and answer.command != "delete" and not found_settled:
             return []
         self._expected.discard(answer.id)
         if written.value is None or len(written.value) > _MOST_BYTES:
@@ -81,6 +91,11 @@ class KeptAnswers:
         self.written(self._left)
         self._left = {}
         return [answer for answer in answers if answer.topic in known]
+
+
+def _has_found_settled(answer: CommandAnswer) -> bool:
+    settlements: Any = dict(answer.facts).get("settlements", ())
+    return any(one.result == Result.ALREADY_SETTLED for one in settlements)
 
 
 def _encode(answer: Output) -> bytes:
