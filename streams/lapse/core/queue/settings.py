@@ -63,6 +63,7 @@ class QueueSettings:
         idle_ms: a queue that was not used for this time deletes itself, ms; 0 = never (Q18).
         configured: a fingerprint of the whole configuration; a change of it counts as use (Q18).
         shards: how many shards the queue has.
+        waits: whether this shard does not read yet, because older shards still have messages (C81).
         rate: most deliveries in any window; None = no limit (Q25).
         group_rate: most deliveries of each group in any window; None = no limit (Q25).
         group_limit: most messages of a group that are leased at once; 1 also keeps the group in order (Q20, Q25).
@@ -93,6 +94,7 @@ class QueueSettings:
     idle_ms: int = 0
     configured: str = ""
     shards: int = 1
+    waits: bool = False
     rate: Rate | None = None
     group_rate: Rate | None = None
     group_limit: int = 1

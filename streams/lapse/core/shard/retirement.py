@@ -70,6 +70,7 @@ class Report:
         holders: the holders of leases.
         active_ms: last use, ms since the epoch; set if the cause is idleness.
         transfers: ids of unfinished transfers, which prevent even a forced deletion (C77).
+        waits: whether the shard does not read yet, so that it does not know what its partitions hold (C81).
     """
 
     willing: bool
@@ -77,6 +78,7 @@ class Report:
     holders: tuple[Holder, ...] = ()
     active_ms: int = 0
     transfers: tuple[str, ...] = ()
+    waits: bool = False
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Report:
@@ -88,7 +90,7 @@ class Report:
         holders = tuple(Holder(**one) for one in facts["holders"])
         report = cls(**{**facts, "holders": holders, "transfers": tuple(facts.get("transfers", ()))})
         counts = [*report.counts.values(), *(one.count for one in holders)]
-        _expect(bool, report.willing)
+        _expect(bool, report.willing, report.waits)
         _expect(int, *counts, report.active_ms, *(one.until_ms for one in holders))
         _expect(str, *report.transfers, *(text for one in holders for text in (one.subscription, one.client)))
         if any(not 0 <= count < _MOST for count in counts):
@@ -268,6 +270,10 @@ def objection(name: str, reports: Iterable[Report]) -> str:
         more = f", and {len(named) - _NAMED} more subscriptions" if len(named) > _NAMED else ""
         parts.append(f"{leased:,} leased: {', '.join(named[:_NAMED])}{more}")
     parts += [f"{count:,} {state}" for state, count in summed(reports).items() if count and state != "leased"]
+    if waiting := sum(report.waits for report in reports):
+        parts.append(
+            f"{waiting} new shard{'s' * (waiting != 1)} not reading yet, so that what was published there is not known"
+        )
     advice = "Settle, delete or purge what is there, or take it along with force"
     transfers = sorted({one for report in reports for one in report.transfers})
     if transfers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import MutableMapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +214,7 @@ class QueueEntity(Entity):
     async def machine(self, partition: int, epoch: int, changelog: Changelog, positions: dict[TP, int]) -> QueueMachine:
         """Build a shard from its changelog."""
         settings = self.config.settings(self.name, partition, self.partitions)
+        settings = replace(settings, waits=self._growing.waits(partition))
         restored = await in_turns(restoring(changelog.items(), self._segments(partition)))
         begun = self._growing.begun(partition)
         for tp, offset in positions.items():

@@ -17,7 +17,7 @@ from lapse.core.queue.transfer.transfers import HandOver
 from lapse.core.reason import Reason
 from lapse.core.shard.agreement import GRACE_MS
 from lapse.core.shard.refused import CommandRefused
-from lapse.core.shard.retirement import Asker, Phase, ShardMessage, ShardMessageKind
+from lapse.core.shard.retirement import Asker, Phase, ShardMessage, ShardMessageKind, Verdict
 from lapse.protocol.command import Command
 from unit.core.queue.compared.endings import converse
 from unit.core.queue.compared.written import published
@@ -290,6 +290,27 @@ def test_no_deletion_takes_along_what_was_handed_over(state: str, force: bool) -
     queue.use(lambda step: queue.shard.transfer_source.give_back("t-1", T0, step))
     done = converse(queue.shard, T0, lambda step: queue.shard.agreement.delete(Asker("c"), True, T0, step))
     assert done.verdicts[0].refusal is None
+
+
+@pytest.mark.feature("C4", "C81")
+@pytest.mark.parametrize("force", [False, True])
+def test_a_shard_that_does_not_read_yet_stands_in_the_way_of_a_deletion(force: bool) -> None:
+    """The older shards have settled what they had, and it has not learned of that: what it will read is not known."""
+    shards = [QueueShard(settings(idle_ms=0, partition=number, shards=2, waits=number == 1)) for number in (0, 1)]
+    asking, verdicts = Step(), list[Verdict]()
+    assert shards[0].agreement.delete(Asker("c"), force, T0, asking) is None
+    under_way = asking.shard_messages
+    while under_way:
+        message, step = under_way.pop(0), Step()
+        shards[message.to].agreement.receive(ShardMessage.decode(message.encode()), T0, step)
+        under_way += step.shard_messages
+        verdicts += step.verdicts
+    (verdict,) = verdicts
+    if force:
+        assert verdict.refusal is None
+    else:
+        assert verdict.refusal.text.startswith("temp is not empty: 1 new shard not reading yet, so that what was ")
+    assert shards[0].agreement.retired is force
 
 
 @pytest.mark.feature("Q18", "Q16")

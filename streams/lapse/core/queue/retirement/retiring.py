@@ -58,7 +58,8 @@ class RetirableQueueShard:
     def report(self, cause: Cause, force: bool, now_ms: int) -> Report:
         """Report the shard's messages, and whether it can end.
 
-        An idle queue may hold messages, a deleted one only if the deletion is forced. A transfer whose messages are not
+        An idle queue may hold messages, a deleted one only if the deletion is forced. The same holds for messages that
+        a new shard has not read, because it still waits for older ones (C81). A transfer whose messages are not
         known to have arrived always prevents the end, because they would be lost with this shard (C77). The same holds
         for a record that a transfer has put here, read or not.
         """
@@ -75,8 +76,9 @@ class RetirableQueueShard:
             idle_at_ms = self._activity.idle_at_ms()
             last_ms = now_ms if idle_at_ms >= NEVER or unread else self._activity.last_ms
             return Report(willing=idle_at_ms <= now_ms and not unread, counts=counts, active_ms=last_ms)
-        willing = not any(counts.values()) or (force and not transfers)
-        return Report(willing=willing, counts=counts, holders=self._holders(), transfers=transfers)
+        waits = self._decisions.settings.waits
+        willing = not (waits or any(counts.values())) or (force and not transfers)
+        return Report(willing=willing, counts=counts, holders=self._holders(), transfers=transfers, waits=waits)
 
     def remove_some(self, retirement: Retirement, now_ms: int, step: Step) -> bool:
         """Remove some of the remaining messages, leased ones too. Return whether none is left."""
