@@ -39,6 +39,9 @@ _RATE_S: Final = 10.0
 _IN_TURN: Final = 50
 """The most queues outside the shown page that one look asks."""
 
+_NEVER_ASKED: Final = 200
+"""The most queues outside the shown page that one look asks for the first time: more would delay the next page."""
+
 _FORGET_S: Final = 600.0
 _OLD_MS: Final = 3_600_000
 _START: Final = "Start a worker (`lapse worker`), or see the log of the running one"
@@ -223,6 +226,6 @@ def _note_silence(look: Look) -> None:
 
 
 def _in_turn(looks: Sequence[Look]) -> list[Look]:
-    """Return the looks whose turn it is: those without an answer yet, and the oldest of the others."""
-    never = [one for one in looks if one.at_s < 0]
-    return [*never, *sorted((one for one in looks if one.at_s >= 0), key=lambda one: one.at_s)[:_IN_TURN]]
+    """Return the looks whose turn it is: some that were never asked, and the oldest of those with an answer."""
+    never = [one for one in looks if one.at_s < 0 and one.asking is None]
+    return [*never[:_NEVER_ASKED], *sorted((one for one in looks if one.at_s >= 0), key=lambda one: one.at_s)[:_IN_TURN]]
