@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 from pyspark.sql.window import Window
 
 from lapse.protocol import header as names
@@ -31,6 +32,7 @@ from lapse_spark.letters import newer_records, origins, redrive, redriven, untak
 from lapse_spark.letters.redrive import Choice, Target
 from lapse_spark.read import Span
 from lapse_spark.records import header
+from lapse_spark.schema import DEAD_LETTER
 from lapse_spark.stream.output import Output
 
 Hook = Callable[[DataFrame], DataFrame]
@@ -38,6 +40,11 @@ Hook = Callable[[DataFrame], DataFrame]
 
 _MARGIN_MS: Final = 600_000
 """The greatest difference between the clocks of Kafka and of the driver, in ms."""
+
+# The columns that a run needs of the tables. To find a table's columns in its files would be one more job each time.
+_FOUND: Final = StructType([DEAD_LETTER["id"]])
+_SENT: Final = StructType([*_FOUND, StructField("target", StringType())])
+_DONE: Final = StructType([StructField("at_ms", LongType())])
 
 _SLICE_S: Final = 5
 """With a rate, the letters of this time are sent in one Spark job, in seconds: a job per message would be too slow."""
@@ -223,12 +230,12 @@ def _sent_before(
     spark: SparkSession, connection: Connection, output: Output, now_ms: int, dry_run: bool
 ) -> DataFrame | None:
     """Return the ids of letters that earlier runs have sent; None if there was no run."""
-    sent, done = output.read("sent"), output.read("done")
+    sent, done = output.read("sent", columns=_SENT), output.read("done", columns=_DONE)
     if sent is None:
         return None
     whole = sent.limit(0) if done is None else sent.join(done.select("batch_id"), "batch_id", "left_semi")
     ids = whole.select("id")
-    if (found := output.read("found")) is not None:
+    if (found := output.read("found", columns=_FOUND)) is not None:
         ids = ids.unionByName(found.select("id"))
     torn = sent.join(ids.select("id").distinct(), "id", "left_anti")
     places = torn.groupBy("target").agg(F.min("batch_id").alias("since")).collect()

@@ -17,11 +17,13 @@ from typing import Final
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StructField, StructType
 
 from lapse_spark import quarantine, read
 from lapse_spark.connection import Connection
 from lapse_spark.read import Span
 from lapse_spark.records.dead_letter import distinct, reasons_text
+from lapse_spark.schema import DEAD_LETTER
 from lapse_spark.stream.output import Output
 from lapse_spark.stream.recreated_topics import RecreatedTopics
 from lapse_spark.stream.stream import Standing, follow
@@ -31,6 +33,12 @@ HORIZON: Final = timedelta(days=1)
 """How far back the monitor looks for the original of a copy. After a crash, a copy is minutes younger."""
 
 _PAYLOAD = ("value", "headers", "fault")
+
+# The columns that a batch needs of the tables. To find a table's columns in its files would be one more job each time.
+_SEEN: Final = StructType([DEAD_LETTER["id"]])
+_UNTIL: Final = StructType(
+    [DEAD_LETTER["letter_topic"], DEAD_LETTER["letter_partition"], StructField("last_offset", LongType())]
+)
 
 
 def uncounted_letters(letters: DataFrame, seen: DataFrame | None) -> DataFrame:
@@ -173,8 +181,8 @@ def _write(output: Output, kept: DataFrame, number: int, window: str, horizon: t
         if strict:
             quarantine.refuse_faults(aside)
         output.write("quarantine", aside, F.col("timestamp"), number)
-    seen = output.read("letters", _day_before(begin.date(), horizon))
-    before = output.read("partitions")
+    seen = output.read("letters", _day_before(begin.date(), horizon), _SEEN)
+    before = output.read("partitions", columns=_UNTIL)
     new = uncounted_letters(good, None if seen is None else seen.where(F.col("batch_id") < number)).persist()
     try:
         output.write("letters", new, F.col("letter_at"), number)
