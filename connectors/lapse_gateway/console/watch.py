@@ -228,4 +228,5 @@ def _note_silence(look: Look) -> None:
 def _in_turn(looks: Sequence[Look]) -> list[Look]:
     """Return the looks whose turn it is: some that were never asked, and the oldest of those with an answer."""
     never = [one for one in looks if one.at_s < 0 and one.asking is None]
-    return [*never[:_NEVER_ASKED], *sorted((one for one in looks if one.at_s >= 0), key=lambda one: one.at_s)[:_IN_TURN]]
+    answered = sorted((one for one in looks if one.at_s >= 0), key=lambda one: one.at_s)
+    return [*never[:_NEVER_ASKED], *answered[:_IN_TURN]]
