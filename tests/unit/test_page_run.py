@@ -12,11 +12,13 @@ TESTS = Path(__file__).parents[1]
 STAND_IN = """#!/bin/sh
 trap 'echo > ended; exit' INT
 echo "  SOW topics  none"
+echo "  lapse doctor"
 while :; do sleep 0.05; done
 """
 PAGE = """```console
 $ lapse dev
   SOW topics  none
+…
 $ kill -9 $PPID
 ```
 """

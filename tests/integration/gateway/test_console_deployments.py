@@ -72,8 +72,10 @@ def test_two_clusters_are_seen_and_acted_on_from_one_page(
         until(lambda: gateway.depth("orders")["depth"] == 0, "the first deployment is served", 10)
     context = browser.new_context()  # whose console has a line about the status of the page
     page = context.new_page()
-    page.goto(f"{base}/console/queues/{name}")
-    playwright.expect(page.locator("[data-again]")).to_contain_text("This page tries again every")
+    again = page.locator("[data-again]")
+    # For five seconds the page is painted by the last list of topics.
+    until(lambda: (page.goto(f"{base}/console/queues/{name}"), again.count())[1], "the page without a broker")
+    playwright.expect(again).to_contain_text("This page tries again every")
     own_kafka.start()
     playwright.expect(page.locator("#chart")).to_be_visible(timeout=60_000)
     context.close()
