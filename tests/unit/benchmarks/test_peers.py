@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
-from benchmarks.comparison.contestant import BROKER_PID, Skipped
+from benchmarks.comparison.contestant import BROKER_PID, Figures, Skipped
 from benchmarks.peers import jetstream, rabbitmq, redis_streams
 from benchmarks.peers.elsewhere import go_program, is_here
 from benchmarks.peers.peer_server import peer_server
@@ -18,6 +19,14 @@ from support.suite.at_length import AT_LENGTH
 
 MESSAGES = 2_500
 """More than two batches, and no multiple of one."""
+
+
+def figures_of(run: Callable[[int], Figures], messages: int) -> Figures:
+    """Run a peer. Without its server the test is skipped: a peer is the benchmark's, and no promise of lapse's."""
+    try:
+        return run(messages)
+    except Skipped as reason:
+        pytest.skip(str(reason))
 
 
 def test_a_peers_server_counts_as_the_broker_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,10 +76,7 @@ def test_redis_streams_is_skipped_without_a_server(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.slow
 def test_redis_streams_delivers_all() -> None:
-    try:
-        figures = redis_streams.run(MESSAGES)
-    except Skipped as reason:
-        pytest.skip(str(reason))
+    figures = figures_of(redis_streams.run, MESSAGES)
     assert figures["messages"] == MESSAGES
 
 
@@ -80,10 +86,7 @@ def test_jetstream_delivers_all() -> None:
     # To build it takes a minute of CPU on a fresh machine; the peer is a benchmark's, and no promise of lapse's.
     if not (AT_LENGTH or is_here("nats-server", jetstream.MODULE)):
         pytest.skip("nats-server is not here yet: `make bench` and `make chaos` build it")
-    try:
-        figures = jetstream.run(MESSAGES)
-    except Skipped as reason:
-        pytest.skip(str(reason))
+    figures = figures_of(jetstream.run, MESSAGES)
     assert figures["messages"] == MESSAGES
 
 
@@ -110,8 +113,5 @@ def test_the_program_behind_debians_wrapper_is_started(monkeypatch: pytest.Monke
 @pytest.mark.slow
 def test_rabbitmq_delivers_all() -> None:
     """As whoever runs the tests, root included."""
-    try:
-        figures = rabbitmq.run(500)
-    except Skipped as reason:
-        pytest.skip(str(reason))
+    figures = figures_of(rabbitmq.run, 500)
     assert figures["messages"] == 500
