@@ -18,8 +18,8 @@ from lapse_client.aio import Delivery
 from lapse_client.delivery.lot import PackedLot
 from lapse_client.error import EntityDeleted, UnknownEntity
 from lapse_client.session.shard import Shard
-from lapse_gateway import Gateway, Settings, User, Users, openapi, payload
-from lapse_gateway.application import DESCRIBED, application
+from lapse_gateway import Gateway, Settings, User, Users, payload
+from lapse_gateway.application import application
 from lapse_gateway.clients import _Pool
 from lapse_gateway.events import event, stream
 from lapse_gateway.fault import Fault
@@ -163,21 +163,6 @@ def test_a_browser_is_told_on_a_page_that_nothing_is_there() -> None:
     assert asyncio.run(asked("*/*")).json()["error"]["code"] == "unknown_path"
 
 
-def test_the_description_names_every_operation_once_and_refers_to_what_is_there() -> None:
-    told = orjson.loads(orjson.dumps(openapi.description(DESCRIBED, users=True)))
-    assert told["openapi"] == "3.1.0"
-    found = [(method.upper(), path) for path, methods in told["paths"].items() for method in methods]
-    assert sorted(found) == sorted((one.method, one.path) for one in DESCRIBED)
-    ids = [one["operationId"] for methods in told["paths"].values() for one in methods.values()]
-    assert len(set(ids)) == len(ids)
-    for ref in _refs(told):
-        place = told
-        for part in ref.removeprefix("#/").split("/"):
-            place = place[part]
-    public = {path for path, methods in told["paths"].items() for one in methods.values() if "security" not in one}
-    assert public == {"/v1", "/openapi.json", "/health", "/ready", "/metrics"}
-
-
 @pytest.mark.feature("Q15")
 def test_a_failure_of_the_gateway_itself_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The alert LapseGatewayFails looks at answers of 500, too."""
@@ -195,13 +180,6 @@ def test_a_failure_of_the_gateway_itself_is_counted(monkeypatch: pytest.MonkeyPa
 
     assert asyncio.run(ask()) == 500
     assert gateway.requests.counts == {("GET", "/ready", 500): 1}
-
-
-def _refs(place: object) -> list[str]:
-    if isinstance(place, dict):
-        own = [place["$ref"]] if "$ref" in place else []
-        return own + [ref for value in place.values() for ref in _refs(value)]
-    return [ref for value in place for ref in _refs(value)] if isinstance(place, list) else []
 
 
 def test_a_payload_with_line_ends_stays_one_event() -> None:
