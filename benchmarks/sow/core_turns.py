@@ -59,13 +59,13 @@ def run(messages: int = 100_000) -> Figures:
     for what, order_by in (("query", None), ("order", "/price DESC")):
         step = Step()
         command = Command(command="sow", id="q", filter="/price >= 500", order_by=order_by)
-        turn(what, lambda command=command, step=step: shard.command(command, _NOW_MS, step))
+        turn(what, lambda command=command, step=step: shard.commands.handle(command, _NOW_MS, step))
         (query,) = step.queries
         while not query.finished:
             turn(what, lambda query=query: shard.pull(query, _NOW_MS, Step()))
     step = Step()
     delete = Command(command="sow_delete", id="d", filter="/price >= 900")
-    turn("deletion", lambda: shard.command(delete, _NOW_MS, step, None))
+    turn("deletion", lambda: shard.commands.handle(delete, _NOW_MS, step, None))
     for deletion in step.deletions:
         while not deletion.finished:
             turn("deletion", lambda deletion=deletion: shard.continue_deletion(deletion, Step()))
@@ -97,12 +97,12 @@ def _schedule(shard: SowShard, messages: int, turn: Callable[[str, Callable[[], 
         turn("scheduling", lambda records=records: shard.arrive("turns", 0, records, Step()))
     step = Step()
     asked = {"id": "s", "state": "scheduled", "filter": "/price >= 500"}
-    turn("listing", lambda: shard.command(Command(command="sow", **asked), now_ms, step))
+    turn("listing", lambda: shard.commands.handle(Command(command="sow", **asked), now_ms, step))
     for listing in step.queries:
         while not listing.finished:
             turn("listing", lambda listing=listing: shard.pull(listing, now_ms, Step()))
     step = Step()
-    turn("withdrawal", lambda: shard.command(Command(command="sow_delete", **asked), now_ms, step))
+    turn("withdrawal", lambda: shard.commands.handle(Command(command="sow_delete", **asked), now_ms, step))
     for withdrawal in step.deletions:
         while not withdrawal.finished:
             turn("withdrawal", lambda withdrawal=withdrawal: shard.continue_deletion(withdrawal, Step()))

@@ -6,20 +6,23 @@ from dataclasses import fields
 
 import pytest
 
+from lapse.core.error_code import ErrorCode
 from lapse.core.lifetime import NEVER, Expiration
+from lapse.core.queue.command import QueueCommands
 from lapse.core.queue.journal.restored import restore
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step as QueueStep
 from lapse.core.reason import Reason
 from lapse.core.shard.agreement import GRACE_MS
-from lapse.core.shard.contract import Shard
+from lapse.core.shard.contract import Shard, ShardCommands
 from lapse.core.shard.event import EventKind
 from lapse.core.shard.retirement import Asker
 from lapse.core.shard.step import Step
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.shard import SowShard
 from lapse.core.sow.step import Step as SowStep
+from lapse.protocol.command import Command
 from unit.core.sow.make import Arrived, T
 
 LIVES = Expiration(True)
@@ -61,7 +64,7 @@ def test_steps_differ_only_in_what_the_state_is_made_of() -> None:
 
 @pytest.mark.feature("L1", "L14", "D1", "D3")
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_expires_is_told_in_one_vocabulary(kind) -> None:
+def test_what_expires_is_reported_in_one_vocabulary(kind) -> None:
     shard, make = kind()
     shard.take_over(T, make())
     arrived = make()
@@ -89,9 +92,51 @@ def test_what_is_set_aside_gets_a_letter_that_says_why(kind) -> None:
     assert (letter.reasons, letter.detail) == ((Reason.UNDECODABLE,), "stopped the worker")
 
 
+@pytest.mark.feature("C27", "D3")
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_set_aside_stays_until_its_letter_is_safe(kind) -> None:
+    shard, make = kind()
+    step = make()
+    shard.set_aside("prices", 0, Arrived(0, T, b"k", b"{}"), "stopped the worker", step)
+    subject = step.letters[0] if kind is sow else (step.letters[0], 0)
+    (letter_key,) = shard.keep_refused_letters([(subject, "too large")], step)
+    assert [event.kind for event in step.events] == [EventKind.DYING]
+    assert list(shard.state.pending) == [letter_key]
+    for _ in range(2):  # the second time it is gone
+        step = make()
+        shard.letter_written(letter_key, step)
+        assert not shard.state.pending
+    assert not step.events
+
+
+@pytest.mark.feature("C1", "X7")
+@pytest.mark.parametrize("kind", KINDS)
+def test_commands_are_answered_by_one_entry(kind) -> None:
+    shard, make = kind()
+    commands: ShardCommands = shard.commands if isinstance(shard, SowShard) else QueueCommands(shard, "prices")
+    step = make()
+    for command in ("depth", "frobnicate"):
+        commands.handle(Command(id=command, command=command), T, step)
+    known, unknown = step.answers
+    assert (known.id, known.error, known.at_ms) == ("depth", "", T)
+    assert (unknown.id, unknown.code) == ("frobnicate", ErrorCode.UNKNOWN_COMMAND)
+
+
+@pytest.mark.feature("C42")
+@pytest.mark.parametrize("kind", KINDS)
+def test_bookmarks_of_a_replaced_topic_name_its_new_records(kind) -> None:
+    shard, make = kind()
+    shard.arrive("prices", 0, [Arrived(0, T, b"k", b"{}")], make(), T)
+    while not shard.replace_topic("prices", 2, T, make()):
+        pass
+    step = make()
+    assert shard.arrive("prices", 0, [Arrived(0, T + 1, b"k", b"{}")], step, T + 1) == 1
+    assert step.changes
+
+
 @pytest.mark.feature("C4")
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_end_is_agreed_on_and_told_alike(kind) -> None:
+def test_an_end_is_agreed_on_and_reported_alike(kind) -> None:
     shard, make = kind()
     shard.take_over(T, make())
     assert list(shard.subscriptions()) == []

@@ -158,9 +158,9 @@ class QueueCommands:
         looked_at = self.named_messages(command) if peeks_by_bookmarks(command) else []
         find = self._shard.state.sources.find
         if not looked_at or any(find(claim.topic, claim.partition) is not None for claim in looked_at):
-            self._shard.use(at_ms, step)
+            self._shard.note_use(at_ms, step)
 
-    def handle(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> None:
+    def handle(self, command: Command, at_ms: int, step: Step, row_filter: str | None = None) -> None:
         """Carry out a command as of an instant. A refused command changes nothing.
 
         The messages that the command concerns must have been judged under its `selection` before.

@@ -7,7 +7,7 @@ operations, segments beyond the memory limit are moved to the spill store (Q16).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from lapse.core.expression import compile_filter
 from lapse.core.portions import Portions
@@ -25,7 +25,7 @@ from lapse.core.queue.inquiry.visibility import Visibility
 from lapse.core.queue.life.table import Trigger
 from lapse.core.queue.life.transitions import Transitions
 from lapse.core.queue.rates.allowance import Allowance
-from lapse.core.queue.removal.pending_letters import PendingLetters
+from lapse.core.queue.removal.pending_letters import OfLetter, PendingLetters
 from lapse.core.queue.removal.purge import Purge
 from lapse.core.queue.removal.truncation import Truncation
 from lapse.core.queue.retirement.activity import UsableQueueShard
@@ -38,7 +38,7 @@ from lapse.core.queue.settlement.locator import Locator
 from lapse.core.queue.settlement.settlement import Claim, Outcome
 from lapse.core.queue.settlement.settling import Settling
 from lapse.core.queue.state import QueueState
-from lapse.core.queue.step import Queued, Removal, Step
+from lapse.core.queue.step import Queued, Step
 from lapse.core.queue.subscriptions.subscribing import Subscribing
 from lapse.core.queue.subscriptions.subscription import Subscription
 from lapse.core.queue.transfer.transfer_source import TransferSource
@@ -247,17 +247,13 @@ class QueueShard:
         claim = Claim(topic, partition, offset, offset)
         self._truncation.remove_recordless(Trigger.SPOIL, claim, now_ms, step, handed_out, why)
 
-    def keep_refused_letters(self, removal: Removal, refused: Mapping[int, str], step: Step) -> list[tuple[int, int]]:
-        """Keep messages of a removal whose letters the broker refused. `refused` says why, by message index (C27).
+    def keep_refused_letters(self, refused: Sequence[tuple[OfLetter, str]], step: Step) -> list[tuple[int, int]]:
+        """Keep messages whose letters the broker refused. Return their keys for `letter_written` (C27)."""
+        return self._pending_letters.keep_refused(refused, step)
 
-        Returns:
-            The messages as (source, offset), for `letter_written`.
-        """
-        return self._pending_letters.keep_refused(removal, refused, step)
-
-    def letter_written(self, source: int, offset: int, step: Step) -> None:
-        """Drop a dying message, because its letter is safe."""
-        self._pending_letters.letter_written(source, offset, step)
+    def letter_written(self, letter_key: tuple[int, int], step: Step) -> None:
+        """Drop a dying message, because its letter is safe (D3)."""
+        self._pending_letters.letter_written(letter_key, step)
 
     def truncate_below(self, topic: str, partition: int, begin_offset: int, now_ms: int, step: Step) -> bool:
         """Remove messages below an offset, since Kafka has removed their records (C40). Leased ones stay (C80).
@@ -279,9 +275,9 @@ class QueueShard:
         """Note the epoch since which the source is this topic. This is not journaled here (C42)."""
         self._truncation.note_topic_epoch(topic, partition, epoch)
 
-    def use(self, now_ms: int, step: Step) -> None:
+    def note_use(self, at_ms: int, step: Step) -> None:
         """Note a use: a publish, receipt, settlement or inquiry; a message becomes available or leaves (C39, C50)."""
-        self.activity.note_use(now_ms, step, self.agreement)
+        self.activity.note_use(at_ms, step, self.agreement)
 
     # Queries
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from lapse.core.portions import Portions
 from lapse.core.record import Record
 from lapse.core.shard.agreement import Agreement
+from lapse.protocol.command import Command
 
 
 class ShardSettings(Protocol):
@@ -46,6 +47,20 @@ class Subscribed(Protocol):
         """The row filter of its user when it began; None or empty = no limit (X4)."""
 
 
+class ShardCommands(Protocol):
+    """The entry of commands to a shard."""
+
+    def handle(self, command: Command, at_ms: int, step: Any, row_filter: str | None = None, /) -> None:
+        """Carry out a command as of an instant. A refused command changes nothing.
+
+        Args:
+            command: the command.
+            at_ms: its instant, ms since the epoch.
+            step: receives the command's effects and its answer.
+            row_filter: an expression that limits what its user may see and change; None = no limit (X4).
+        """
+
+
 class Shard(Protocol):
     """A shard. Each kind of shard has its own kind of step."""
 
@@ -66,6 +81,24 @@ class Shard(Protocol):
 
     def set_aside(self, topic: str, partition: int, record: Record, why: str, step: Any) -> None:
         """Make a dead letter of a record that must not be processed (X7)."""
+
+    def note_use(self, at_ms: int, step: Any, /) -> None:
+        """Note a use of the entity at an instant of the broker's clock (Q18)."""
+
+    def keep_refused_letters(self, refused: Sequence[tuple[Any, str]], step: Any) -> list[Any]:
+        """Keep the subjects of letters that the broker refused, each with its reason (C27).
+
+        The step must contain their removals. Return the keys for `letter_written`, in the same order.
+        """
+
+    def letter_written(self, letter_key: Any, step: Any) -> None:
+        """Remove a kept subject, because its letter is safe (D3). Do nothing if it is gone."""
+
+    def replace_topic(self, topic: str, epoch: int, now_ms: int, step: Any) -> bool:
+        """Close the state of a topic that was deleted and created again (C42).
+
+        Return False if there is more to close. Then call it again with the next step, and do nothing else in between.
+        """
 
     def advance(self, now_ms: int, step: Any, limit: int) -> int:
         """Do what is due, for about `limit` messages."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -46,25 +46,35 @@ class SowCommands:
         state: the shard's state.
         updates: applies updates to records.
         removals: removes records.
+        note_use: notes a use of the topic at an instant (Q18).
     """
 
-    __slots__ = ("_removals", "_settings", "_state", "_updates")
+    __slots__ = ("_note_use", "_removals", "_settings", "_state", "_updates")
 
-    def __init__(self, state: SowState, updates: RecordUpdates, removals: Removals) -> None:
+    def __init__(
+        self, state: SowState, updates: RecordUpdates, removals: Removals, note_use: Callable[[int, Step], None]
+    ) -> None:
         self._state = state
         self._settings = state.settings
         self._updates = updates
         self._removals = removals
+        self._note_use = note_use
 
-    def handle(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> None:
-        """Carry out a command as of an instant. A refused command changes nothing.
+    def handle(self, command: Command, at_ms: int, step: Step, row_filter: str | None = None) -> None:
+        """Carry out a command as of an instant. Records that have expired by then do not exist for it (L10, L11).
+
+        `SowShard.advance` removes them. Its caller knows whether the shard has read all records that the logs held at
+        that instant. Until then an update with a timestamp before the deadline may still arrive (C1). A refused command
+        changes nothing.
 
         Args:
             command: the command.
             at_ms: the command's instant, ms since the epoch.
-            step: receives changes and outputs.
+            step: receives changes and outputs, among them the answer, or a query to pull.
             row_filter: an expression that limits what its user may see and change; None = no limit (X4).
         """
+        self._state.now_ms = max(self._state.now_ms, at_ms)
+        self._note_use(at_ms, step)
         try:
             check_fields(command, UNTAKEN_BY_SOW_TOPICS)
             if command.select and command.command not in _SELECTS:

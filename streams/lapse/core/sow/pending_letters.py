@@ -94,7 +94,7 @@ class PendingLetters:
     def __init__(self, state: SowState) -> None:
         self._state = state
 
-    def keep(self, refused: Sequence[tuple[Removal, str]], step: Step) -> list[bytes]:
+    def keep_refused(self, refused: Sequence[tuple[Removal, str]], step: Step) -> list[bytes]:
         """Keep letters of a step, each with the reason for its refusal. Return their journal keys."""
         faults = {letter.bookmark: fault for letter, fault in refused}
         for at, one in enumerate(step.events):

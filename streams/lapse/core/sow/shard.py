@@ -31,7 +31,6 @@ from lapse.core.sow.state import SowState
 from lapse.core.sow.step import Removal, RunningDeletion, RunningQuery, Step
 from lapse.core.sow.subscription import Subscription
 from lapse.core.sow.tombstone import Tombstone
-from lapse.protocol.command import Command
 
 _TOMBSTONES_LOOKED_BEYOND: Final = 16
 """How many tombstones that are not due are skipped to find due ones after them."""
@@ -47,11 +46,11 @@ class SowShard:
         settings: the topic's settings.
         activity: the last use of a temporary topic (Q18).
         agreement: the shard's part in the agreement on the topic's end (C4).
+        commands: carries out commands.
         state: the shard's state, for reading only.
     """
 
     __slots__ = (
-        "_commands",
         "_entrance",
         "_fan_out",
         "_pending_letters",
@@ -59,6 +58,7 @@ class SowShard:
         "_updates",
         "activity",
         "agreement",
+        "commands",
         "settings",
         "state",
     )
@@ -70,12 +70,12 @@ class SowShard:
         self._removals = Removals(self.state, self._fan_out)
         self._updates = RecordUpdates(self.state, self._removals, self._fan_out)
         self._entrance = Entrance(self.state, self._updates, self._removals, self._fan_out)
-        self._commands = SowCommands(self.state, self._updates, self._removals)
         self._pending_letters = PendingLetters(self.state)
         usable = UsableSowShard(self.state)
         self.activity: Activity[Step] = Activity(settings.idle_ms, settings.configured, usable)
         retirable = RetirableSowShard(self.state, self._updates, self._removals, self.activity)
         self.agreement: Agreement[Step] = Agreement(settings.name, settings.partition, settings.shards, retirable)
+        self.commands = SowCommands(self.state, self._updates, self._removals, self.note_use)
 
     # --- inputs ----------------------------------------------------------------------------------------------
 
@@ -83,33 +83,17 @@ class SowShard:
         """See `Entrance.arrive`. The use of the topic counts by the broker's clock, not by producers' timestamps."""
         taken = self._entrance.arrive(topic, partition, records, step, clock_ms)
         if taken:
-            self.use(clock_ms, step)
+            self.note_use(clock_ms, step)
         return taken
 
-    def use(self, clock_ms: int, step: Step) -> None:
-        """Note a publish as use of the topic at an instant of the broker's clock; `NEVER` = the latest known one."""
-        self.activity.note_use(self.state.now_ms if clock_ms >= NEVER else clock_ms, step, self.agreement)
+    def note_use(self, at_ms: int, step: Step) -> None:
+        """Note a use of the topic at an instant of the broker's clock; `NEVER` = the latest known one (Q18)."""
+        self.activity.note_use(self.state.now_ms if at_ms >= NEVER else at_ms, step, self.agreement)
 
     def set_aside(self, topic: str, partition: int, record: Record, why: str, step: Step) -> None:
         """See `Entrance.set_aside`."""
         self._entrance.set_aside(topic, partition, record, why, step)
         self.activity.note_use(self.state.now_ms, step, self.agreement)
-
-    def command(self, command: Command, at_ms: int, step: Step, row_filter: str | None = None) -> None:
-        """Carry out a command as of an instant. Records that have expired by then do not exist for it (L10, L11).
-
-        `advance` removes them. Its caller knows whether the shard has read all records that the logs held at that
-        instant. Until then an update with a timestamp before the deadline may still arrive (C1).
-
-        Args:
-            command: the command.
-            at_ms: the command's instant, ms since the epoch.
-            step: receives changes and outputs, among them the answer, or a query to pull.
-            row_filter: an expression that limits what its user may see and change; None = no limit (X4).
-        """
-        self.state.now_ms = max(self.state.now_ms, at_ms)
-        self.activity.note_use(at_ms, step, self.agreement)
-        self._commands.handle(command, at_ms, step, row_filter)
 
     def advance(self, now_ms: int, step: Step, limit: int = 10_000) -> bool:
         """Do what is due: expiry and scheduled versions by instant, then lost subscriptions (C2).
@@ -163,15 +147,15 @@ class SowShard:
             limit -= 1
         for subscription_id, subscriber in list(state.subscribers.items()):
             if subscriber.lost_at_ms <= now_ms:
-                self._commands.end_lost(subscription_id, now_ms, step)
+                self.commands.end_lost(subscription_id, now_ms, step)
             elif subscriber.query is not None and subscriber.query.finished:
-                self._commands.note_query_finished(subscriber.query, step)
+                self.commands.note_query_finished(subscriber.query, step)
         return False
 
     def refuse(self, query: RunningQuery, now_ms: int, step: Step, refusal: Refusal) -> None:
         """End a query that takes too much work, unless it is finished. The answer says why (X7)."""
         if not query.finished:
-            self._commands.refuse(query, now_ms, step, refusal)
+            self.commands.refuse(query, now_ms, step, refusal)
 
     def pull(self, query: RunningQuery, now_ms: int, step: Step, scan: int | None = None) -> None:
         """Put a query's next batch into the step. Call this until `query.finished` (C45).
@@ -187,7 +171,7 @@ class SowShard:
         self.activity.note_use(now_ms, step, self.agreement)
         query.pull(now_ms, step, scan)
         if query.finished:
-            self._commands.note_query_finished(query, step)
+            self.commands.note_query_finished(query, step)
 
     def continue_deletion(self, deletion: RunningDeletion, step: Step, portion: int = PORTION) -> None:
         """Do the next part of a deletion. Call this until `deletion.finished`, and give no other command before.
@@ -201,13 +185,13 @@ class SowShard:
         if deletion.finished and deletion.is_answered:
             step.answers.append(deletion.answer)
 
-    def keep_pending(self, refused: Sequence[tuple[Removal, str]], step: Step) -> list[bytes]:
+    def keep_refused_letters(self, refused: Sequence[tuple[Removal, str]], step: Step) -> list[bytes]:
         """Keep records whose letters the broker refused. Return their keys for `letter_written` (C27)."""
-        return self._pending_letters.keep(refused, step)
+        return self._pending_letters.keep_refused(refused, step)
 
-    def letter_written(self, journal_key: bytes, step: Step) -> None:
-        """Drop a pending letter, because it is safe."""
-        self._pending_letters.letter_written(journal_key, step)
+    def letter_written(self, letter_key: bytes, step: Step) -> None:
+        """Drop a pending letter, because it is safe (D3)."""
+        self._pending_letters.letter_written(letter_key, step)
 
     def next_due_ms(self) -> int:
         """Return when `advance` is needed next, or up to a second before, ms since the epoch; `NEVER` = never."""
@@ -269,12 +253,13 @@ class SowShard:
         """Free the large parts of the state, in portions: see `Shard`."""
         yield from self.state.release_memory()
 
-    def replace_topic(self, topic: str, step: Step) -> None:
+    def replace_topic(self, topic: str, epoch: int, now_ms: int, step: Step) -> bool:
         """Treat further records of a topic that was deleted and created again as those of a new topic (C42).
 
         Records and scheduled versions stay. Bookmarks name only updates of the new topic.
         """
         self.state.replace_sources(topic, step)
+        return True
 
     def take_over(self, now_ms: int, step: Step) -> None:
         """Begin an epoch after `restore`: subscriptions get a full timeout, and unfinished queries begin again (C5).
@@ -287,7 +272,7 @@ class SowShard:
         self._removals.began_ms = now_ms
         self.agreement.take_over(now_ms)
         self.activity.begin(now_ms, step, self.agreement)
-        self._commands.resume(now_ms, step)
+        self.commands.resume(now_ms, step)
 
     def subscriptions(self) -> list[Subscription]:
         """Return the subscriptions of clients."""
@@ -295,4 +280,4 @@ class SowShard:
 
     def unsubscribe(self, subscription_id: str, now_ms: int, step: Step, detail: str) -> None:
         """End a subscription because of its user (X4) or its filter (X7). `detail` says why."""
-        self._commands.end(subscription_id, now_ms, step, detail)
+        self.commands.end(subscription_id, now_ms, step, detail)

@@ -18,6 +18,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from lapse.core.shard.contract import Shard
 from lapse.core.shard.step import Step
 from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.letters.letter_retry import LetterRetry
@@ -34,23 +35,19 @@ PART: Final = 512
 _TURNS_TO_KAFKA: Final = 6
 """The greatest number of turns of the loop until a write is on its way."""
 
-S = TypeVar("S", bound=Step[Any, Any, Any])
-"""A step of the core."""
-
 F = TypeVar("F", bound=StepInFlight[Any])
-"""That step in flight."""
+"""A step in flight."""
 
-AnyStep = TypeVar("AnyStep", bound=Step[Any, Any, Any], contravariant=True)
 AnyFlight = TypeVar("AnyFlight", bound=StepInFlight[Any], contravariant=True)
 
-Removed = TypeVar("Removed")
+Removed = TypeVar("Removed", covariant=True)
 """The kind of shard's own type for the subject of a letter."""
 
-LetterKey = TypeVar("LetterKey", bound=Hashable)
+LetterKey = TypeVar("LetterKey", bound=Hashable, contravariant=True)
 """The key by which the shard keeps a message or record whose letter is refused."""
 
 
-class LetterSource(Protocol[AnyFlight, AnyStep, Removed, LetterKey]):
+class LetterSource(Protocol[AnyFlight, Removed, LetterKey]):
     """The knowledge of a kind of shard about its dead letters."""
 
     def letters_of(self, flight: AnyFlight) -> AsyncIterator[tuple[Sequence[Output | Packed], Sequence[Removed]]]:
@@ -62,21 +59,15 @@ class LetterSource(Protocol[AnyFlight, AnyStep, Removed, LetterKey]):
         Return None if a message left for another reason.
         """
 
-    def keep_pending(self, refused: Sequence[tuple[Removed, str]], step: AnyStep) -> Iterable[tuple[LetterKey, str]]:
-        """Keep the subjects of refused letters, each with the reason; return keys and reasons of letters to retry."""
-
     async def pending_letter(self, letter_key: LetterKey) -> Output | Packed | None:
         """Return the letter of a pending subject, to be tried again; None if it is gone."""
 
-    def letter_written(self, letter_key: LetterKey, step: AnyStep) -> None:
-        """Remove a pending subject; do nothing if it is gone."""
 
-
-class ShardLetters(Generic[F, S, Removed, LetterKey]):
+class ShardLetters(Generic[F]):
     """Writes the letters of one shard's steps.
 
     Args:
-        shard: entity and partition, for messages.
+        shard: the shard, which keeps subjects whose letters are refused.
         source: makes the letters.
         left: keys of letters that an earlier epoch kept.
         figures: the shard's figures.
@@ -88,15 +79,16 @@ class ShardLetters(Generic[F, S, Removed, LetterKey]):
 
     def __init__(
         self,
-        shard: str,
-        source: LetterSource[F, S, Removed, LetterKey],
-        left: Iterable[LetterKey],
+        shard: Shard,
+        source: LetterSource[F, Any, Any],
+        left: Iterable[Hashable],
         figures: ShardFigures,
     ) -> None:
         self._shard = shard
+        self._shown = f"{shard.settings.name}, partition {shard.settings.partition}"
         self.source = source
         self._figures = figures
-        self.retry: LetterRetry[LetterKey] = LetterRetry(shard, source.pending_letter, left)
+        self.retry: LetterRetry[Any] = LetterRetry(self._shown, source.pending_letter, left)
 
     async def write(self, flight: F, write: Write, write_expired: WriteExpired | None = None) -> None:
         """Write the letters of a step. Subjects whose letters are refused stay in the shard.
@@ -107,8 +99,8 @@ class ShardLetters(Generic[F, S, Removed, LetterKey]):
             write_expired: the same, for a step whose letters are all of expired messages.
         """
         expired = None if write_expired is None else self.source.expired(flight)
-        refused: list[tuple[Removed, str]] = []
-        sent: Sequence[Removed] = ()
+        refused: list[tuple[Any, str]] = []
+        sent: Sequence[Any] = ()
         sending: Awaitable[dict[int, Refusal]] | None = None
         try:
             async for letters, about in self.source.letters_of(flight):
@@ -132,15 +124,16 @@ class ShardLetters(Generic[F, S, Removed, LetterKey]):
         self._figures.letters_waiting = 0
         if refused:
             what, why = len(refused), refused[0][1]
-            logger.warning("%s: %d dead letters refused, to be tried again: %s", self._shard, what, why)
-            self.retry.add(self.source.keep_pending(refused, flight.core))
+            logger.warning("%s: %d dead letters refused, to be tried again: %s", self._shown, what, why)
+            letter_keys = self._shard.keep_refused_letters(refused, flight.core)
+            self.retry.add(zip(letter_keys, (why for _, why in refused), strict=True))
 
-    def let_go(self, step: S) -> None:
+    def let_go(self, step: Step[Any, Any, Any]) -> None:
         """Remove pending subjects whose letters were written. A barrier may wait for that (C48)."""
         for letter_key in self.retry.safe():
-            self.source.letter_written(letter_key, step)
+            self._shard.letter_written(letter_key, step)
 
 
-def _refused(sent: Sequence[Removed], refused: Mapping[int, Refusal]) -> list[tuple[Removed, str]]:
+def _refused(sent: Sequence[Any], refused: Mapping[int, Refusal]) -> list[tuple[Any, str]]:
     """Return the subjects of refused letters, each with the reason."""
     return [(sent[at], refusal.why) for at, refusal in refused.items()]

@@ -9,8 +9,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from lapse.core.queue.removal.pending_letters import OfLetter
 from lapse.core.queue.shard import QueueShard
-from lapse.core.queue.step import Removal, Step
+from lapse.core.queue.step import Removal
 from lapse.core.reason import Reason
 from lapse.core.rows import Rows
 from lapse.runtime.kafka.output import Packed
@@ -29,9 +30,6 @@ _ROWS_AT_ONCE: Final = 1_024
 """The same number for records in columns."""
 
 _TIME_ALONE: Final = (Reason.TIME_LIMIT,)
-
-OfLetter = tuple[Removal, int]
-"""The subject of a letter: a removal, and the index of a message in it."""
 
 
 class QueueLetters:
@@ -98,17 +96,6 @@ class QueueLetters:
             behind[source] = max(behind.get(source, 0), int(removal.messages.offsets.max()) + 1)
         return behind
 
-    def keep_pending(
-        self, refused: Sequence[tuple[OfLetter, str]], step: Step
-    ) -> Iterable[tuple[tuple[int, int], str]]:
-        """Keep messages whose letters Kafka refuses; yield source and offset of each, with the reason."""
-        kept: dict[int, tuple[Removal, dict[int, str]]] = {}
-        for (removal, at), why in refused:
-            kept.setdefault(id(removal), (removal, {}))[1][at] = why
-        for removal, by_index in kept.values():
-            source_offsets = self._shard.keep_refused_letters(removal, by_index, step)
-            yield from zip(source_offsets, (by_index[at] for at in sorted(by_index)), strict=True)
-
     async def pending_letter(self, source_offset: tuple[int, int]) -> Packed | None:
         """Return the letter of a dying message, to be tried again; None if it is gone, or no letters are written."""
         state = self._shard.state
@@ -122,10 +109,6 @@ class QueueLetters:
         record = await self._payloads.one(source.topic, source.partition, source_offset[1]) if there else None
         removal = dying.removal(source.topic, source.partition, source_offset[1])
         return self._output.letters(removal, removal.messages, [record])
-
-    def letter_written(self, source_offset: tuple[int, int], step: Step) -> None:
-        """Remove a pending message whose letter was written."""
-        self._shard.letter_written(*source_offset, step)
 
 
 def _portions(records: Sequence[Any | None]) -> Iterator[tuple[int, Sequence[Any | None]]]:

@@ -69,6 +69,8 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
     acts_ahead = False
     """What is due or handed out may depend on the instant at which the step before was written (C60, C71)."""
 
+    _commands: QueueCommands
+
     def __init__(
         self,
         settings: QueueSettings,
@@ -92,7 +94,6 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self.delivery_sendable_s = sendable_s(settings.lease_ms)
         self._journal = QueueJournal(restored.state, epoch, restored)
         self.now_ms = 0
-        self._epoch = epoch
         self._replaced = False
         self._payloads = payloads
         self._output = output
@@ -203,7 +204,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         """Count arrivals as use of the queue at the current instant, since producers may set any timestamp."""
         if self._flight.has_arrivals:
             self._flight.has_arrivals = False
-            self.shard.use(self.now_ms, self._step)
+            self.shard.note_use(self.now_ms, self._step)
 
     # Commands
 
@@ -238,8 +239,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
             self._carry_out(admitted)
 
     def _carry_out(self, admitted: Admitted) -> None:
-        command = admitted.command
-        self.crowd.catch_up(lambda: self._commands.named_messages(command), admitted.at_ms, self._step)
+        self.crowd.catch_up(lambda: self._commands.named_messages(admitted.command), admitted.at_ms, self._step)
         super()._carry_out(admitted)
 
     def _execute(self, admitted: Admitted) -> None:
@@ -254,7 +254,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
             self.rewinder.begin(admitted, request)
             self.long_command.hold(admitted.offset)  # until its end, nothing else happens in the shard
             return
-        self._commands.handle(command, at_ms, self._step, admitted.row_filter)
+        super()._execute(admitted)
         self._parts.end()
 
     async def _rewind(self) -> None:
@@ -265,7 +265,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
             if admitted is not None and self._commands.counted is None:
                 self._refuse(admitted, UNKNOWN)
             elif admitted is not None:
-                self._commands.handle(admitted.command, admitted.at_ms, self._step, admitted.row_filter)
+                super()._execute(admitted)
                 self._collect(admitted.encoding, admitted.offset)
 
     def continue_command(self) -> None:

@@ -16,7 +16,7 @@ from lapse.core.lifetime import NEVER
 from lapse.core.portions import Portions, run_to_end
 from lapse.core.shard.answer import CommandAnswer
 from lapse.core.shard.changelog import Items
-from lapse.core.shard.contract import Shard
+from lapse.core.shard.contract import Shard, ShardCommands
 from lapse.core.shard.retirement import Phase, ShardMessage
 from lapse.core.shard.step import Step
 from lapse.core.shard.whole_entity import selection_refusal
@@ -80,6 +80,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
     acts_ahead: ClassVar[bool]
     waits_for_updates: ClassVar[bool] = False
     unsent: TakesBack | None = None
+    _commands: ShardCommands
     step_turns: int
     delivery_turns: int
     delivery_patience_s: float
@@ -91,7 +92,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
         shard: C,
         output: ShardOutput,
         rule: ExpiryRule | None,
-        source: LetterSource[F, S, Any, Any],
+        source: LetterSource[F, Any, Any],
         left: Iterable[Hashable],
     ) -> None:
         self.shard = shard
@@ -101,11 +102,11 @@ class ShardMachine(ABC, Generic[C, S, F]):
         self.long_command = LongCommand()
         settings = shard.settings
         self._shard_output = output
+        self._epoch = output.epoch
         self.answers = StepAnswers(output, self.figures)
         self._admission = Admission(settings.name, settings.partition)
         self._flight = self._begin()
-        shown = f"{settings.name}, partition {settings.partition}"
-        self.letters = ShardLetters(shown, source, left, self.figures)
+        self.letters = ShardLetters(shard, source, left, self.figures)
 
     def recall(self, epoch: int, journal: Mapping[bytes, bytes]) -> None:
         """Begin to keep answers in the journal, and find what earlier epochs left there; called before the first step.
@@ -249,9 +250,9 @@ class ShardMachine(ABC, Generic[C, S, F]):
             self._execute(admitted)
             self._collect(admitted.encoding, admitted.offset)
 
-    @abstractmethod
     def _execute(self, admitted: Admitted) -> None:
         """Carry out a command other than `delete`."""
+        self._commands.handle(admitted.command, admitted.at_ms, self._step, admitted.row_filter)
 
     def _collect(self, encoding: Encoding, offset: int) -> None:
         """Move the core's answers out of its step, each with the encoding of its command.

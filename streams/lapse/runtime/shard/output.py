@@ -34,6 +34,9 @@ class ShardOutput:
         epoch: the shard's epoch.
         dead_letter_topic: topic of the letters; empty if there are none.
         dead_letter_partitions: the number of partitions of that topic (C27).
+
+    Attributes:
+        epoch: the shard's epoch.
     """
 
     def __init__(
@@ -41,7 +44,7 @@ class ShardOutput:
     ) -> None:
         self._entity = entity
         self._partition = partition
-        self._epoch = epoch
+        self.epoch = epoch
         self._epoch_bytes = b"%d" % epoch
         self._letters = dead_letter_topic
         self._letter_partitions = max(1, dead_letter_partitions)
@@ -119,7 +122,7 @@ class ShardOutput:
                 event=kind.value,
                 at_ms=at_ms,
                 partition=self._partition,
-                epoch=self._epoch,
+                epoch=self.epoch,
                 messages=part if isinstance(part, tuple) else (),
                 reasons=tuple(reason.value for reason in reasons),
                 subscription=subscription,
@@ -154,7 +157,7 @@ class ShardOutput:
             reasons=reasons,
             expired_at_ms=at_ms,
             detail=detail,
-            epoch=self._epoch,
+            epoch=self.epoch,
         )
 
     def _packed(self, source: tuple[str, int], letters: Sequence[bytes]) -> Packed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from lapse.core.sow import pending_letters
@@ -61,10 +61,6 @@ class SowLetters:
         """Return None, because an update in the step before may have replaced a record that expires in this one."""
         return None
 
-    def keep_pending(self, refused: Sequence[tuple[Removal, str]], step: Step) -> Iterable[tuple[bytes, str]]:
-        """Keep records whose letters Kafka refuses; return their names, each with the reason."""
-        return zip(self._shard.keep_pending(refused, step), (why for _, why in refused), strict=True)
-
     async def pending_letter(self, journal_key: bytes) -> Packed | None:
         """Return the letter of a pending record, to be tried again; None if it is no longer pending."""
         if journal_key not in self._shard.state.pending:
@@ -76,10 +72,6 @@ class SowLetters:
                 return next(iter(self._output.letters([removal], lost=True)), None)
             removal = removal._replace(key=record.key, value=record.value, headers=tuple(record.headers))
         return next(iter(self._output.letters([_with_key(removal)])), None)
-
-    def letter_written(self, journal_key: bytes, step: Step) -> None:
-        """Remove a pending record whose letter was written."""
-        self._shard.letter_written(journal_key, step)
 
     def _removal(self, journal_key: bytes) -> Removal:
         state = self._shard.state

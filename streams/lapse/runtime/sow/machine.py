@@ -90,6 +90,7 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
         letters = SowLetters(shard, output, read)
         super().__init__(shard, output, rule, letters, letters.left())
         settings = shard.settings
+        self._commands = shard.commands
         self.step_turns = _STEP_RECORDS // _MOST_AT_ONCE
         self.delivery_turns = _DELIVERY_TURNS
         self.delivery_patience_s = self.delivery_sendable_s = math.inf  # no delivery has a lease
@@ -170,7 +171,7 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
     def note_received(self, topic: str, partition: int) -> None:
         """Note records that have come. If the shard has agreed to end and they wait, that alone is use (Q18)."""
         if not self.room():
-            self.shard.use(self._clock_ms(), self._step)
+            self.shard.note_use(self._clock_ms(), self._step)
 
     # Commands, queries and time
 
@@ -179,7 +180,7 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
         if refusal is not None:
             self._refuse(admitted, refusal)
             return
-        self.shard.command(admitted.command, admitted.at_ms, self._step, admitted.row_filter)
+        super()._execute(admitted)
         for deletion in self._step.deletions:
             begun = _Deletion(deletion, admitted.encoding, admitted.offset, Effort())
             self.long_command.put_off(admitted.offset, partial(self._continue_deletion, begun))
@@ -251,9 +252,7 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
 
     def replace(self, topics: Collection[str], now_ms: int) -> bool:
         """Let bookmarks of topics that were created anew name new updates only; the records stay (C42)."""
-        for topic in topics:
-            self.shard.replace_topic(topic, self._step)
-        return True
+        return all(self.shard.replace_topic(topic, self._epoch, now_ms, self._step) for topic in topics)
 
     # The end of a step
 

@@ -393,10 +393,10 @@ class Life:
         rewinding.bring_back_part(rewind, [(0, [record])], {0: source.next_offset}, None, self.step)
 
     def refuse_letter(self) -> None:
-        self.shard.keep_refused_letters(self.step.removals[-1], {0: "too large"}, self.step)
+        self.shard.keep_refused_letters([((self.step.removals[-1], 0), "too large")], self.step)
 
     def write_letter(self) -> None:
-        self.shard.letter_written(0, 1, self.step)
+        self.shard.letter_written((0, 1), self.step)
 
 
 def _named(row: Row) -> str:

@@ -78,7 +78,7 @@ class Temporary:
 
     def use(self, work) -> None:
         step = Step()
-        self.shard.use(self.now_ms, step)
+        self.shard.note_use(self.now_ms, step)
         work(step)
         self.commit(step)
 
@@ -368,7 +368,7 @@ def test_a_shard_that_is_not_idle_says_since_when_and_with_a_subscription_it_is_
     for shard in shards:
         shard.take_over(T0, Step())
     used_ms, now_ms, step = T0 + MINUTE_MS, T0 + IDLE_MS, Step()
-    shards[1].use(used_ms, Step())
+    shards[1].note_use(used_ms, Step())
     if subscribed:
         shards[1].subscribing.subscribe("s", "c", 1, 2 * IDLE_MS, "", used_ms, Step())
     shards[0].advance(now_ms, step)

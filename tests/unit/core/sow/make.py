@@ -125,7 +125,7 @@ class Desk:
         step = Step()
         while timely and self.shard.advance(T + at, step):
             pass
-        self.shard.command(Command(command=command, **fields), T + at, step, row_filter)
+        self.shard.commands.handle(Command(command=command, **fields), T + at, step, row_filter)
         for deletion in step.deletions:
             while not deletion.finished:
                 self.shard.continue_deletion(deletion, step)

@@ -51,7 +51,7 @@ def told(step: Step) -> tuple[object, ...]:
 
 
 def subscribed(shard: SowShard) -> SowShard:
-    shard.command(Command(command="subscribe", id="s", subscription="s", filter="/x = 1"), T, Step())
+    shard.commands.handle(Command(command="subscribe", id="s", subscription="s", filter="/x = 1"), T, Step())
     return shard
 
 

@@ -34,7 +34,7 @@ def filled(**settings: object) -> Desk:
 def test_a_deletion_goes_on_in_portions_and_touches_nothing_that_is_later() -> None:
     desk = filled()
     step = Step()
-    desk.shard.command(Command(command="sow_delete", id="d", filter="/n >= 100"), T + 10, step, None)
+    desk.shard.commands.handle(Command(command="sow_delete", id="d", filter="/n >= 100"), T + 10, step, None)
     desk.keep(step)
     (deletion,) = step.deletions
     assert not step.answers
@@ -59,7 +59,7 @@ def test_a_deletion_of_many_keys_goes_on_in_portions() -> None:
     desk = filled()
     keys = (*(f"k{number}".encode() for number in range(100, COUNT)), b"k100", b"nobody")
     step = Step()
-    desk.shard.command(Command(command="sow_delete", id="d", keys=keys), T + 10, step, None)
+    desk.shard.commands.handle(Command(command="sow_delete", id="d", keys=keys), T + 10, step, None)
     desk.keep(step)
     assert len(step.events) == 500
     assert not step.answers
@@ -88,7 +88,7 @@ def test_of_many_payloads_all_are_read_before_a_record_leaves(answer: str, told:
     assert not step.events
     assert [one.refusal is not None and "data.1300" in one.refusal.text for one in step.answers] == [True] * told
     step = Step()
-    desk.shard.command(Command(command="sow_delete", id="d", data=payloads, answer=answer), T + 11, step, None)
+    desk.shard.commands.handle(Command(command="sow_delete", id="d", data=payloads, answer=answer), T + 11, step, None)
     assert not step.events, "the first portion only reads"
     (deletion,) = step.deletions
     while not deletion.finished:
@@ -162,7 +162,7 @@ def test_scheduled_updates_are_withdrawn_in_portions(
     desk = scheduled()
     step = Step()
     command = Command(command="sow_delete", id="d", state="scheduled", **asked)
-    desk.shard.command(command, T + 10, step, row_filter)
+    desk.shard.commands.handle(command, T + 10, step, row_filter)
     desk.keep(step)
     (deletion,) = step.deletions
     assert not step.answers
@@ -190,7 +190,9 @@ def test_bookmarks_and_a_users_depth_look_at_scheduled_updates_in_portions(tried
         assert tried() <= 100
     assert [dict(answer.counts) for answer in answers] == [{"records": 1, "scheduled": 700}]
     step = Step()
-    desk.shard.command(Command(command="sow_delete", id="d", bookmarks=("t:0:0-1400",)), T + 20, step, "/n < 700")
+    desk.shard.commands.handle(
+        Command(command="sow_delete", id="d", bookmarks=("t:0:0-1400",)), T + 20, step, "/n < 700"
+    )
     desk.keep(step)
     assert 0 < tried() <= 500
     (deletion,) = step.deletions

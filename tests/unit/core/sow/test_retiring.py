@@ -207,7 +207,7 @@ def test_use_of_another_shard_is_a_veto_until_it_is_decided() -> None:
     second.shard.agreement.receive(step.shard_messages.pop(), T + IDLE_MS, step)
     assert step.shard_messages.pop().report.willing
     assert second.shard.agreement.frozen
-    second.shard.command(Command(id="d", command="depth"), T + IDLE_MS + 5, step)
+    second.shard.commands.handle(Command(id="d", command="depth"), T + IDLE_MS + 5, step)
     (report,) = step.shard_messages
     assert (report.kind, report.report.willing, report.report.active_ms) == (
         ShardMessageKind.REPORT,

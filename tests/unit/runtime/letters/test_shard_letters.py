@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from lapse.core.queue.settings import QueueSettings
+from lapse.core.queue.shard import QueueShard
 from lapse.runtime.letters.refusal import Refusal
 from lapse.runtime.letters.shard_letters import PART, ShardLetters
 from lapse.runtime.shard.figures import ShardFigures
@@ -40,7 +42,8 @@ def test_a_write_ends_with_the_step_whose_next_letters_cannot_be_made() -> None:
 
     async def step() -> None:
         source: Any = Source()
-        letters: Any = ShardLetters("orders, partition 0", source, [], ShardFigures())
+        shard = QueueShard(QueueSettings(name="orders"))
+        letters: Any = ShardLetters(shard, source, [], ShardFigures())
         with pytest.raises(TimeoutError, match="no payloads"):
             await letters.write(object(), write)
         await asyncio.sleep(0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from lapse.core.queue.step import Removal, Step
 from lapse.core.reason import Reason
 from lapse.core.shard.event import ShardEvent
 
+OfLetter = tuple[Removal, int]
+"""The subject of a letter: a removal, and the index of a message in it."""
+
 
 class PendingLetters:
     """Keeps messages whose letters are refused, and drops them once the letters are written."""
@@ -24,22 +27,29 @@ class PendingLetters:
         self._decisions = decisions
         self._state = decisions.state
 
-    def keep_refused(self, removal: Removal, refused: Mapping[int, str], step: Step) -> list[tuple[int, int]]:
-        """Keep those messages of a removal whose letters were refused.
+    def keep_refused(self, refused: Sequence[tuple[OfLetter, str]], step: Step) -> list[tuple[int, int]]:
+        """Keep the messages whose letters were refused, each with the reason.
 
         Args:
-            removal: one of the step's removals, reduced here to the messages with safe letters.
-            refused: by index of the message in the removal, why its letter was refused.
-            step: the step that contains the removal, which receives the decisions.
+            refused: messages of the step's removals, which are reduced here to the messages with safe letters.
+            step: the step that contains the removals, which receives the decisions.
 
         Returns:
-            The kept messages as (source, offset).
+            The kept messages as (source, offset), in the same order.
         """
+        by_removal: dict[int, tuple[Removal, dict[int, str]]] = {}
+        for (removal, at), why in refused:
+            by_removal.setdefault(id(removal), (removal, {}))[1][at] = why
+        kept = {known: self._keep_of_removal(*some, step) for known, some in by_removal.items()}
+        return [kept[id(removal)][at] for (removal, at), _ in refused]
+
+    def _keep_of_removal(self, removal: Removal, refused: Mapping[int, str], step: Step) -> dict[int, tuple[int, int]]:
+        """Keep messages of one removal. `refused` says why, by the message's index; return (source, offset) by it."""
         messages = removal.messages
         number = self._state.sources.number(messages.topic, messages.partition)
         reasons = ", ".join(removal.reasons)
         by_fault: dict[str, list[int]] = {}
-        source_offsets: list[tuple[int, int]] = []
+        source_offsets: dict[int, tuple[int, int]] = {}
         left = State.EXPIRED if Reason.TIME_LIMIT in removal.reasons else State.GONE
         row = route(Trigger.REFUSE_LETTER).row(left)
         for at, fault in sorted(refused.items()):
@@ -55,7 +65,7 @@ class PendingLetters:
                 removal.place(at),
             )
             offset = int(messages.offsets[at])
-            source_offsets.append((number, offset))
+            source_offsets[at] = number, offset
             self._decisions.apply_change(
                 Change(row.changes[0], source=number, offset=offset, facts=dying.facts()), step
             )
@@ -72,9 +82,10 @@ class PendingLetters:
             del step.removals[at]
         return source_offsets
 
-    def letter_written(self, source: int, offset: int, step: Step) -> None:
+    def letter_written(self, letter_key: tuple[int, int], step: Step) -> None:
         """Drop a kept message, because its letter is safe, or not wanted. Do nothing if it was dropped before."""
-        dying = self._state.pending.get((source, offset))
+        source, offset = letter_key
+        dying = self._state.pending.get(letter_key)
         if dying is None:
             return
         of = self._state.sources[source]

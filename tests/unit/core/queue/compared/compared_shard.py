@@ -184,7 +184,9 @@ class ComparedShard:
             if refused:
                 told, before = len(self.step.events), len(removal.messages)
                 left = removal.messages
-                names = self.shard.keep_refused_letters(removal, refused, self.step)
+                names = self.shard.keep_refused_letters(
+                    [((removal, at), why) for at, why in refused.items()], self.step
+                )
                 kept = [int(left.offsets[at]) for at in refused]
                 assert [offset for _, offset in names] == kept
                 (event,) = self.step.events[told:]

@@ -93,7 +93,7 @@ class Endings(Restarts):
         while min(shard.next_due_ms(), shard.activity.idle_at_ms()) <= self.now_ms:
             shard.advance(self.now_ms, step)
         oracle.advance(self.now_ms)
-        shard.use(self.now_ms, step)
+        shard.note_use(self.now_ms, step)
         waits = oracle.subscribers or oracle.scheduled() or oracle.in_state("delayed", "transferring")
         idle_at_ms = NEVER if waits or any(oracle.transfers.values()) else self.now_ms + IDLE_MS
         self.did["temporary"] += 1

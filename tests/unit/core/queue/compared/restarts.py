@@ -138,7 +138,7 @@ class Restarts(ComparedShard):
         refusing, self.refusing = self.refusing, 0
         number = self.shard.state.sources.number(*bookmark[:2])
         self._both(
-            lambda step: self.shard.letter_written(number, bookmark[2], step),
+            lambda step: self.shard.letter_written((number, bookmark[2]), step),
             lambda: self.oracle.letter_written(bookmark),
         )
         self.refusing = refusing
