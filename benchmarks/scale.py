@@ -3,7 +3,7 @@
     python -m benchmarks.scale                                              # the tables of docs/scale.md
     python -m benchmarks.scale --entities 8 --partitions 64 --workers 12    # a fleet of yours
 
-`Fleet` runs the code that assigns shards in the workers' group (`lapse.runtime.kafka.spread`, `assignor`), with
+`Fleet` runs the code that assigns shards in the workers' group (`lapse.runtime.kafka.group.spread`, `assignor`), with
 members that are only names. A test compares it with real workers. `docs/scale.md` shows its output.
 """
 
@@ -21,8 +21,8 @@ from faust.types import TP
 
 from benchmarks.page import FIGURES
 from lapse.protocol import topic as names
-from lapse.runtime.kafka.assignor import withhold
-from lapse.runtime.kafka.spread import spread
+from lapse.runtime.kafka.group.assignor import withhold
+from lapse.runtime.kafka.group.spread import spread
 
 BUSY: Final = 0.6
 """The share of a core that a worker should use at most, so that it can catch up after a fail-over."""

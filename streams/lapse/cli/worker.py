@@ -274,7 +274,7 @@ def serve(
             awaited, lambda patience_s: cluster.topology(served=True, patience_s=patience_s), endpoint.note_away
         )
         from lapse.runtime import worker_log
-        from lapse.runtime.lean_faust import import_faust
+        from lapse.runtime.kafka.lean_faust import import_faust
 
         import_faust()
         from lapse.runtime.assembly import make_app

@@ -15,8 +15,8 @@ from lapse.config.definition import UNDEFINED
 from lapse.core.expression import grammar
 from lapse.runtime.health import Readiness, readiness
 from lapse.runtime.kafka.agent import WorkerAgent
-from lapse.runtime.kafka.assignor import SteadyAssignor
-from lapse.runtime.kafka.membership import Membership
+from lapse.runtime.kafka.group.assignor import SteadyAssignor
+from lapse.runtime.kafka.group.membership import Membership
 from lapse.runtime.kafka.table import SelfRestoredTables
 from lapse.runtime.kafka.transport import BatchConsumer
 from lapse.runtime.key_watch import KeyWatch

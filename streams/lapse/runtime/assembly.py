@@ -20,7 +20,7 @@ from lapse.runtime.journal.rocksdb_store import remove_copies
 from lapse.runtime.kafka import security, transport
 from lapse.runtime.kafka.agent import WorkerAgent
 from lapse.runtime.kafka.faust_settings import faust_settings, store_url
-from lapse.runtime.kafka.membership import Membership
+from lapse.runtime.kafka.group.membership import Membership
 from lapse.runtime.key_watch import KeyWatch
 from lapse.runtime.metrics import MetricsServer
 from lapse.runtime.queue.entity import QueueEntity

@@ -24,11 +24,24 @@ import pytest
 _PUBLIC = {"_replace", "_exit"}
 """Public names of Python that begin with an underscore."""
 
+_PUBLIC_MODULES = {
+    "aiokafka",
+    "aiokafka.abc",
+    "aiokafka.admin",
+    "aiokafka.admin.config_resource",
+    "aiokafka.errors",
+    "aiokafka.partitioner",
+    "aiokafka.structs",
+    "faust",
+    "faust.stores.base",
+    "faust.types",
+}
+
 ROOT = Path(__file__).parents[3]
 PINNED = {"aiokafka": "0.14.0", "faust-streaming": "0.15.3", "mode-streaming": "0.7.1"}
 
 PARTS = {
-    # part: (fingerprint, where it is used)
+    # part, or a whole module: (fingerprint, where it is used)
     "aiokafka.consumer.fetcher:PartitionRecords": ("44398686f013", "kafka/fetched.py, FetchedRecords"),
     "aiokafka.consumer.fetcher:FetchResult": ("63573b686fb4", "kafka/fetched.py, FetchedPartition"),
     "aiokafka.consumer.fetcher:Fetcher.fetched_records": ("c9d369de9e88", "kafka/fetcher.py, SwiftFetcher"),
@@ -105,10 +118,10 @@ PARTS = {
     "faust.tables.recovery:Recovery._build_highwaters": ("c9203d46cbd6", "kafka/table.py, NoRecovery"),
     "faust.tables.recovery:Recovery._build_offsets": ("2597680d7fa5", "kafka/table.py, NoRecovery"),
     "faust.tables.recovery:Recovery._seek_offsets": ("d0e537cddabd", "kafka/table.py, NoRecovery"),
-    "aiokafka.consumer.subscription_state:SubscriptionState": ("6873f07eff7a", "kafka/steady_subscription.py"),
-    "aiokafka.consumer.subscription_state:Subscription": ("d208f7418ea7", "kafka/steady_subscription.py"),
-    "aiokafka.consumer.subscription_state:Assignment": ("c5b6ac9168aa", "kafka/steady_subscription.py"),
-    "aiokafka.consumer.subscription_state:TopicPartitionState": ("818a98ee8731", "kafka/steady_subscription.py"),
+    "aiokafka.consumer.subscription_state:SubscriptionState": ("6873f07eff7a", "kafka/group/steady_subscription.py"),
+    "aiokafka.consumer.subscription_state:Subscription": ("d208f7418ea7", "kafka/group/steady_subscription.py"),
+    "aiokafka.consumer.subscription_state:Assignment": ("c5b6ac9168aa", "kafka/group/steady_subscription.py"),
+    "aiokafka.consumer.subscription_state:TopicPartitionState": ("818a98ee8731", "kafka/group/steady_subscription.py"),
     "aiokafka.consumer.group_coordinator:GroupCoordinator.ensure_active_group": (
         "31c20f4e1c2c",
         "kafka/consumer_thread.py",
@@ -122,21 +135,30 @@ PARTS = {
     "faust.transport.consumer:Consumer.on_partitions_assigned": ("0e5b1be4b419", "kafka/transport.py, BatchConsumer"),
     "aiokafka.consumer.group_coordinator:GroupCoordinator._perform_assignment": (
         "b2065643ec3d",
-        "kafka/steady_coordinator.py",
+        "kafka/group/steady_coordinator.py",
     ),
-    "aiokafka.client:AIOKafkaClient.set_topics": ("769b2e2f78f4", "kafka/steady_coordinator.py"),
-    "faust.assignor.partition_assignor:PartitionAssignor._protocol_assignments": ("e85c022fc7d6", "kafka/assignor.py"),
+    "aiokafka.client:AIOKafkaClient.set_topics": ("769b2e2f78f4", "kafka/group/steady_coordinator.py"),
+    "faust.assignor.partition_assignor:PartitionAssignor._protocol_assignments": (
+        "e85c022fc7d6",
+        "kafka/group/assignor.py",
+    ),
     "faust.assignor.partition_assignor:PartitionAssignor._get_changelog_distribution": (
         "13a18802d9ba",
-        "kafka/assignor.py",
+        "kafka/group/assignor.py",
     ),
     "faust.assignor.partition_assignor:PartitionAssignor._get_external_topic_distribution": (
         "29daccf0e71c",
-        "kafka/assignor.py",
+        "kafka/group/assignor.py",
     ),
-    "faust.assignor.partition_assignor:PartitionAssignor.on_assignment": ("53f58cd349fd", "kafka/assignor.py"),
-    "faust.assignor.partition_assignor:PartitionAssignor._perform_assignment": ("f3508303ee37", "kafka/assignor.py"),
+    "faust.assignor.partition_assignor:PartitionAssignor.on_assignment": ("53f58cd349fd", "kafka/group/assignor.py"),
+    "faust.assignor.partition_assignor:PartitionAssignor._perform_assignment": (
+        "f3508303ee37",
+        "kafka/group/assignor.py",
+    ),
     "mode.utils.queues:FlowControlEvent": ("1334151779d5", "kafka/transport.py, BatchConsumer"),
+    "faust.types.web": ("9ffaa4d63938", "kafka/lean_faust.py"),
+    "faust.serializers.codecs": ("af96287f9869", "kafka/lean_faust.py"),
+    "aiokafka.coordinator.protocol:ConsumerProtocolMemberMetadata": ("11b5de0cda68", "kafka/group/member.py"),
     "faust.app.base:App.agent": ("d9b2a7ec1f2d", "kafka/agent.py"),
     "faust.app.base:App._on_partitions_assigned": ("6a8bb930f6ed", "application.py"),
     "faust.app.base:App._on_partitions_revoked": ("0179134ab901", "application.py"),
@@ -146,7 +168,7 @@ PARTS = {
 def found(part: str) -> Any:
     module, _, path = part.partition(":")
     one: Any = importlib.import_module(module)
-    for name in path.split("."):
+    for name in filter(None, path.split(".")):
         one = getattr(one, name)
         if inspect.isclass(one):  # lapse puts its own class in the place of some
             one = next(kind for kind in inspect.getmro(one) if not kind.__module__.startswith("lapse."))
@@ -192,13 +214,33 @@ def test_only_the_room_for_it_touches_private_parts() -> None:
     touched = {
         f"{path.relative_to(rooms)}: {node.attr}"
         for path, tree in trees.items()
-        if path.parent.name != "kafka"
+        if not path.is_relative_to(rooms / "kafka")
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and re.match(r"_[a-z]", node.attr)
         if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
         if node.attr not in own | _PUBLIC
     }
     assert sorted(touched) == []
+
+
+def test_only_the_room_for_it_imports_private_modules() -> None:
+    """Elsewhere lapse imports what aiokafka and Faust document."""
+    source = ROOT / "streams" / "lapse"
+    imported = {
+        f"{path.relative_to(source)}: {module}"
+        for path in source.rglob("*.py")
+        if not path.is_relative_to(source / "runtime" / "kafka")
+        for node in ast.walk(ast.parse(path.read_text()))
+        for module in _imported(node)
+        if module.partition(".")[0] in ("aiokafka", "faust", "mode") and module not in _PUBLIC_MODULES
+    }
+    assert sorted(imported) == []
+
+
+def _imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.ImportFrom):
+        return [node.module or ""]
+    return [one.name for one in node.names] if isinstance(node, ast.Import) else []
 
 
 def _set_on_self(tree: ast.Module) -> Iterator[str]:

@@ -9,9 +9,9 @@ from faust.transport.utils import DefaultSchedulingStrategy
 
 from lapse.config import Config
 from lapse.runtime.kafka import security
-from lapse.runtime.kafka.assignor import SteadyAssignor
+from lapse.runtime.kafka.group.assignor import SteadyAssignor
+from lapse.runtime.kafka.lean_faust import NoSession
 from lapse.runtime.kafka.table import SelfRestoredTable, SelfRestoredTables
-from lapse.runtime.lean_faust import NoSession
 
 _POLL_RECORDS: Final = 5_000
 _FETCH_BYTES: Final = 4 << 20

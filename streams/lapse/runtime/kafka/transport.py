@@ -26,7 +26,7 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
 from lapse.runtime.kafka.consumer_thread import ConsumerThread
-from lapse.runtime.kafka.tenure import Tenures
+from lapse.runtime.kafka.group.tenure import Tenures
 from lapse.runtime.shard.waiting_sizes import WorkerBytes
 from lapse.runtime.watch import end_process
 

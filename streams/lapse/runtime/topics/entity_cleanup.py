@@ -23,11 +23,11 @@ from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 from aiokafka.errors import KafkaError, for_code
 from confluent_kafka import KafkaException
 
 from lapse.protocol import topic as names
+from lapse.runtime.kafka.group.member import subscribed_topics
 from lapse.runtime.topics.topology import TopologyError
 from lapse.runtime.tp import TP
 
@@ -253,7 +253,7 @@ class EntityCleanup:
             group = answer.to_object()["groups"][0]
             members = {one["member_id"]: one["member_metadata"] for one in group["members"]}
             if group["state"] in _BALANCED and not (leaves and member in members):
-                return {name for metadata in members.values() for name in _topics(metadata)}
+                return {name for metadata in members.values() for name in subscribed_topics(metadata)}
             await asyncio.sleep(_PAUSE_S)
         return set()
 
@@ -342,7 +342,8 @@ class EntityCleanup:
             for answer in await admin.describe_consumer_groups([group]):
                 for one in answer.to_object()["groups"]:
                     with contextlib.suppress(ValueError, TypeError, struct.error):  # not a consumer group
-                        found |= {name for member in one["members"] for name in _topics(member["member_metadata"])}
+                        for member in one["members"]:
+                            found.update(subscribed_topics(member["member_metadata"]))
         return found
 
 
@@ -356,12 +357,6 @@ def rebalance_patience_s(session_s: float, rebalance_s: float) -> float:
         rebalance_s: the group's rebalance timeout, s. A member that has not joined by then is removed as well.
     """
     return min(session_s, rebalance_s) + _PATIENCE_S
-
-
-def _topics(metadata: bytes) -> Iterable[str]:
-    """Return the topics to which a member of the group subscribes."""
-    topics: list[str] = ConsumerProtocolMemberMetadata.decode(metadata).subscription
-    return topics
 
 
 _AGAIN: Final = (

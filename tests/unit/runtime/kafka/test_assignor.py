@@ -19,8 +19,8 @@ from faust.assignor.partition_assignor import PartitionAssignor
 from faust.types import TP
 from yarl import URL
 
-from lapse.runtime.kafka.assignor import SteadyAssignor
-from lapse.runtime.kafka.steady_coordinator import SteadyCoordinator
+from lapse.runtime.kafka.group.assignor import SteadyAssignor
+from lapse.runtime.kafka.group.steady_coordinator import SteadyCoordinator
 
 pytestmark = pytest.mark.feature("C90")
 

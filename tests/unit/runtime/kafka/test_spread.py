@@ -11,7 +11,7 @@ pytest.importorskip("faust")  # the worker's packages are an extra
 from faust.assignor.client_assignment import ClientAssignment
 from faust.types import TP
 
-from lapse.runtime.kafka.spread import spread
+from lapse.runtime.kafka.group.spread import spread
 
 Owned = dict[str, set[TP]]
 

@@ -14,8 +14,8 @@ from aiokafka.structs import TopicPartition
 from faust.assignor.client_assignment import ClientAssignment
 from faust.types import TP
 
-from lapse.runtime.kafka.assignor import withhold
-from lapse.runtime.kafka.steady_subscription import SteadySubscriptions
+from lapse.runtime.kafka.group.assignor import withhold
+from lapse.runtime.kafka.group.steady_subscription import SteadySubscriptions
 
 ORDERS, PRICES = TopicPartition("orders", 0), TopicPartition("prices", 0)
 

@@ -15,7 +15,7 @@ from mode.utils.queues import FlowControlEvent
 
 from lapse.runtime.kafka.consumer_thread import FETCH_MAX_WAIT_MS
 from lapse.runtime.kafka.fetcher import SwiftFetcher
-from lapse.runtime.kafka.tenure import Tenures
+from lapse.runtime.kafka.group.tenure import Tenures
 from lapse.runtime.kafka.transport import BatchConsumer, Readers
 
 TPS = [TP("orders", 0), TP("orders", 1)]

@@ -14,7 +14,7 @@ from faust.assignor.client_assignment import ClientAssignment, ClientMetadata
 from faust.assignor.partition_assignor import PartitionAssignor
 from faust.types import TP
 
-from lapse.runtime.kafka.spread import spread
+from lapse.runtime.kafka.group.spread import spread
 
 
 class SteadyAssignor(PartitionAssignor):

@@ -7,7 +7,7 @@ import pytest
 
 _STARTS = """
 import sys
-from lapse.runtime.lean_faust import import_faust
+from lapse.runtime.kafka.lean_faust import import_faust
 
 import_faust()
 from lapse.config import loads
