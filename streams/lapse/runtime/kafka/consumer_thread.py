@@ -13,6 +13,13 @@ from aiokafka.structs import OffsetAndMetadata
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
+from lapse.runtime.kafka import (
+    connection,  # noqa: F401  # every client of the process connects as it says
+    fetcher,  # noqa: F401  # every consumer of the process fetches as it says
+)
+from lapse.runtime.kafka.group import (
+    steady_coordinator,  # noqa: F401  # every member of a group computes assignments as it says
+)
 from lapse.runtime.kafka.group.steady_subscription import SteadySubscriptions
 from lapse.runtime.kafka.offsets_asked import next_read
 from lapse.runtime.kafka.thread_call import call_in
