@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from pydantic import Field, model_validator
@@ -290,7 +290,7 @@ async def _redrive(call: Call) -> Response:
     letters = None
     if wanted.letter is not None:
         letter = await one(call, name, wanted.letter)
-        letters = [replace(letter, value=wanted.content()) if wanted.contents else letter]
+        letters = [letter.with_value(wanted.content()) if wanted.contents else letter]
     facts = wanted.model_dump(include={"letter", "since_ms", "reasons", "filter", "again", "overwrite"})
     found = await redrive(
         call,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from confluent_kafka import Message
@@ -48,6 +48,7 @@ class DeadLetter:
         unconfirmed_transfer: id of the transfer that put the message and had not confirmed it; empty = none.
         record_key: the key that a SOW topic with `key` computes from the payload; None if the letter has none.
         null_value: whether the message's value was null. If False, a value of None means that the payload is lost.
+        edited: whether `value` is another payload than the letter's.
     """
 
     key: bytes | None
@@ -68,6 +69,11 @@ class DeadLetter:
     unconfirmed_transfer: str = ""
     record_key: bytes | None = None
     null_value: bool = False
+    edited: bool = False
+
+    def with_value(self, value: bytes | None) -> DeadLetter:
+        """Return this letter with another payload. The key that was computed from its own payload is left out (C84)."""
+        return replace(self, value=value, record_key=None, edited=True)
 
     def facts(self) -> dict[str, Any]:
         """Return the letter for JSON, without the entity and the message's key, value and headers."""

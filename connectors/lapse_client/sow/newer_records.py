@@ -7,12 +7,15 @@ from typing import Final
 
 from confluent_kafka import Message
 
+from lapse.core.error_code import ErrorCode
 from lapse.protocol import header, topic
 from lapse.protocol.bookmark import Bookmark
+from lapse_client.error import CommandFailed
 from lapse_client.kafka.connection import Connection
 from lapse_client.kafka.headers import headers_of
 from lapse_client.kafka.span import span
 from lapse_client.letters.dead_letter import DeadLetter
+from lapse_client.sow.sow_client import SowClient
 
 _STATE: Final = topic.sow("")
 """Prefix of the compacted topics."""
@@ -42,30 +45,43 @@ class NewerRecords:
             target: the topic to which it is sent; empty = its origin, where only its own entity takes it (C29).
 
         Raises:
-            LapseError: a compacted topic cannot be read.
+            LapseError: a compacted topic cannot be read, or a worker does not say which record an edited letter has.
         """
-        key = letter.key if letter.record_key is None else letter.record_key
-        if key is None:
-            return False
-        if not target:
-            return self._has_newer(letter, key, letter.entity)
-        if self._underlying is None:
-            self._underlying = underlying_topics(self._connection, self._topics)
-        over = [entity for entity, underlying in self._underlying.items() if underlying == target]
-        return any(self._has_newer(letter, key, entity) for entity in over)
+        over = [letter.entity]
+        if target:
+            if self._underlying is None:
+                self._underlying = underlying_topics(self._connection, self._topics)
+            over = [entity for entity, underlying in self._underlying.items() if underlying == target]
+        return any(self._has_newer(letter, entity) for entity in over if topic.sow(entity) in self._topics)
 
-    def _has_newer(self, letter: DeadLetter, key: bytes, entity: str) -> bool:
-        if topic.sow(entity) not in self._topics:
-            return False
-        if entity not in self._known:
-            self._known[entity] = self._read(topic.sow(entity))
-        found = self._known[entity].get(key)
+    def _has_newer(self, letter: DeadLetter, entity: str) -> bool:
+        found = self._found(letter, entity)
         if found is None:
             return False
         place, at_ms = found
         if place is not None and letter.origin is not None and place[:2] == letter.origin[:2]:
             return place.offset > letter.origin.offset
         return at_ms > (letter.timestamp_ms if letter.expired_at_ms is None else letter.expired_at_ms)
+
+    def _found(self, letter: DeadLetter, entity: str) -> tuple[Bookmark | None, int] | None:
+        """Return bookmark and timestamp of the record that has the letter's key; None if there is none."""
+        if letter.edited and letter.value:
+            try:
+                return self._found_by_payload(letter.value, entity)
+            except CommandFailed as error:  # the keys are Kafka's own, or this payload has none
+                if error.code != ErrorCode.INVALID_ARGUMENT:
+                    raise
+        key = letter.key if letter.record_key is None else letter.record_key
+        if key is None:
+            return None
+        if entity not in self._known:
+            self._known[entity] = self._read(topic.sow(entity))
+        return self._known[entity].get(key)
+
+    def _found_by_payload(self, value: bytes, entity: str) -> tuple[Bookmark | None, int] | None:
+        """Ask the workers for the record whose key is in a payload, because only they know where the key is."""
+        with SowClient(entity, connection=self._connection) as client:
+            return next(((one.bookmark, one.timestamp_ms) for one in client.query(data=[value])), None)
 
     def _read(self, name: str) -> dict[bytes, tuple[Bookmark | None, int]]:
         records: dict[bytes, tuple[Bookmark | None, int]] = {}

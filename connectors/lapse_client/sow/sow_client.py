@@ -68,6 +68,7 @@ class SowClient(Client[SowRecord]):
         top_n: int | None = None,
         skip: int | None = None,
         keys: Iterable[str | bytes] | None = None,
+        data: Iterable[str | bytes] | None = None,
         batch_size: int | None = None,
         select: Iterable[str] = (),
     ) -> Iterator[SowRecord]:
@@ -79,6 +80,8 @@ class SowClient(Client[SowRecord]):
             top_n: the greatest number of records; None = all.
             skip: number of records to leave out first.
             keys: keys of the records to return; None = any.
+            data: payloads with the key fields of the records to return, for a topic whose key is in the payload, at
+                most 1,000; None = any.
             batch_size: number of records that a shard sends at once.
             select: paths of the fields to return, such as `/id`, or of fields to leave out, such as `-/notes`; empty
                 = all fields.
@@ -89,7 +92,8 @@ class SowClient(Client[SowRecord]):
             AnswerTimeout: a shard did not answer.
         """
         some_keys = None if keys is None else tuple(map(_bytes, keys))
-        if some_keys == ():
+        some_data = None if data is None else tuple(map(_bytes, data))
+        if () in (some_keys, some_data):
             return
         command = Command.of(
             command="sow",
@@ -98,6 +102,7 @@ class SowClient(Client[SowRecord]):
             top_n=top_n,
             skip=skip,
             keys=some_keys or (),
+            data=some_data or (),
             batch_size=batch_size,
             select=_paths(select),
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 import orjson
@@ -131,7 +130,7 @@ async def _edited(call: Call) -> tuple[str, Mapping[str, Any], DeadLetter, DeadL
     text = given["payload"].replace("\r\n", "\n")
     if "\r\n" in _text(letter):
         text = text.replace("\n", "\r\n")
-    return name, given, letter, replace(letter, value=text.encode())
+    return name, given, letter, letter.with_value(text.encode())
 
 
 def _one(name: str, given: Mapping[str, Any]) -> Choice:

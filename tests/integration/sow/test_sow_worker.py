@@ -236,6 +236,7 @@ def test_a_letter_is_not_redriven_over_a_newer_record(sow: Make) -> None:
     letters = DeadLetterReader(one.name, connection=one.connection)
     until(lambda: len(list(letters)) == 4 and one.shown() == {"newer": {"n": 3}, "deleted": {"n": 0}})
     known = Known.of(one.connection)
+    assert known.newer.is_newer(next(iter(letters)).with_value(b'{"k": "x"}')), "Kafka's key is not in the payload"
     lines = list(plan(letters, Choice(), Target(), 0, known))
     assert {(line.letter.key, line.letter.value): line.refused for line in lines} == {
         (b"newer", b"1"): "newer record",
@@ -282,3 +283,8 @@ def test_a_letter_whose_payload_has_the_key_is_not_redriven_over_a_newer_record(
     until(lambda: one.shown() == {'["newer"]': {"k": "newer", "n": 3}, '["gone"]': {"k": "gone"}})
     (plain,) = [record for record in one.read(one.name) if "lapse-redriven-count" in dict(record.headers() or ())]
     assert "lapse-record-key" not in dict(plain.headers())
+    first = next(iter(letters))
+    for payload, refused in (({"k": "newer", "n": 9}, "newer record"), ({"k": "other"}, ""), ({"other": 1}, "")):
+        edited = first.with_value(orjson.dumps(payload))  # its key is another one: the workers know which
+        (line,) = plan([edited], Choice(again=True), Target(), 0, Known.of(one.connection))
+        assert line.refused == refused

@@ -326,6 +326,7 @@ SOW_COMMANDS = (
     _asked("sow", select=["/book/bid", "-/book"]),
     _asked("depth", select=["/price"]),
     _asked("sow", bookmarks=["prices:0:0"]),
+    _asked("sow", data=['{"symbol": "A"}']),
     _asked("sow_delete"),
     _asked("sow_delete", keys=["k"], filter="TRUE"),
     _asked("sow_delete", filter=""),

@@ -14,6 +14,7 @@ from lapse.core.shard.refused import CommandRefused
 from lapse.core.shard.subscriptions import subscriptions_fields
 from lapse.core.shard.untaken_fields import UNTAKEN_BY_SOW_TOPICS, check_fields
 from lapse.core.sow import journal
+from lapse.core.sow.arrival import Refused, key_in
 from lapse.core.sow.deletion import Bookmarks, Deletion, DeletionByKeys, SelectiveDeletion
 from lapse.core.sow.key import NoKey, canonical_key
 from lapse.core.sow.query import Query, QueryRequest
@@ -37,6 +38,9 @@ _WITH_DELTAS: Final = frozenset({"delta_subscribe", "sow_and_delta_subscribe"})
 
 _SELECTS: Final = frozenset({"sow", "subscribe"}) | _WITH_RECORDS | _WITH_DELTAS
 """Commands that return records, or some of their fields."""
+
+_MOST_DATA: Final = 1_000
+"""How many payloads of a query may name records. They are all read in one turn (C60)."""
 
 
 class SowCommands:
@@ -192,8 +196,10 @@ class SowCommands:
             )
 
     def _sow(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> None:
-        if command.bookmarks or command.data:
-            raise CommandRefused("sow takes keys or a filter, neither bookmarks nor data")
+        if command.bookmarks or (command.data and (command.keys or command.state)):
+            raise CommandRefused(
+                "sow takes keys, data or a filter, no bookmarks; data neither with keys nor with state"
+            )
         compiled = predicates(command.filter, row_filter, self._settings.compile_filter)
         if command.state:
             listing = Listing(self._state, command, at_ms, compiled)
@@ -206,7 +212,7 @@ class SowCommands:
             command_id=command.id,
             command=command.command,
             subscription=command.subscription,
-            candidates=self._journal_keys(command.keys) if command.keys else self._find_indexed(compiled),
+            candidates=self._named(command) if command.keys or command.data else self._find_indexed(compiled),
             predicates=compiled,
             order=order,
             skip=command.skip or 0,
@@ -227,11 +233,7 @@ class SowCommands:
             )
         seen = predicates(None, row_filter, self._settings.compile_filter)
         asked = predicates(command.filter, None, self._settings.compile_filter)
-        if command.data and not self._settings.key:
-            raise CommandRefused(
-                "sow_delete by data: the records of this SOW topic have Kafka's keys, which are not in payloads; "
-                "name them by keys"
-            )
+        self._check_data(command)
         if command.state:
             bookmarks = self._bookmarks(command.bookmarks) if command.bookmarks else None
             deletion: Deletion = self._withdrawal(command, at_ms, (*asked, *seen), bookmarks)
@@ -387,19 +389,33 @@ class SowCommands:
             )
         return subscriber
 
-    def _journal_keys(self, keys: Sequence[bytes]) -> list[bytes]:
-        """Return the journal keys of records, without those of other shards (C46).
+    def _check_data(self, command: Command) -> None:
+        """Refuse payloads as names of records where keys are not in payloads."""
+        if command.data and not self._settings.key:
+            raise CommandRefused(
+                f"{command.command} by data: the records of this SOW topic have Kafka's keys, which are not in "
+                "payloads; name them by keys"
+            )
+
+    def _named(self, command: Command) -> list[bytes]:
+        """Return the journal keys of the records that `keys` or `data` name, without those of other shards (C46).
 
         Raises:
-            CommandRefused: a text is not a key of this SOW topic.
+            CommandRefused: a text is not a key of this SOW topic, or a payload has none.
         """
+        self._check_data(command)
+        if len(command.data) > _MOST_DATA:
+            raise CommandRefused(f"sow takes at most {_MOST_DATA:,} payloads as data; {len(command.data):,} are given")
         fields = self._settings.key
         found: dict[bytes, None] = {}
-        for at, text in enumerate(keys):
+        for at, text in enumerate(command.data or command.keys):
             try:
-                found[canonical_key(text, fields) if fields else text] = None
-            except NoKey as error:
-                raise CommandRefused(f"keys.{at}: {error}") from error
+                if command.data:
+                    found[key_in(text, self._settings)] = None
+                else:
+                    found[canonical_key(text, fields) if fields else text] = None
+            except (Refused, NoKey) as error:
+                raise CommandRefused(f"{'data' if command.data else 'keys'}.{at}: {error}") from error
         return [journal.RECORD + key for key in found if self._settings.home.holds(key)]
 
     def _find_indexed(self, compiled: tuple[Predicate, ...]) -> list[bytes] | None:

@@ -138,13 +138,15 @@ def test_a_stamp_ahead_of_the_clock_counts_as_the_clock_between_partitions() -> 
     assert json.loads(payload_of(entry))["n"] == "next"
 
 
-@pytest.mark.feature("C46", "S1", "S3")
+@pytest.mark.feature("C46", "S1", "S3", "S5")
 def test_a_delete_by_data_takes_the_record_with_the_same_key_fields() -> None:
+    """A query by data returns it."""
     desks = shards(3)
     everywhere(desks, {"id": "a", "n": 1}, 1, partition=0)
     everywhere(desks, {"id": 7, "n": 1}, 1, partition=1)
     everywhere(desks, {"id": "b", "n": 1}, 1, partition=2)
     data = (b'{"id": "a"}', b'{"n": 9, "id": 7.0}', b'{"id": "nobody"}')
+    assert sorted(str(record["id"]) for desk in desks for record in desk.select(9, data=data)) == ["7", "a"]
     counts = [dict(desk.ask("sow_delete", 10, data=data).answers[0].counts) for desk in desks]
     assert sum(count["removed"] for count in counts) == 2
     assert sum(count["skipped"] for count in counts) == 1
@@ -165,6 +167,8 @@ def test_data_without_a_key_deletes_nothing(data: bytes, told: str) -> None:
     everywhere(desks, {"id": "a"}, 1, partition=0)
     (answer,) = desks[0].ask("sow_delete", 10, data=(b'{"id": "a"}', data)).answers
     assert told in answer.error
+    assert told in desks[0].ask("sow", 10, data=(b'{"id": "a"}', data)).answers[0].error
+    assert "at most 1,000 payloads" in desks[0].ask("sow", 10, data=(data,) * 1_001).answers[0].error
     assert len(desks[0].select(20)) == 1
 
 
