@@ -79,7 +79,8 @@ class Delivery:
         lot = self.lot
         bounds = lot.key_bounds
         if bounds is None:
-            return lot.key(self.at)
+            records = lot.records
+            return lot.key(self.at) if records is None else records[self.at].key()
         at = self.at  # one call less for each message
         return lot.data[bounds[at] : bounds[at + 1]]
 
@@ -89,7 +90,8 @@ class Delivery:
         lot = self.lot
         bounds = lot.value_bounds
         if bounds is None:
-            return lot.value(self.at)
+            records = lot.records
+            return lot.value(self.at) if records is None else records[self.at].value()
         at = self.at
         return lot.data[bounds[at] : bounds[at + 1]]
 

@@ -75,6 +75,7 @@ class Lot(ABC):
         data: bytes with their keys and values, if these are one behind the other.
         key_bounds: where the keys begin in `data`, and where the last one ends; None to ask `key`.
         value_bounds: the same for values and `value`.
+        records: the record of each message, if they were read one by one; None to ask `key` and `value`.
     """
 
     __slots__ = (
@@ -94,6 +95,7 @@ class Lot(ABC):
     data: bytes = b""
     key_bounds: Sequence[int] | None = None
     value_bounds: Sequence[int] | None = None
+    records: Sequence[Message] | None = None
 
     def __init__(
         self,
@@ -245,6 +247,8 @@ class PackedLot(Lot):
 class ReferencedLot(Lot):
     """Messages that were delivered by reference, as read from the underlying topic.
 
+    Keys and values are read from `records` by the functions of the delivery, as those of a packed one.
+
     Args:
         settler: sends the settlements.
         shard: the shard that handed them out.
@@ -256,7 +260,7 @@ class ReferencedLot(Lot):
         landed: when the delivery reached Kafka; see `landed_ms`.
     """
 
-    __slots__ = ("_deadlines_ms", "_first", "_messages")
+    __slots__ = ("_deadlines_ms", "_first", "records")
 
     def __init__(
         self,
@@ -280,7 +284,7 @@ class ReferencedLot(Lot):
             settler, shard, source, offsets, (some.delivery_count or 0,) * len(messages), lease=lease, epoch=epoch
         )
         self._first = some.first
-        self._messages = messages
+        self.records: Sequence[Message] = messages
         self._deadlines_ms = deadlines_ms
         if deadlines_ms:
             there = deadlines_ms if whole else [deadlines_ms[offset - some.first] for offset in offsets]
@@ -288,19 +292,19 @@ class ReferencedLot(Lot):
 
     def key(self, at: int) -> bytes | None:
         """See `Lot`."""
-        return self._messages[at].key()
+        return self.records[at].key()
 
     def value(self, at: int) -> bytes | None:
         """See `Lot`."""
-        return self._messages[at].value()
+        return self.records[at].value()
 
     def headers(self, at: int) -> Headers:
         """See `Lot`."""
-        return [item for item in headers_of(self._messages[at]) if header.is_handed_out(item[0])]
+        return [item for item in headers_of(self.records[at]) if header.is_handed_out(item[0])]
 
     def timestamp_ms(self, at: int) -> int:
         """See `Lot`."""
-        return self._messages[at].timestamp()[1]
+        return self.records[at].timestamp()[1]
 
     def deadline_ms(self, at: int) -> int | None:
         """See `Lot`."""

@@ -255,6 +255,10 @@ class LogPlace:
             if first is None:
                 return False
             arrived = [first, *self.consumer.consume(_AT_ONCE, 0)]
+        if not any(map(Message.error, arrived)):
+            self._is_at_end = False
+            self._fetched, self._at = arrived, 0
+            return True
         fetched: list[Message] = []
         for message in arrived:
             error = message.error()
