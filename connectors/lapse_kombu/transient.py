@@ -17,7 +17,8 @@ from typing import Any, Final
 
 from lapse_client import Connection, LapseError, Publisher
 from lapse_client.kafka import plain_topic
-from lapse_client.kafka.connection import arrived, log_end
+from lapse_client.kafka.connection import arrived
+from lapse_client.kafka.log_offsets import assign_ends
 from lapse_kombu import task_message
 
 _KEPT_MS: Final = 600_000
@@ -69,6 +70,7 @@ class Transient:
         """Create a queue that receives from now on.
 
         Raises:
+            ConnectionFailed: no broker says where the topic ends.
             LapseError: the topic cannot be created.
         """
         with self._lock:
@@ -78,7 +80,7 @@ class Transient:
                 self._create_topic()
                 self._consumer = self._connection.consumer(queued_min_messages=1_000)
             if not self._queues:  # what came since the last queue was deleted is for nobody
-                self._consumer.assign([log_end(self._consumer, self.topic, 0)])
+                assign_ends(self._consumer, [(self.topic, 0)], self._connection.bootstrap_servers)
             self._queues[queue] = _Queue()
 
     def bind(self, queue: str, exchange: str, kind: str, routing_key: str, pattern: str | None) -> None:

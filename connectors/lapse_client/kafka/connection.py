@@ -6,14 +6,13 @@ import functools
 import os
 import socket
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 from uuid import uuid4
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, Message, Producer
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists none of its names in __all__
     AclOperation,
     AdminClient,
@@ -24,7 +23,7 @@ from lapse_client.error import LapseError, UnknownEntity
 from lapse_client.kafka import client_properties
 from lapse_client.kafka.clock import ClientClock
 from lapse_client.kafka.log import log
-from lapse_client.kafka.metadata import METADATA_TIMEOUT_S, Metadata
+from lapse_client.kafka.metadata import Metadata
 from lapse_client.kafka.transport import Transport, default
 
 DEFAULT_SERVERS: Final = "localhost:9092"
@@ -39,16 +38,6 @@ _PROPAGATION_S: Final = 2.0
 
 _ALONE_S: Final = 0.3
 """The same for a single broker, which learns of new topics sooner."""
-
-_ELECTING: Final = frozenset(
-    {
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError._UNKNOWN_PARTITION,
-    }
-)
-"""Errors that brokers return for a moment after a topic was created, or a broker was lost."""
 
 Options = Mapping[str, str | int | float | bool]
 
@@ -332,53 +321,6 @@ class Connection:
         own = {"bootstrap.servers": self.bootstrap_servers, "client.id": self.client}
         named = {name.replace("_", "."): value for name, value in more.items()}
         return {"logger": log, **own, **defaults, **named, **self.options}
-
-
-def log_bounds(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
-    """Return the first offset of a partition and its end offset; wait while a leader is being elected.
-
-    Raises:
-        KafkaException: no answer in time, or a refusal.
-    """
-    give_up = time.monotonic() + METADATA_TIMEOUT_S
-    while True:
-        try:
-            return consumer.get_watermark_offsets(place, timeout=METADATA_TIMEOUT_S)
-        except KafkaException as error:
-            if error.args[0].code() not in _ELECTING or time.monotonic() >= give_up:
-                raise
-            time.sleep(_RETRY_S)
-            with suppress(KafkaException):  # it keeps what it has heard of a topic, even from a broker just back
-                consumer.list_topics(place.topic, timeout=1.0)
-
-
-def log_end(consumer: Consumer, name: str, partition: int) -> TopicPartition:
-    """Return the present end of a partition. Unlike OFFSET_END, it cannot skip the answer to a command sent next.
-
-    Raises:
-        KafkaException: no answer in time, or a refusal.
-    """
-    place = TopicPartition(name, partition)
-    _, place.offset = log_bounds(consumer, place)
-    return place
-
-
-def offsets_at(consumer: Consumer, instants: Sequence[TopicPartition]) -> list[TopicPartition]:
-    """Return each partition with the offset of its first record at or after an instant; negative = there is none.
-
-    Args:
-        consumer: a consumer of the cluster.
-        instants: the partitions, each with an instant, ms since the epoch, in place of the offset. Negative ones count
-            as 0: to a broker they are other questions, such as where a partition ends.
-
-    Raises:
-        KafkaException: no answer in time, or a refusal, be it for one partition only.
-    """
-    asked = [TopicPartition(one.topic, one.partition, max(0, one.offset)) for one in instants]
-    found = consumer.offsets_for_times(asked, timeout=METADATA_TIMEOUT_S)
-    if fault := next((place.error for place in found if place.error is not None), None):
-        raise KafkaException(fault)
-    return found
 
 
 def arrived(consumer: Consumer, most: int, wait_s: float) -> list[Message]:

@@ -9,8 +9,9 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from lapse_client.error import ConnectionFailed, LapseError
-from lapse_client.kafka.connection import Connection, Silence, arrived, log_bounds, offsets_at
+from lapse_client.kafka.connection import Connection, Silence, arrived
 from lapse_client.kafka.fault import NOT_THERE, unreadable
+from lapse_client.kafka.log_offsets import log_bounds, offsets_at
 
 _POLL_S: Final = 0.5
 _OPEN_S: Final = 15.0

@@ -9,8 +9,9 @@ from typing import Final, Generic, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from lapse_client.error import ConnectionFailed
-from lapse_client.kafka.connection import Connection, Silence, log_bounds, offsets_at
+from lapse_client.kafka.connection import Connection, Silence
 from lapse_client.kafka.fault import raise_if_unreadable
+from lapse_client.kafka.log_offsets import log_bounds, offsets_at
 
 _POLL_S: Final = 0.5
 

@@ -11,8 +11,9 @@ from typing import NamedTuple
 from confluent_kafka import KafkaException, TopicPartition
 
 from lapse_client.error import ConnectionFailed, LapseError
-from lapse_client.kafka.connection import Connection, log_bounds, offsets_at
+from lapse_client.kafka.connection import Connection
 from lapse_client.kafka.fault import LACKS_RIGHT
+from lapse_client.kafka.log_offsets import log_bounds, offsets_at
 from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
 from lapse_client.letters.dead_letter import DeadLetterReader
 

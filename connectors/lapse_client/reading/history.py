@@ -17,9 +17,10 @@ from lapse.protocol import header, topic
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.event import EventKind
 from lapse_client.error import LapseError, NoRecord
-from lapse_client.kafka.connection import Connection, entities, log_bounds
+from lapse_client.kafka.connection import Connection, entities
 from lapse_client.kafka.fault import raise_if_unreadable
 from lapse_client.kafka.headers import headers_of
+from lapse_client.kafka.log_offsets import log_bounds
 from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
 from lapse_client.queue import waiting
 from lapse_client.reading.lineage import Lineage, Step

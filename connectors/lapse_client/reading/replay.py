@@ -9,9 +9,10 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from lapse.protocol.bookmark import Bookmark
 from lapse_client.error import ConnectionFailed, NoRecord
-from lapse_client.kafka.connection import Connection, Silence, log_bounds
+from lapse_client.kafka.connection import Connection, Silence
 from lapse_client.kafka.fault import raise_if_unreadable
 from lapse_client.kafka.headers import headers_of
+from lapse_client.kafka.log_offsets import log_bounds
 
 _POLL_S = 0.5
 

@@ -17,9 +17,10 @@ from lapse.core.error_code import ErrorCode
 from lapse.protocol import answer as answers
 from lapse.protocol import header
 from lapse.protocol.codec import CodecError
-from lapse_client.error import ConnectionFailed, EntityDeleted, LapseError
-from lapse_client.kafka.connection import Connection, log_end
+from lapse_client.error import EntityDeleted, LapseError
+from lapse_client.kafka.connection import Connection
 from lapse_client.kafka.fault import NOT_THERE, unreadable
+from lapse_client.kafka.log_offsets import assign_ends
 from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
 from lapse_client.session.answer_code import is_deletion
 from lapse_client.session.channel_thread import ChannelThread
@@ -89,10 +90,7 @@ class Channel(Generic[T]):
         Raises:
             ConnectionFailed: no broker answered.
         """
-        try:
-            self._consumer.assign([log_end(self._consumer, *place) for place in self._by_partition])
-        except KafkaException as error:
-            raise ConnectionFailed(self._connection.bootstrap_servers, error) from error
+        assign_ends(self._consumer, self._by_partition, self._connection.bootstrap_servers)
         self.thread = threading.Thread(target=self._run, args=(listener, failed), name=self._name, daemon=True)
         self.thread.start()
 

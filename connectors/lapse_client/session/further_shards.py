@@ -13,7 +13,8 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from lapse.protocol import topic
 from lapse_client.error import LapseError
-from lapse_client.kafka.connection import Connection, log_end
+from lapse_client.kafka.connection import Connection
+from lapse_client.kafka.log_offsets import log_end
 from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
 from lapse_client.session.channel_thread import ChannelThread
 from lapse_client.session.listener import TICK_S, Listener

@@ -19,7 +19,8 @@ from lapse_client.delivery.lot import Lot
 from lapse_client.delivery.referenced import Referenced
 from lapse_client.delivery.typed_delivery import TypedDelivery
 from lapse_client.error import Closed, LapseError, UnknownEntity
-from lapse_client.kafka.connection import Connection, log_end
+from lapse_client.kafka.connection import Connection
+from lapse_client.kafka.log_offsets import log_end
 from lapse_client.payload.serde import DeserializerLike, SerializerLike
 from lapse_client.session.client import Client
 from lapse_client.subscriber.settlement import SettlementResult

@@ -19,7 +19,8 @@ from confluent_kafka.cimpl import NewTopic
 
 from lapse.protocol import topic as names
 from lapse_client.error import LapseError
-from lapse_client.kafka.connection import Connection, arrived, log_bounds, offsets_at
+from lapse_client.kafka.connection import Connection, arrived
+from lapse_client.kafka.log_offsets import log_bounds, offsets_at
 
 log = logging.getLogger("lapse_client")
 

@@ -14,8 +14,9 @@ from lapse.protocol.header import EPOCH
 from lapse.recorded.journaled_fates import JournaledFate, JournaledFates, joined, offsets
 from lapse_client import Connection
 from lapse_client.error import LapseError
-from lapse_client.kafka.connection import arrived, log_bounds
+from lapse_client.kafka.connection import arrived
 from lapse_client.kafka.fault import raise_if_unreadable
+from lapse_client.kafka.log_offsets import log_bounds
 from lapse_spark import local_rows
 from lapse_spark.account import generation, verdict
 from lapse_spark.instant import queue_as_of

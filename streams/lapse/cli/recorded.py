@@ -31,7 +31,8 @@ from lapse.simulation.recording import Recorded, Recording
 from lapse.simulation.replay import NotReplayable, ReplayedShard
 from lapse.simulation.serving import Serving, by_version
 from lapse_client.error import ConnectionFailed, LapseError
-from lapse_client.kafka.connection import Connection, log_bounds, offsets_at
+from lapse_client.kafka.connection import Connection
+from lapse_client.kafka.log_offsets import log_bounds, offsets_at
 from lapse_client.kafka.span import span
 from lapse_client.reading.instant import shown
 

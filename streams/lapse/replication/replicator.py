@@ -41,8 +41,9 @@ from lapse.replication.translation import Downstream, Translation, Upstream
 from lapse.runtime.kafka import security
 from lapse.runtime.timers.clock import WorkerClock
 from lapse.runtime.topics.replication import settings_of_new
-from lapse_client.kafka.connection import Connection, entities, log_bounds
+from lapse_client.kafka.connection import Connection, entities
 from lapse_client.kafka.fault import BEHIND_REFUSAL, LACKS_RIGHT, abort, flushed, written_or_refused
+from lapse_client.kafka.log_offsets import log_bounds
 from lapse_client.kafka.produced import produce
 
 logger = logging.getLogger(__name__)

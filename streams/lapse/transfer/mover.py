@@ -24,7 +24,8 @@ from lapse.protocol.hand_over import HandOver, join_neighbours
 from lapse.transfer.copier import Copier, TransferError
 from lapse.transfer.order import Order, Orders
 from lapse.transfer.side import Side
-from lapse_client.kafka.connection import Connection, log_bounds
+from lapse_client.kafka.connection import Connection
+from lapse_client.kafka.log_offsets import log_bounds
 from lapse_client.queue.named_partitions import NamedPartitions
 
 logger = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from lapse_client import (
     UnknownEntity,
     replay,
 )
-from lapse_client.kafka.connection import log_bounds
+from lapse_client.kafka.log_offsets import log_bounds
 from support.clients.scripted_shard import ScriptedShards
 
 

@@ -1,0 +1,116 @@
+"""Offsets of partitions: where they begin and end, and which offset belongs to an instant.
+
+For a moment after a broker was lost, nobody leads its partitions. Each question is asked again until somebody does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from typing import Final, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from lapse_client.error import ConnectionFailed
+from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
+
+_RETRY_S: Final = 0.1
+
+_ELECTING: Final = frozenset(
+    {
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.KAFKA_STORAGE_ERROR,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+    }
+)
+"""Errors that brokers return for a moment after a broker was lost: another one leads the partition now, or will."""
+
+_NEW: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION})
+"""Errors that brokers return for a moment after a topic was created."""
+
+T = TypeVar("T")
+
+
+def log_bounds(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
+    """Return the first offset of a partition and its end offset; wait while a leader is being elected.
+
+    Raises:
+        KafkaException: no answer in time, or a refusal.
+    """
+    return _elected(
+        consumer,
+        place.topic,
+        lambda: consumer.get_watermark_offsets(place, timeout=METADATA_TIMEOUT_S),
+        _ELECTING | _NEW,
+    )
+
+
+def _elected(consumer: Consumer, topic: str, ask: Callable[[], T], passing: Collection[int]) -> T:
+    """Ask a partition's leader; ask again while brokers answer with a passing error, and leaders are elected."""
+    give_up = time.monotonic() + METADATA_TIMEOUT_S
+    while True:
+        try:
+            return ask()
+        except KafkaException as error:
+            if error.args[0].code() not in passing or time.monotonic() >= give_up:
+                raise
+            time.sleep(_RETRY_S)
+            with suppress(KafkaException):  # it keeps what it has heard of a topic, even from a broker just back
+                consumer.list_topics(topic, timeout=1.0)
+
+
+def log_end(consumer: Consumer, name: str, partition: int) -> TopicPartition:
+    """Return the present end of a partition. Unlike OFFSET_END, it cannot skip the answer to a command sent next.
+
+    Raises:
+        KafkaException: no answer in time, or a refusal.
+    """
+    place = TopicPartition(name, partition)
+    _, place.offset = log_bounds(consumer, place)
+    return place
+
+
+def assign_ends(consumer: Consumer, places: Iterable[tuple[str, int]], servers: str) -> None:
+    """Have a consumer read partitions from their present ends on.
+
+    Args:
+        consumer: the consumer.
+        places: topics and partitions.
+        servers: the brokers, for the error's text.
+
+    Raises:
+        ConnectionFailed: no answer in time, or a refusal.
+    """
+    try:
+        consumer.assign([log_end(consumer, *place) for place in places])
+    except KafkaException as error:
+        raise ConnectionFailed(servers, error) from error
+
+
+def offsets_at(consumer: Consumer, instants: Sequence[TopicPartition]) -> list[TopicPartition]:
+    """Return each partition with the offset of its first record at or after an instant; negative = there is none.
+
+    Wait while a leader is being elected.
+
+    Args:
+        consumer: a consumer of the cluster.
+        instants: the partitions, each with an instant, ms since the epoch, in place of the offset. Negative ones count
+            as 0: to a broker they are other questions, such as where a partition ends.
+
+    Raises:
+        KafkaException: no answer in time, or a refusal, be it for one partition only.
+    """
+    asked = [TopicPartition(one.topic, one.partition, max(0, one.offset)) for one in instants]
+
+    def ask() -> list[TopicPartition]:
+        found = consumer.offsets_for_times(asked, timeout=METADATA_TIMEOUT_S)
+        if fault := next((place.error for place in found if place.error is not None), None):
+            raise KafkaException(fault)
+        return found
+
+    return _elected(consumer, asked[0].topic, ask, _ELECTING) if asked else []
