@@ -8,6 +8,7 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.cimpl import NewTopic
 
+from lapse import topic_creation
 from lapse_client.error import LapseError
 from lapse_client.kafka.connection import Connection
 
@@ -40,8 +41,6 @@ def create(connection: Connection, name: str, config: Mapping[str, str]) -> None
     """
     new = NewTopic(name, 1, _FROM_BROKER, config=dict(config))
     admin = connection.admin()  # must stay referenced until the answer
-    try:
-        admin.create_topics([new], operation_timeout=_PATIENCE_S)[name].result()
-    except KafkaException as error:
+    for error in topic_creation.create(admin.create_topics, [new], _PATIENCE_S).values():
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            raise
+            raise error

@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]  # it lists no names
 from confluent_kafka.cimpl import NewTopic
 
+from lapse import topic_creation
 from lapse.protocol import topic as names
 from lapse_client.error import LapseError
 from lapse_client.kafka.connection import Connection, arrived
@@ -89,9 +90,7 @@ class DecisionLog:
             return
         admin = self._connection.admin()  # must stay referenced until the answer
         new = NewTopic(self.topic, self._shards, _FROM_BROKER, config=_CONFIG)
-        try:
-            admin.create_topics([new], operation_timeout=_PATIENCE_S)[self.topic].result()
-        except KafkaException as error:
+        for error in topic_creation.create(admin.create_topics, [new], _PATIENCE_S).values():
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise LapseError(
                     f"{self.topic} could not be created, and transactions stand on it: {error}. Create it with "

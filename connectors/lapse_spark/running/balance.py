@@ -6,13 +6,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka import KafkaException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from rich.console import Console
 
 from lapse_client.error import LapseError
+from lapse_client.kafka import compacted_topic
 from lapse_spark.account import statement
 from lapse_spark.connection import Connection
 from lapse_spark.ledger import Ledger
@@ -22,8 +22,6 @@ TOPIC: Final = "lapse.ledger"
 
 MOST_NAMED: Final = 10_000
 """The most findings of one batch with records of their own. `difference_counts` counts all."""
-
-_WAIT_S: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,12 +168,9 @@ def make_topic(connection: Connection, topic: str, reading: Collection[str]) -> 
         raise ValueError(f"there is no such topic: {', '.join(missing)}")
     if topic in there:
         return
-    new = NewTopic(topic, num_partitions=1, config={"cleanup.policy": "compact"})
-    admin = client.admin()  # must stay referenced until the answer
     try:
-        admin.create_topics([new])[topic].result(_WAIT_S)
+        compacted_topic.make(client, topic)
     except KafkaException as error:
-        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            raise LapseError(
-                f"the topic {topic} cannot be made: {error.args[0].str()}; make it, or name another"
-            ) from error
+        raise LapseError(
+            f"the topic {topic} cannot be made: {error.args[0].str()}; make it, or name another"
+        ) from error

@@ -32,6 +32,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists no
 )
 from confluent_kafka.cimpl import NewTopic
 
+from lapse import topic_creation
 from lapse.log_limit import LogLimit
 from lapse.protocol import topic as names
 from lapse.replication import progress
@@ -247,11 +248,9 @@ class Replicator:
     def _make_progress_topic(self, downstream: AdminClient) -> None:
         copies = self._link.replication_factor
         new = NewTopic(progress.TOPIC, 1, copies, config={**progress.CONFIG, **settings_of_new(copies)})
-        try:
-            downstream.create_topics([new], operation_timeout=_PATIENCE_S)[progress.TOPIC].result()
-        except KafkaException as error:
+        for error in topic_creation.create(downstream.create_topics, [new], _PATIENCE_S).values():
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise
+                raise error
 
     def _keep_stamps(self, downstream: AdminClient) -> bool:
         """Set the timestamp type of a topic that an older version created; return whether that succeeded."""

@@ -20,6 +20,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists no
     ResourceType,
 )
 
+from lapse import topic_creation
 from lapse.config import Config
 from lapse.protocol import broker_address
 from lapse.runtime.kafka import security
@@ -356,14 +357,11 @@ class Cluster:
         new = [NewPartitions(name, partitions) for name in topics]
         if not new:
             return
-        for name, future in self._admin.create_partitions(new, operation_timeout=_PATIENCE_S).items():
-            try:
-                future.result()
-            except KafkaException as error:
-                raise TopologyError(
-                    f"{name}: could not get {partitions} partitions: {error.args[0].str()}. What was done stays; run "
-                    "the command again"
-                ) from error
+        for name, error in topic_creation.create(self._admin.create_partitions, new, _PATIENCE_S).items():
+            raise TopologyError(
+                f"{name}: could not get {partitions} partitions: {error.args[0].str()}. What was done stays; run "
+                "the command again"
+            ) from error
 
     def _see(self, topics: set[str]) -> None:
         """Wait until a broker lists topics that the controller has created, but not forever.
@@ -381,10 +379,7 @@ class Cluster:
                 time.sleep(_AGAIN_S)
 
     def _create(self, new: list[NewTopic]) -> None:
-        for name, future in self._admin.create_topics(new, operation_timeout=_PATIENCE_S).items():
-            try:
-                future.result()
-            except KafkaException as error:
-                if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
-                    fault = f"{name}: could not be created: {error.args[0].str().rstrip('.')}"
-                    raise TopologyError(f"{fault}. Mend that, or have Create on topics granted") from error
+        for name, error in topic_creation.create(self._admin.create_topics, new, _PATIENCE_S).items():
+            if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
+                fault = f"{name}: could not be created: {error.args[0].str().rstrip('.')}"
+                raise TopologyError(f"{fault}. Mend that, or have Create on topics granted") from error

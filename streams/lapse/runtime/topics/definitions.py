@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # not in its __all__
 
+from lapse import topic_creation
 from lapse.config import Config
 from lapse.config.definition import Definition
 from lapse.protocol import topic as names
@@ -286,14 +287,12 @@ class DefinitionsTopic:
         admin = AdminClient(self._settings)
         copies = self._config.lapse.replication_factor
         new = NewTopic(self.name, 1, copies, config={**_SETTINGS, **settings_of_new(copies)})
-        try:
-            admin.create_topics([new], operation_timeout=_PATIENCE_S)[self.name].result()
-        except KafkaException as error:
+        for error in topic_creation.create(admin.create_topics, [new], _PATIENCE_S).values():
             if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 return
             # We may lack the right to create topics, which does not matter if the topic exists.
             if admin.list_topics(self.name, timeout=_PATIENCE_S).topics[self.name].error is not None:
-                raise
+                raise error
         self._await(admin)
 
     def _await(self, admin: AdminClient) -> None:
