@@ -49,6 +49,9 @@ class Transport:
     def settle(self) -> None:
         """Wait until nothing more can happen by itself, if the transport knows; else return at once."""
 
+    def finish_deletion(self, entity: str) -> None:
+        """Remove the topics of a deleted entity now, if no real time passes until the workers do; else do nothing."""
+
     def wake(self) -> None:
         """Wake the threads that wait for records, if the transport can do that cheaply."""
 

@@ -42,6 +42,7 @@ class Cluster:
         topics_changed: how often topics were created or deleted.
         changed: the lock for everything here, notified of changes.
         ticks: how often the client's threads were asked to look.
+        awaited: deleted entities for whose end somebody waits.
         waiters: consumers whose threads must come to rest.
         work: lets the shards do all their work; called under the lock.
         fault: the error that ended the shards; raised in every thread that uses the cluster.
@@ -52,6 +53,7 @@ class Cluster:
         self.changed = threading.Condition(threading.RLock())
         self.ticks = 0
         self.topics_changed = 0
+        self.awaited: set[str] = set()
         self.waiters: list[Waiter] = []
         self.work: Callable[[], None] = lambda: None
         self.fault: BaseException | None = None
@@ -74,6 +76,13 @@ class Cluster:
         with self.changed:
             self._topics.pop(topic, None)
             self.topics_changed += 1
+
+    def finish_deletion(self, entity: str) -> None:
+        """Have the topics of a deleted entity removed at this instant, once all of its messages have left."""
+        with self.changed:
+            self.awaited.add(entity)
+            self.touch()
+        self.settle()
 
     def partitions(self) -> dict[str, int]:
         """Return every topic with its number of partitions."""

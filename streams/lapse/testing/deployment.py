@@ -344,10 +344,15 @@ class Lapse:
             self._cluster.touch()
 
     def _clean_up(self) -> None:
-        """Delete the topics of entities whose shards have all stopped (C4)."""
+        """Delete the topics of entities whose shards have all stopped (C4).
+
+        A worker's shards answer for some seconds more, until all clients have heard of it. If a client waits for the
+        end, the shards end at this instant, because time would not pass.
+        """
         for name, entity in list(self._entities.items()):
             shards = [self._shards.get((name, partition)) for partition in range(entity.shards)]
-            if all(shard is not None and shard.machine.stopped for shard in shards):
+            if all(shard is not None and self._is_over(shard) for shard in shards):
+                self._cluster.awaited.discard(name)
                 for topic in [*names.entity_topics(APP_ID, name), *self._taken_along(name)]:
                     self._cluster.delete(topic)
                 for partition in range(entity.shards):
@@ -355,6 +360,10 @@ class Lapse:
                 del self._entities[name], self._definitions[name]
                 for kind in self._tree.values():
                     kind.pop(name, None)
+
+    def _is_over(self, shard: MemoryShard) -> bool:
+        leaves = shard.machine.shard.agreement.leaving and shard.entity.name in self._cluster.awaited
+        return shard.machine.stopped or leaves
 
     def _taken_along(self, name: str) -> list[str]:
         """Return underlying topics to delete with a temporary entity: created with it, and read by no other (C65)."""

@@ -46,6 +46,10 @@ class MemoryTransport(Transport):
         """See `Transport`."""
         self._cluster.settle()
 
+    def finish_deletion(self, entity: str) -> None:
+        """See `Transport`."""
+        self._cluster.finish_deletion(entity)
+
     def wake(self) -> None:
         """See `Transport`."""
         self._cluster.tick()

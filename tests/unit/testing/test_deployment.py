@@ -438,7 +438,7 @@ def test_time_moves_within_coroutines(lapse: Lapse) -> None:
 
 
 @pytest.mark.feature("C4", "Q18")
-def test_a_deleted_queue_is_gone_when_time_moves_and_may_be_made_again(lapse: Lapse) -> None:
+def test_a_deleted_queue_is_gone_at_once_and_may_be_made_again(lapse: Lapse) -> None:
     lapse.queue("orders", partitions=2)
     publish(lapse, "orders", 3)
     with lapse.queue_client("orders") as queue, pytest.raises(CommandFailed):
@@ -446,11 +446,29 @@ def test_a_deleted_queue_is_gone_when_time_moves_and_may_be_made_again(lapse: La
     with lapse.queue_client("orders") as queue:
         queue.delete(force=True)
     assert [letter.reasons for letter in lapse.dead_letters("orders")] == []
-    lapse.clock.advance(60)
     with pytest.raises(UnknownEntity):
         lapse.depth("orders")
     lapse.queue("orders", partitions=2)
     assert lapse.depth("orders") == 3, "it reads its topic from the beginning"
+
+
+@pytest.mark.feature("C4", "S9", "Q23")
+def test_a_subscriber_hears_of_a_deletion_for_whose_end_somebody_waits(lapse: Lapse) -> None:
+    lapse.queue("orders", partitions=2, dead_letter_reasons=["purged"])
+    lapse.sow("prices")
+    publish(lapse, "orders", 3)
+    with lapse.subscriber("orders") as subscriber, lapse.sow_client("prices") as prices:
+        assert subscriber.receive() is not None
+        with lapse.admin() as admin:
+            admin.delete_queue("orders", force=True)
+        assert len(lapse.dead_letters("orders")) == 3
+        with pytest.raises(EntityDeleted):
+            subscriber.receive(1)
+        prices.delete_topic(force=True)
+        with pytest.raises(UnknownEntity), lapse.sow_client("prices"):
+            pass
+    with pytest.raises(UnknownEntity):
+        lapse.subscriber("orders").start()
 
 
 @pytest.mark.feature("C4", "X3")
