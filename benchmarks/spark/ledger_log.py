@@ -37,7 +37,7 @@ _RUNS: Final = (
     (EventKind.EXPIRED.value, 0.02, 8),
     (_QUEUED, 0.02, 8),
 )
-_TOLD_TWICE: Final = 0.01
+_REPORTED_TWICE: Final = 0.01
 
 
 @dataclass(slots=True)
@@ -116,9 +116,9 @@ def _write_fates(producer: Producer, written: Written, chance: random.Random, me
         if fate != _QUEUED:
             written.ranges += 1
             shared.setdefault((fate, subscription, reasons), []).append(some)
-        if chance.random() < _TOLD_TWICE:
+        if chance.random() < _REPORTED_TWICE:
             shared.setdefault((EventKind.CANCELLED.value, "s0", ()), []).append(some)
-    for _ in range(2 if chance.random() < _TOLD_TWICE else 1):
+    for _ in range(2 if chance.random() < _REPORTED_TWICE else 1):
         for (fate, subscription, reasons), some in shared.items():
             told = Event(
                 entity=queue,

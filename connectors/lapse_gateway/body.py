@@ -75,12 +75,12 @@ def decode(body: bytes, model: type[Model]) -> Model:
         return model.model_validate(found, strict=True)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False, include_input=False)
-        told = "; ".join(
+        message = "; ".join(
             f"{'.'.join(map(str, fault['loc'])) or 'body'}: {_sentence(fault['msg'])}{_field_hint(fault, model)}"
             for fault in faults[:_MOST_FAULTS]
         )
         more = f"; and {len(faults) - _MOST_FAULTS} more faults" if len(faults) > _MOST_FAULTS else ""
-        raise Fault(ErrorCode.MALFORMED, told + more) from error
+        raise Fault(ErrorCode.MALFORMED, message + more) from error
 
 
 def _kind(value: object) -> str:

@@ -155,11 +155,11 @@ class HttpConnection(HttpToolsProtocol):
             before.disconnected = True  # its own answer would follow
             before.message_event.set()
         self.cycle = self._cycle()
-        tell: Any = _tell_broken  # starlette and uvicorn have different types for the same
+        answer: Any = _answer_broken  # starlette and uvicorn have different types for the same
         if is_queued or not (before is None or before.response_complete or before.disconnected):
-            self.pipeline.appendleft((self.cycle, tell))
+            self.pipeline.appendleft((self.cycle, answer))
         else:
-            self._start_asgi_task(self.cycle, tell)
+            self._start_asgi_task(self.cycle, answer)
 
     def _cycle(self) -> RequestResponseCycle:
         """Return a request that stands for what cannot be read."""
@@ -188,7 +188,7 @@ class HttpConnection(HttpToolsProtocol):
             self._deadline = None
 
 
-async def _tell_broken(_scope: Scope, _receive: Receive, send: Send) -> None:
+async def _answer_broken(_scope: Scope, _receive: Receive, send: Send) -> None:
     """Answer what cannot be read."""
     content = orjson.dumps(Fault(ErrorCode.MALFORMED, _NO_HTTP).as_dict(), option=orjson.OPT_APPEND_NEWLINE)
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]

@@ -194,9 +194,9 @@ async def redrive(
     if dry_run:
         await _in_thread(lambda: _redrive_letters(connection, choice, letters, found, really=False))
         return found
-    with call.recording("redrive", choice.entity, **facts) as told:
+    with call.recording("redrive", choice.entity, **facts) as outcome:
         await _in_thread(lambda: _redrive_letters(connection, choice, letters, found, really=True))
-        told.update(sent=found.ready, refused=dict(found.refused))
+        outcome.update(sent=found.ready, refused=dict(found.refused))
     return found
 
 
@@ -308,19 +308,24 @@ OPERATIONS: Final = (
         method="GET",
         path="/v1/letters/{entity}",
         summary="Count an entity's dead letters by reason, and look at the last ones",
-        says="From the topic, as `lapse dlq` does: it takes as long as that is large.",
+        description="From the topic, as `lapse dlq` does: it takes as long as that is large.",
         handler=_letters,
         parameters=(
             Parameter(
                 name="since_ms",
-                says="Died at this instant or later, ms since the epoch.",
+                description="Died at this instant or later, ms since the epoch.",
                 kind="whole",
                 most=_LATEST_MS,
             ),
-            Parameter(name="reason", says="Why; any of them.", kind="texts", choices=tuple(Reason)),
-            Parameter(name="filter", says="An expression; only letters that match."),
+            Parameter(name="reason", description="Why; any of them.", kind="texts", choices=tuple(Reason)),
+            Parameter(name="filter", description="An expression; only letters that match."),
             Parameter(
-                name="top_n", says="At most so many are told.", kind="whole", least=1, most=MOST_SHOWN, default=100
+                name="top_n",
+                description="At most so many are told.",
+                kind="whole",
+                least=1,
+                most=MOST_SHOWN,
+                default=100,
             ),
         ),
         answer=obj(
@@ -348,7 +353,7 @@ OPERATIONS: Final = (
         method="POST",
         path="/v1/letters/{entity}/redrive",
         summary="Send dead letters back",
-        says=(
+        description=(
             "Those that are chosen, or one `letter`, with another payload (`value`, `text` or `base64`) where one is "
             "given. `dry_run` only counts. A letter is sent once, unless `again` says otherwise."
         ),

@@ -136,7 +136,7 @@ async def _explain(call: Call) -> Response:
     return answered({"bookmark": str(found.bookmark), "found": found.found, "size": found.size, "moments": moments})
 
 
-_FILTER: Final = Parameter(name="filter", says="An expression; only messages that match.")
+_FILTER: Final = Parameter(name="filter", description="An expression; only messages that match.")
 _PAUSED: Final = obj(paused={"type": "boolean"})
 
 OPERATIONS: Final = (
@@ -151,7 +151,7 @@ OPERATIONS: Final = (
         method="GET",
         path="/v1/queues/{queue}",
         summary="Count a queue's messages, by state",
-        says="With a filter those that match, and nothing else. All fields are counts but `queue` and `oldest_age_ms`.",
+        description="With a filter those that match, nothing else. Fields are counts but `queue` and `oldest_age_ms`.",
         handler=_depth,
         parameters=(_FILTER,),
         answer=counted(
@@ -171,13 +171,17 @@ OPERATIONS: Final = (
         method="GET",
         path="/v1/queues/{queue}/messages",
         summary="Look at a queue's messages",
-        says="Takes no lease and counts nothing. Without payloads.",
+        description="Takes no lease and counts nothing. Without payloads.",
         handler=_peek,
         parameters=(
             _FILTER,
-            Parameter(name="top_n", says="At most so many.", kind="whole", least=1, most=MOST_PEEKED, default=100),
-            Parameter(name="state", says="Only messages in this state.", choices=QUEUE_STATES),
-            Parameter(name="skip", says="So many are left out first.", kind="whole", most=1_000_000_000, default=0),
+            Parameter(
+                name="top_n", description="At most so many.", kind="whole", least=1, most=MOST_PEEKED, default=100
+            ),
+            Parameter(name="state", description="Only messages in this state.", choices=QUEUE_STATES),
+            Parameter(
+                name="skip", description="So many are left out first.", kind="whole", most=1_000_000_000, default=0
+            ),
         ),
         answer=obj(
             messages=listed(
@@ -199,7 +203,7 @@ OPERATIONS: Final = (
         method="GET",
         path="/v1/figures/{entity}",
         summary="Tell rates of a queue or SOW topic, and how late it expires messages",
-        says=(
+        description=(
             "From the figures that workers publish (`--figures`). `per_s` is over the last ten seconds, and empty when "
             "it is asked for the first time. `lateness` counts since workers took the shards over."
         ),
@@ -230,7 +234,7 @@ OPERATIONS: Final = (
         method="POST",
         path="/v1/queues/{queue}/purge",
         summary="Take messages out",
-        says="They leave with the reason `purged`.",
+        description="They leave with the reason `purged`.",
         handler=_purge,
         model=Purge,
         answer=counted(removed=WHOLE, skipped=WHOLE),
@@ -240,11 +244,11 @@ OPERATIONS: Final = (
         method="GET",
         path="/v1/explain",
         summary="Tell what happened to one message",
-        says="From the topics, as `lapse explain` does: it takes as long as they are large.",
+        description="From the topics, as `lapse explain` does: it takes as long as they are large.",
         handler=_explain,
         parameters=(
-            Parameter(name="bookmark", says="Which message: topic:partition:offset.", required=True),
-            Parameter(name="entity", says="Only what this queue or SOW topic tells."),
+            Parameter(name="bookmark", description="Which message: topic:partition:offset.", required=True),
+            Parameter(name="entity", description="Only what this queue or SOW topic tells."),
         ),
         answer=obj(
             bookmark=TEXT,

@@ -83,8 +83,8 @@ def text(gateways: Iterable[Watched]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _family(name: str, kind: str, says: str) -> Iterator[str]:
-    yield f"# HELP {name} {says}"
+def _family(name: str, kind: str, description: str) -> Iterator[str]:
+    yield f"# HELP {name} {description}"
     yield f"# TYPE {name} {kind}"
 
 

@@ -57,26 +57,26 @@ def _operation(operation: Operation, refs: Any) -> dict[str, Any]:
     names = re.findall(r"{(\w+)}", operation.path)
     inside = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
     headers = [
-        {"name": name, "in": "header", "required": False, "description": says, "schema": {"type": "string"}}
-        for name, says in operation.headers.items()
+        {"name": name, "in": "header", "required": False, "description": text, "schema": {"type": "string"}}
+        for name, text in operation.headers.items()
     ]
-    told: dict[str, Any] = {
+    described: dict[str, Any] = {
         "operationId": f"{operation.method.lower()}{re.sub(r'[^a-zA-Z0-9]+', '_', operation.path)}".rstrip("_"),
         "summary": operation.summary,
         "parameters": [*inside, *(one.described() for one in operation.parameters), *headers],
         "responses": {**_answers(operation), "default": {"description": "It was refused.", **_PROBLEM}},
     }
-    if operation.says:
-        told["description"] = operation.says
+    if operation.description:
+        described["description"] = operation.description
     if operation.raw_body:
-        told["requestBody"] = {"content": {"application/octet-stream": {}}}
+        described["requestBody"] = {"content": {"application/octet-stream": {}}}
     elif operation.model is not None:
         schema = refs[(operation.model, "validation")]
-        told["requestBody"] = {
+        described["requestBody"] = {
             "required": not operation.optional_body,
             "content": {"application/json": {"schema": schema}},
         }
-    return told
+    return described
 
 
 def _answers(operation: Operation) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def _answers(operation: Operation) -> dict[str, Any]:
         content = {operation.content: {"schema": schema}}
     if operation.raw:
         content["application/octet-stream"] = {}
-    told: dict[str, Any] = {}
-    for status, says in {operation.status: operation.summary, **operation.further}.items():
-        told[str(status)] = {"description": says, **({"content": content} if content and status != 204 else {})}
-    return told
+    answers: dict[str, Any] = {}
+    for status, text in {operation.status: operation.summary, **operation.further}.items():
+        answers[str(status)] = {"description": text, **({"content": content} if content and status != 204 else {})}
+    return answers

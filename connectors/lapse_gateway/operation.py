@@ -110,7 +110,7 @@ class Operation:
         method: HTTP method.
         path: path with variable parts in braces.
         summary: description in one line.
-        says: further description.
+        description: further description.
         handler: coroutine function that carries it out.
         parameters: its query parameters.
         model: model of the JSON object in its body; None = no JSON body.
@@ -131,7 +131,7 @@ class Operation:
     path: str
     summary: str
     handler: Handler
-    says: str = ""
+    description: str = ""
     parameters: tuple[Parameter, ...] = ()
     model: type[BaseModel] | None = None
     optional_body: bool = False

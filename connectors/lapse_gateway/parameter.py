@@ -25,7 +25,7 @@ class Parameter:
 
     Attributes:
         name: name of the parameter.
-        says: its meaning, for people.
+        description: its meaning, for people.
         kind: type of its value. `texts` may be given several times.
         least: least value of a number.
         most: greatest value of a number; None = no limit.
@@ -35,7 +35,7 @@ class Parameter:
     """
 
     name: str
-    says: str
+    description: str
     kind: Literal["text", "texts", "whole", "number", "flag"] = "text"
     least: int = 0
     most: int | None = None
@@ -63,7 +63,7 @@ class Parameter:
 
     @property
     def _meaning(self) -> str:
-        return self.says[:1].lower() + self.says[1:].rstrip(".")
+        return self.description[:1].lower() + self.description[1:].rstrip(".")
 
     def _one(self, text: str) -> Any:
         if self.kind == "flag":
@@ -106,7 +106,13 @@ class Parameter:
             schema["enum"] = list(self.choices)
         if self.default is not None:
             schema["default"] = self.default
-        return {"name": self.name, "in": "query", "required": self.required, "description": self.says, "schema": schema}
+        return {
+            "name": self.name,
+            "in": "query",
+            "required": self.required,
+            "description": self.description,
+            "schema": schema,
+        }
 
     def _item(self) -> dict[str, Any]:
         return {"type": "string", "enum": list(self.choices)} if self.choices else {"type": "string"}

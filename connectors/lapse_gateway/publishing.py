@@ -198,15 +198,22 @@ def _unpublished(error: PublishFailed) -> Fault:
 
 
 _OPTIONS: Final = (
-    Parameter(name="key", says="Decides the partition, and is the record's key."),
-    Parameter(name="ttl_ms", says="Lifetime from arrival, ms; 0 = never expires.", kind="whole", most=_LATEST_MS),
-    Parameter(name="expires_at_ms", says="Deadline, ms since the epoch.", kind="whole", most=_LATEST_MS),
+    Parameter(name="key", description="Decides the partition, and is the record's key."),
     Parameter(
-        name="enqueue_at_ms", says="Invisible before this instant, ms since the epoch.", kind="whole", most=_LATEST_MS
+        name="ttl_ms", description="Lifetime from arrival, ms; 0 = never expires.", kind="whole", most=_LATEST_MS
     ),
-    Parameter(name="message_id", says="A repeat of it within the entity's window is dropped."),
-    Parameter(name="delta", says="Merge into the stored record of a SOW topic.", kind="flag", default=False),
-    Parameter(name="delete", says="No payload: delete the key's record from a SOW topic.", kind="flag", default=False),
+    Parameter(name="expires_at_ms", description="Deadline, ms since the epoch.", kind="whole", most=_LATEST_MS),
+    Parameter(
+        name="enqueue_at_ms",
+        description="Invisible before this instant, ms since the epoch.",
+        kind="whole",
+        most=_LATEST_MS,
+    ),
+    Parameter(name="message_id", description="A repeat of it within the entity's window is dropped."),
+    Parameter(name="delta", description="Merge into the stored record of a SOW topic.", kind="flag", default=False),
+    Parameter(
+        name="delete", description="No payload: delete the key's record from a SOW topic.", kind="flag", default=False
+    ),
 )
 
 OPERATIONS: Final = (
@@ -214,7 +221,7 @@ OPERATIONS: Final = (
         method="POST",
         path="/v1/publish/{to}",
         summary="Publish a record",
-        says=(
+        description=(
             "The body is the payload, byte by byte. `to` is a topic, or a queue: then it goes to the queue's default "
             "target. Headers `Lapse-Header-<name>` become the record's headers; `%41` in their values is the letter A."
         ),
@@ -229,7 +236,7 @@ OPERATIONS: Final = (
         method="POST",
         path="/v1/publish/{to}/batch",
         summary="Publish many records",
-        says=(
+        description=(
             "In order. Each result has the record's `bookmark`, or its `error`; the status is 207 where there is one, "
             "and records without an error are published all the same."
         ),

@@ -132,17 +132,17 @@ async def _end(call: Call) -> Response:
 
 _NAME: Final = Parameter(
     name="subscription",
-    says="The name of your subscription, such as worker-1. Requests of the same name share what it receives.",
+    description="The name of your subscription, such as worker-1. Requests of the same name share what it receives.",
     required=True,
 )
 _BACKLOG: Final = Parameter(
     name="max_backlog",
-    says="Most deliveries that are handed out or waiting, and not settled; 0 = barriers only. By default as many as "
-    "the first request takes (a stream: 1).",
+    description="Most deliveries that are handed out or waiting, and not settled; 0 = barriers only. By default as "
+    "many as the first request takes (a stream: 1).",
     kind="whole",
     most=MOST_BACKLOG,
 )
-_FILTER: Final = Parameter(name="filter", says="An expression; only messages that match.")
+_FILTER: Final = Parameter(name="filter", description="An expression; only messages that match.")
 
 _DELIVERY: Final = obj(
     kind={"enum": ["delivery", "barrier"]},
@@ -160,7 +160,7 @@ OPERATIONS: Final = (
         method="POST",
         path="/v1/queues/{queue}/receive",
         summary="Receive messages, by long poll",
-        says=(
+        description=(
             "Waits for the first message, and answers with what there is then. Each message is leased: settle it by "
             "its `receipt` before `lease_until_ms`. With `format=raw` the body is the payload of one message, headers "
             "`Lapse-…` say the rest, and 204 says that there is none."
@@ -169,18 +169,22 @@ OPERATIONS: Final = (
         parameters=(
             _NAME,
             Parameter(
-                name="max", says="Most messages in one answer; 1 by default.", kind="whole", least=1, most=MOST_BACKLOG
+                name="max",
+                description="Most messages in one answer; 1 by default.",
+                kind="whole",
+                least=1,
+                most=MOST_BACKLOG,
             ),
             Parameter(
                 name="wait_s",
-                says="How long to wait for the first message, s.",
+                description="How long to wait for the first message, s.",
                 kind="number",
                 most=LONGEST_WAIT_S,
                 default=20,
             ),
             _BACKLOG,
             _FILTER,
-            Parameter(name="format", says="How messages are told.", choices=("json", "raw"), default="json"),
+            Parameter(name="format", description="How messages are told.", choices=("json", "raw"), default="json"),
         ),
         answer=obj(messages=listed(_DELIVERY)),
         raw=True,
@@ -191,7 +195,7 @@ OPERATIONS: Final = (
         method="GET",
         path="/v1/queues/{queue}/stream",
         summary="Receive messages, as server-sent events",
-        says="Events `delivery` and `barrier`; the id of a delivery is its receipt. Settle by POST.",
+        description="Events `delivery` and `barrier`; the id of a delivery is its receipt. Settle by POST.",
         handler=_stream,
         parameters=(_NAME, _BACKLOG, _FILTER),
         content="text/event-stream",
@@ -201,7 +205,7 @@ OPERATIONS: Final = (
         method="DELETE",
         path="/v1/queues/{queue}/subscriptions/{subscription}",
         summary="End a subscription",
-        says="What it holds returns to the queue at once.",
+        description="What it holds returns to the queue at once.",
         handler=_end,
         status=204,
         changes=True,

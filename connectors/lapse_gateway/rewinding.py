@@ -75,8 +75,8 @@ async def rewind(call: Call, name: str, wanted: Rewind, wait_s: float) -> dict[s
         if wanted.dry_run:
             return await rewound()
         try:
-            with call.recording("rewind", name, **facts, id=wanted.id, counts=None) as told:
-                told["counts"] = counts = await rewound()
+            with call.recording("rewind", name, **facts, id=wanted.id, counts=None) as outcome:
+                outcome["counts"] = counts = await rewound()
         except AnswerTimeout as error:
             raise Fault("no_answer", f"{error}. The rewind goes on; look again with the id {wanted.id}") from error
     return counts
@@ -92,7 +92,7 @@ OPERATIONS: Final = (
         method="POST",
         path="/v1/queues/{queue}/rewind",
         summary="Bring back messages that have left",
-        says=(
+        description=(
             "As far as Kafka still has their records. What is live stays as it is. `dry_run` only counts. The same "
             "`id` again is answered with what was done."
         ),

@@ -181,7 +181,7 @@ OPERATIONS: Final = tuple(
         method="POST",
         path=f"/v1/queues/{{queue}}/{how}",
         summary=summary,
-        says=says + _BY,
+        description=description + _BY,
         handler=functools.partial(_settle, how),
         model=Settlement,
         optional_body=True,
@@ -189,5 +189,5 @@ OPERATIONS: Final = tuple(
         answer=obj(settled=WHOLE, results=listed(obj(messages=TEXT, result=TEXT))),
         changes=True,
     )
-    for how, (summary, says) in _SUMMARIES.items()
+    for how, (summary, description) in _SUMMARIES.items()
 )

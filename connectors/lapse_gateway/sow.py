@@ -167,9 +167,9 @@ _RECORD: Final = obj(
     expires_at_ms=INSTANT,
     **payload.MESSAGE,
 )
-_FILTER: Final = Parameter(name="filter", says="An expression; only records that match.")
+_FILTER: Final = Parameter(name="filter", description="An expression; only records that match.")
 _SELECT: Final = Parameter(
-    name="select", says="Only this field, such as /id; -/id leaves it out. May be repeated.", kind="texts"
+    name="select", description="Only this field, such as /id; -/id leaves it out. May be repeated.", kind="texts"
 )
 
 FOLLOWING: Final = (
@@ -177,7 +177,7 @@ FOLLOWING: Final = (
     _SELECT,
     Parameter(
         name="mode",
-        says="With the current records first, without them, or changed fields only.",
+        description="With the current records first, without them, or changed fields only.",
         choices=_MODES,
         default=_MODES[0],
     ),
@@ -196,7 +196,7 @@ OPERATIONS: Final = (
         method="GET",
         path="/v1/sow/{topic}",
         summary="Count a SOW topic's records",
-        says="With a row filter, only those that match it.",
+        description="With a row filter, only those that match it.",
         handler=_depth,
         answer=obj(topic=TEXT, records=WHOLE, scheduled=WHOLE, dying=WHOLE, subscriptions=WHOLE),
     ),
@@ -204,15 +204,19 @@ OPERATIONS: Final = (
         method="GET",
         path="/v1/sow/{topic}/records",
         summary="Query a SOW topic",
-        says="The current records, none of them expired.",
+        description="The current records, none of them expired.",
         handler=_query,
         parameters=(
             _FILTER,
             _SELECT,
-            Parameter(name="order_by", says="An expression, with ASC or DESC behind it."),
-            Parameter(name="top_n", says="At most so many.", kind="whole", least=1, most=MOST_RECORDS, default=1_000),
-            Parameter(name="skip", says="So many are left out first.", kind="whole", most=1_000_000_000, default=0),
-            Parameter(name="key", says="Only this key; may be repeated.", kind="texts"),
+            Parameter(name="order_by", description="An expression, with ASC or DESC behind it."),
+            Parameter(
+                name="top_n", description="At most so many.", kind="whole", least=1, most=MOST_RECORDS, default=1_000
+            ),
+            Parameter(
+                name="skip", description="So many are left out first.", kind="whole", most=1_000_000_000, default=0
+            ),
+            Parameter(name="key", description="Only this key; may be repeated.", kind="texts"),
         ),
         answer=obj(records=listed(_RECORD)),
     ),
@@ -220,7 +224,7 @@ OPERATIONS: Final = (
         method="GET",
         path="/v1/sow/{topic}/follow",
         summary="Follow a SOW topic, as server-sent events",
-        says=(
+        description=(
             "Events `sow` (a current record), `group-end` (that were all), `publish`, `delta`, `oof` (it was deleted, "
             "has expired or no longer matches) and `resubscribed`."
         ),
@@ -241,12 +245,16 @@ OPERATIONS: Final = (
         method="GET",
         path="/v1/sow/{topic}/scheduled",
         summary="List the updates of a SOW topic whose instant has not come",
-        says="The next ones first, without payloads.",
+        description="The next ones first, without payloads.",
         handler=_scheduled,
         parameters=(
-            Parameter(name="filter", says="An expression; only updates whose payload matches."),
-            Parameter(name="top_n", says="At most so many.", kind="whole", least=1, most=MOST_RECORDS, default=1_000),
-            Parameter(name="skip", says="So many are left out first.", kind="whole", most=1_000_000_000, default=0),
+            Parameter(name="filter", description="An expression; only updates whose payload matches."),
+            Parameter(
+                name="top_n", description="At most so many.", kind="whole", least=1, most=MOST_RECORDS, default=1_000
+            ),
+            Parameter(
+                name="skip", description="So many are left out first.", kind="whole", most=1_000_000_000, default=0
+            ),
         ),
         answer=obj(
             updates=listed(obj(bookmark=TEXT, key=TEXT, change=TEXT, enqueue_at_ms=WHOLE, expires_at_ms=INSTANT))
@@ -256,7 +264,7 @@ OPERATIONS: Final = (
         method="POST",
         path="/v1/sow/{topic}/withdraw",
         summary="Withdraw scheduled updates before they take effect",
-        says="Records stay as they are.",
+        description="Records stay as they are.",
         handler=_withdraw,
         model=Withdrawal,
         answer=obj(withdrawn=WHOLE),

@@ -40,8 +40,8 @@ OPERATIONS: Final = (
         method="GET",
         path="/v1/queues/{queue}/subscriptions",
         summary="Name who is subscribed, since when, and how many messages each holds",
-        says="The oldest first; `heard_ms`: when it was last heard; `hangs_since_ms`: since when it hangs, because it "
-        "settles nothing, 0 = it does not hang. It takes `read` without a filter, or `admin`.",
+        description="The oldest first; `heard_ms`: when it was last heard; `hangs_since_ms`: since when it hangs, "
+        "because it settles nothing, 0 = it does not hang. It takes `read` without a filter, or `admin`.",
         handler=_queue_subscriptions,
         answer=obj(
             subscriptions=listed(obj(**_SUBSCRIPTION, outstanding=WHOLE, max_backlog=WHOLE, hangs_since_ms=WHOLE))
@@ -51,7 +51,7 @@ OPERATIONS: Final = (
         method="GET",
         path="/v1/sow/{topic}/subscriptions",
         summary="Name who is subscribed to a SOW topic, and since when",
-        says="The oldest first. It takes `read` without a filter, or `admin`.",
+        description="The oldest first. It takes `read` without a filter, or `admin`.",
         handler=_topic_subscriptions,
         answer=obj(subscriptions=listed(obj(**_SUBSCRIPTION))),
     ),

@@ -77,7 +77,7 @@ OPERATIONS: Final = (
         method="GET",
         path="/v1/events/{entity}",
         summary="Follow what happens to the messages of a queue or SOW topic, as server-sent events",
-        says=(
+        description=(
             "Events `event`: what happened to which messages, when and why. From now on, or since an instant. After a "
             "crash one may be told twice."
         ),
@@ -85,7 +85,7 @@ OPERATIONS: Final = (
         parameters=(
             Parameter(
                 name="since_ms",
-                says="Told at this instant or later, ms since the epoch.",
+                description="Told at this instant or later, ms since the epoch.",
                 kind="whole",
                 most=_LATEST_MS,
             ),

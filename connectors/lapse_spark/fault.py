@@ -44,14 +44,14 @@ _STEPS: Final = (
 """What to do about an error, by its text, and that of its causes."""
 
 
-def sentence(told: str, whole: str = "") -> str:
+def sentence(message: str, whole: str = "") -> str:
     """Return an error as a user needs it: what happened, and what to do, without Spark's frame and Java's calls.
 
     Args:
-        told: the text of the error.
-        whole: text in which causes are looked for; empty = `told`.
+        message: the text of the error.
+        whole: text in which causes are looked for; empty = `message`.
     """
-    text = _FRAME.sub("", " ".join(told.split("\n\tat ")[0].split()))
+    text = _FRAME.sub("", " ".join(message.split("\n\tat ")[0].split()))
     text = _FRAME.sub("", text)  # a stream's error is often that of a job
-    step = next((step for sign, step in _STEPS if sign.search(whole or told)), "")
+    step = next((step for sign, step in _STEPS if sign.search(whole or message)), "")
     return f"{text.rstrip('. ')}. {step}" if step else text

@@ -29,8 +29,8 @@ def read(path: Path) -> tuple[str, dict[str, str], dict[str, str]]:
     tree = _tree(path)
     servers = _table(tree, "lapse", path).get("bootstrap_servers", _DEFAULT_SERVERS)
     security = _table(tree, "security", path)
-    said = [servers, *security.values()]
-    if not all(isinstance(value, str) for value in said):
+    settings = [servers, *security.values()]
+    if not all(isinstance(value, str) for value in settings):
         raise ValueError(f"{path}: bootstrap_servers and what [security] says are texts; `lapse check` names the fault")
     java, librdkafka = _tls(security)
     if (protocol := security.get("protocol", "PLAINTEXT")).startswith("SASL"):

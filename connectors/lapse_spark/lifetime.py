@@ -22,11 +22,11 @@ TIMES: Final = (1.5, 2.0, 3.0, 5.0, 10.0)
 _PLACE: Final = ("entity", "topic", "partition")
 
 
-def needed_lifetimes(told: DataFrame) -> DataFrame:
+def needed_lifetimes(lives: DataFrame) -> DataFrame:
     """Return the lifetime that each expired message would have needed.
 
     Args:
-        told: lives from `lives.lives` with messages. With deliveries, too, the result is more exact: without them a
+        lives: lives from `lives.lives` with messages. With deliveries, too, the result is more exact: without them a
             message counts as handed out when it was settled.
 
     Returns:
@@ -34,7 +34,7 @@ def needed_lifetimes(told: DataFrame) -> DataFrame:
     """
     expired = F.contains(F.col("reasons"), F.lit(Reason.TIME_LIMIT.value)) & F.col("reached_at_ms").isNull()
     each = (
-        told.where(F.col("arrived_at_ms").isNotNull())
+        lives.where(F.col("arrived_at_ms").isNotNull())
         .withColumn("_expired", F.coalesce(expired, F.lit(False)))
         .where(F.col("_expired") | F.col("reached_at_ms").isNotNull())
         .withColumn("_at", F.coalesce("reached_at_ms", "fate_at_ms"))

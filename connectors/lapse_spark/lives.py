@@ -132,19 +132,19 @@ def _leased() -> Column:
     return ended + last - F.col("_sum_ms")
 
 
-def times_spent(told: DataFrame) -> DataFrame:
+def times_spent(lives: DataFrame) -> DataFrame:
     """Return how long messages lived, waited for their first delivery, and were leased, by entity, in ms.
 
     Args:
-        told: lives from `lives` with messages, and with deliveries for the times of leases.
+        lives: lives from `lives` with messages, and with deliveries for the times of leases.
 
     Returns:
         entity, time (lived, waited, leased), messages, half_ms, p90_ms, p99_ms, p999_ms, most_ms.
     """
-    known = [name for name in ("lived", "waited", "leased") if f"{name}_ms" in told.columns]
+    known = [name for name in ("lived", "waited", "leased") if f"{name}_ms" in lives.columns]
     times = F.array(*(F.struct(F.lit(name).alias("time"), F.col(f"{name}_ms").alias("ms")) for name in known))
     return (
-        told.select("entity", F.inline(times))
+        lives.select("entity", F.inline(times))
         .where(F.col("ms").isNotNull())
         .groupBy("entity", "time")
         .agg(
@@ -155,11 +155,11 @@ def times_spent(told: DataFrame) -> DataFrame:
     )
 
 
-def handling_times(told: DataFrame) -> DataFrame:
+def handling_times(lives: DataFrame) -> DataFrame:
     """Return which lifetimes would have been enough: the times from arrival to acknowledgment, by entity.
 
     Args:
-        told: lives from `lives` with messages.
+        lives: lives from `lives` with messages.
 
     Returns:
         entity, handled, half_ms, p90_ms, p99_ms, p999_ms, most_ms (a lifetime as long was enough for that part of
@@ -168,7 +168,7 @@ def handling_times(told: DataFrame) -> DataFrame:
     handled = F.when(F.col("fate") == EventKind.ACKNOWLEDGED.value, F.col("lived_ms"))
     late = F.when(F.contains(F.col("reasons"), F.lit(Reason.TIME_LIMIT.value)), F.col("lived_ms"))
     return (
-        told.groupBy("entity")
+        lives.groupBy("entity")
         .agg(
             F.count(handled).alias("handled"),
             F.percentile_approx(handled, list(_SHARES.values()), 100_000).alias("_shares"),

@@ -160,10 +160,10 @@ class Cluster:
         if read := [*filter(matches, topics)]:
             ours.check_allowed(read, "Read")
             return pattern
-        told = f"no topic matches --pattern {pattern!r}; dead-letter topics: {', '.join(letters) or 'none'}"
+        message = f"no topic matches --pattern {pattern!r}; dead-letter topics: {', '.join(letters) or 'none'}"
         if not later:
-            raise ValueError(f"{told}. Correct it, or leave it out for all of {topic.DEAD_LETTER_PREFIX}*")
-        click.echo(f"Warning: {told}. Those that come later are read", err=True)
+            raise ValueError(f"{message}. Correct it, or leave it out for all of {topic.DEAD_LETTER_PREFIX}*")
+        click.echo(f"Warning: {message}. Those that come later are read", err=True)
         return pattern
 
     def reading(self, names: Sequence[str] = (), *, pattern: str = "") -> AbstractContextManager[None]:
@@ -353,15 +353,15 @@ def working(what: str) -> Iterator[Callable[[Standing], None]]:
     """
     console = Console(stderr=True)
     if not console.is_terminal:
-        told = 0
+        reported = 0
 
-        def tell(standing: Standing) -> None:
-            nonlocal told
-            if standing.records > told:
-                told = standing.records
-                click.echo(f"{standing.at} {what}: {told:,} records, {standing.lag:,} behind", err=True)
+        def report(standing: Standing) -> None:
+            nonlocal reported
+            if standing.records > reported:
+                reported = standing.records
+                click.echo(f"{standing.at} {what}: {reported:,} records, {standing.lag:,} behind", err=True)
 
-        yield tell
+        yield report
         return
     with console.status(what) as status:
         yield lambda standing: status.update(

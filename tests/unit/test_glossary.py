@@ -109,6 +109,14 @@ def test_nothing_is_named_by_a_retired_word(package: str) -> None:
     assert sorted(kept) == []
 
 
+@pytest.mark.parametrize("root", ["streams/lapse", "connectors"])
+def test_no_package_has_a_name_with_a_word_that_is_retired_in_all(root: str) -> None:
+    gone = {word for word, where in ALL if where == "names"}
+    assert gone
+    kept = {f"{path.relative_to(ROOT)}: {name}" for path, name in names(ROOT / root) if gone & set(parts(name))}
+    assert sorted(kept) == []
+
+
 def attributes(package: Path) -> Iterator[tuple[str, str]]:
     """The files and names of what objects of a package have: fields, properties, methods, and members of an `Enum`."""
     for path in package.rglob("*.py"):

@@ -29,7 +29,7 @@ class Seldom(logging.Filter):
         super().__init__()
         self._every_s = every_s
         self._clock = clock
-        self._told: dict[str, tuple[float, int]] = {}
+        self._logged: dict[str, tuple[float, int]] = {}
         self._lock = threading.Lock()
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -39,13 +39,13 @@ class Seldom(logging.Filter):
         text, now_s = record.getMessage(), self._clock()
         alike = _NUMBER.sub("", text)
         with self._lock:
-            told_s, left_out = self._told.get(alike, (None, 0))
-            if told_s is not None and now_s - told_s < self._every_s:
-                self._told[alike] = told_s, left_out + 1
+            logged_s, left_out = self._logged.get(alike, (None, 0))
+            if logged_s is not None and now_s - logged_s < self._every_s:
+                self._logged[alike] = logged_s, left_out + 1
                 return False
-            if len(self._told) >= _MOST_KEPT:
-                self._told.clear()
-            self._told[alike] = now_s, 0
+            if len(self._logged) >= _MOST_KEPT:
+                self._logged.clear()
+            self._logged[alike] = now_s, 0
         if left_out:
             record.msg, record.args = f"{text} ({left_out:,} more like this since the last one)", None
         return True

@@ -227,10 +227,10 @@ def _origin_headers(family: LetterFamily, headers: Sequence[tuple[str, bytes | N
 
 def _origin(family: LetterFamily, headers: Sequence[tuple[str, bytes | None]]) -> Bookmark | None:
     """Return the bookmark of the original message; None if the letter has none, or it is unreadable."""
-    said = _origin_headers(family, headers)
-    texts = {name: value.decode("utf-8", "replace") for name, value in said.items()}
+    origin = _origin_headers(family, headers)
+    texts = {name: value.decode("utf-8", "replace") for name, value in origin.items()}
     if family.binary:
-        partition, offset = _binary(said, family.partition, 4), _binary(said, family.offset, 8)
+        partition, offset = _binary(origin, family.partition, 4), _binary(origin, family.offset, 8)
     else:
         partition, offset = _number(texts, family.partition, _INT32), _number(texts, family.offset)
     topic_name = texts.get(family.topic, "")
@@ -241,13 +241,13 @@ def _origin(family: LetterFamily, headers: Sequence[tuple[str, bytes | None]]) -
 
 
 def _entity(family: LetterFamily, headers: Sequence[tuple[str, bytes | None]], letter_topic: str) -> str:
-    said = _origin_headers(family, headers).get(family.entity, b"").decode("utf-8", "replace")
-    return said or ("" if family is LAPSE else letter_topic.removeprefix(topic.DEAD_LETTER_PREFIX))
+    entity = _origin_headers(family, headers).get(family.entity, b"").decode("utf-8", "replace")
+    return entity or ("" if family is LAPSE else letter_topic.removeprefix(topic.DEAD_LETTER_PREFIX))
 
 
 def _reasons(family: LetterFamily, texts: dict[str, str]) -> tuple[str, ...]:
-    said = next((texts[name] for name in family.reasons if name in texts), "")
-    return tuple(filter(None, said.split(",")))
+    reasons = next((texts[name] for name in family.reasons if name in texts), "")
+    return tuple(filter(None, reasons.split(",")))
 
 
 _INT32: Final = (1 << 31) - 1
@@ -261,8 +261,8 @@ def _number(texts: dict[str, str], name: str, most: int = _INT64) -> int | None:
     return int(text) if _DIGITS.match(text) and int(text) <= most else None
 
 
-def _binary(said: dict[str, bytes], name: str, width: int) -> int | None:
+def _binary(origin: dict[str, bytes], name: str, width: int) -> int | None:
     """Return a header's big-endian number; None if it is negative, or has another width in bytes."""
-    value = said.get(name, b"")
+    value = origin.get(name, b"")
     number = int.from_bytes(value, "big", signed=True)
     return number if len(value) == width and number >= 0 else None

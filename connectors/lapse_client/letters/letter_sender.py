@@ -97,10 +97,10 @@ class LetterSender:
         except PublishFailed:
             raise  # each line was told why
         except (KafkaException, LapseError) as error:
-            self._tell(lines, f"not sent: {error.args[0]}")
+            self._note_outcome(lines, f"not sent: {error.args[0]}")
             raise
         if not failures:
-            self._tell(lines, "")
+            self._note_outcome(lines, "")
             self.queues.settle(line.letter for line in lines)
             return len(lines)
         if len(lines) > 1:
@@ -108,14 +108,14 @@ class LetterSender:
             try:
                 sent = self.send(lines[:half])
             except (KafkaException, LapseError) as error:
-                self._tell(lines[half:], f"not sent, for others could not be: {error.args[0]}")
+                self._note_outcome(lines[half:], f"not sent, for others could not be: {error.args[0]}")
                 raise
             return sent + self.send(lines[half:])
         self._sent(lines[0], str(failures[0][1]))
         self.untaken += failures
         return 0
 
-    def _tell(self, lines: Sequence[Line], text: str) -> None:
+    def _note_outcome(self, lines: Sequence[Line], text: str) -> None:
         for line in lines:
             self._sent(line, text)
 
@@ -162,7 +162,7 @@ class LetterSender:
                 self._connection.check_allowed({TOPIC, *(line.topic for line in lines)}, "Write")
             if isinstance(cause, KafkaError) and cause.code() in _OVERTAKEN:
                 raise KafkaException(cause)
-            self._tell(lines, f"not sent, for another one was not taken: {cause}")
+            self._note_outcome(lines, f"not sent, for another one was not taken: {cause}")
             raise PublishFailed(first.topic, first.letter.key, cause, len(lines))
         producer.commit_transaction(_FLUSH_S)
         for line in lines:

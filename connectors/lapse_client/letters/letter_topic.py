@@ -42,9 +42,9 @@ def all_named(connection: Connection, topics: Mapping[str, int]) -> dict[str, st
             for message in span(connection, {name: topics[name]}):
                 entity = (message.key() or b"").decode("utf-8", "replace")
                 found.pop(entity, None)
-                if said := _letter_topic_setting(message.value()):
-                    found[entity] = said
-    return {entity: said for entity, said in found.items() if said in topics}
+                if letter_topic := _letter_topic_setting(message.value()):
+                    found[entity] = letter_topic
+    return {entity: letter_topic for entity, letter_topic in found.items() if letter_topic in topics}
 
 
 def _letter_topic_setting(definition: bytes | None) -> str:
@@ -52,6 +52,6 @@ def _letter_topic_setting(definition: bytes | None) -> str:
     with suppress(ValueError):
         known = orjson.loads(definition or b"{}")
         settings = known.get("settings") if isinstance(known, dict) else None
-        said = settings.get("dead_letter") if isinstance(settings, dict) else None
-        return said if isinstance(said, str) else ""
+        letter_topic = settings.get("dead_letter") if isinstance(settings, dict) else None
+        return letter_topic if isinstance(letter_topic, str) else ""
     return ""

@@ -55,8 +55,8 @@ class Redriven:
     def take(self, key: bytes | None, value: bytes | None) -> None:
         """Apply a record of the topic. A record that is not a note is ignored."""
         with contextlib.suppress(ValueError, TypeError, KeyError):
-            told: dict[str, Any] = orjson.loads(value or b"{}")
-            first, times = told["first"], told["times"]
+            facts: dict[str, Any] = orjson.loads(value or b"{}")
+            first, times = facts["first"], facts["times"]
             if isinstance(first, str) and type(times) is int:
                 self._take((key or b"").decode(), first, times)
 

@@ -128,11 +128,11 @@ def read(deserializer: DeserializerLike, data: bytes | None, topic: str) -> Any:
     except InvalidPayload:
         raise
     except Exception as error:
-        told = f"the payload cannot be deserialized: {_text(error)}"
+        message = f"the payload cannot be deserialized: {_text(error)}"
         if isinstance(error, SchemaResolutionError) or _is_unknown(error):
-            raise UnresolvedSchema(told) from error
+            raise UnresolvedSchema(message) from error
         if _is_misfit(error):
-            raise InvalidPayload(told) from error
+            raise InvalidPayload(message) from error
         raise
 
 

@@ -106,13 +106,13 @@ class Shape:
             )
             return InvalidPayload(f"the payload is no {self.name}: {why or error}")
         faults = error.errors(include_url=False, include_context=False, include_input=False)
-        told = [
+        lines = [
             f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" if fault["loc"] else fault["msg"]
             for fault in faults[:_SHOWN_FAULTS]
         ]
         if len(faults) > _SHOWN_FAULTS:
-            told.append(f"and {len(faults) - _SHOWN_FAULTS} more")
-        return InvalidPayload(f"the payload is no {self.name}: {'; '.join(told)}")
+            lines.append(f"and {len(faults) - _SHOWN_FAULTS} more")
+        return InvalidPayload(f"the payload is no {self.name}: {'; '.join(lines)}")
 
 
 def arguments_shape(name: str, function: Callable[..., Any]) -> Any:

@@ -35,7 +35,7 @@ class PublicationBatch:
         if not count:
             self.future.set_result([])
 
-    def tell(self, at: int, outcome: Outcome) -> None:
+    def set_outcome(self, at: int, outcome: Outcome) -> None:
         """Set the outcome of the publication at an index; called once for each."""
         self._outcomes[at] = outcome
         if next(self._reported) == len(self._outcomes) and self.future.set_running_or_notify_cancel():

@@ -139,7 +139,7 @@ class RecordPublisher(Client[None]):
         built = self._headers(value, headers, ttl_ms, expires_at_ms, enqueue_at_ms, message_id, delta)
         future: Future[Bookmark] = Future()
 
-        def tell(outcome: Bookmark | PublishFailed) -> None:
+        def set_outcome(outcome: Bookmark | PublishFailed) -> None:
             if not future.set_running_or_notify_cancel():
                 return
             if isinstance(outcome, PublishFailed):
@@ -147,7 +147,7 @@ class RecordPublisher(Client[None]):
             else:
                 future.set_result(outcome)
 
-        self._send(to, value, key, built, self._delivery_callback(tell))
+        self._send(to, value, key, built, self._delivery_callback(set_outcome))
         self._await(1)
         return future
 
@@ -171,27 +171,27 @@ class RecordPublisher(Client[None]):
             for at, (value, key, own, options) in enumerate(publications):
                 try:
                     built = self._headers(value, own, **options)
-                    self._send(to, value, key, built, self._delivery_callback(partial(batch.tell, at)))
+                    self._send(to, value, key, built, self._delivery_callback(partial(batch.set_outcome, at)))
                     sent += 1
                 except (InvalidPublication, PublishFailed) as error:
-                    batch.tell(at, error)
+                    batch.set_outcome(at, error)
         finally:
             self._await(sent)
         return batch.future
 
-    def _delivery_callback(self, tell: _OnOutcome) -> Callable[[KafkaError | None, Message], None]:
+    def _delivery_callback(self, set_outcome: _OnOutcome) -> Callable[[KafkaError | None, Message], None]:
         """Return a callback for a record's delivery report that passes the outcome to `tell`."""
 
         def reported(error: KafkaError | None, message: Message) -> None:
             with self._lock:
                 self._awaited -= 1
                 if error is not None and error.code() in _ENDED and self._fatal is None:
-                    self._unexplained.append((tell, message, error))
+                    self._unexplained.append((set_outcome, message, error))
                     return
             if error is None:
-                tell(Bookmark(message.topic() or "", message.partition() or 0, message.offset() or 0))
+                set_outcome(Bookmark(message.topic() or "", message.partition() or 0, message.offset() or 0))
             else:
-                tell(_failed(message, self._fatal or error))
+                set_outcome(_failed(message, self._fatal or error))
 
         return reported
 
@@ -228,8 +228,8 @@ class RecordPublisher(Client[None]):
         """Report the cause for records that were dropped before it was known."""
         with self._lock:
             unexplained, self._unexplained = self._unexplained, []
-        for tell, message, error in unexplained:
-            tell(_failed(message, self._fatal or error))
+        for set_outcome, message, error in unexplained:
+            set_outcome(_failed(message, self._fatal or error))
 
     def _serve(self) -> None:
         """Serve delivery reports as long as futures wait for them. This thread runs `_serve` only."""

@@ -247,8 +247,8 @@ def _waits_for(
     barrier, the queue with its topic's name and some others are asked. Silent queues are returned, too.
     """
     over = {one.entity for one in moments if one.what in END and one.message == name}
-    tell = {one.entity for one in moments if one.entity and one.message == name}
-    queues = set(entities(topics, sow=False)).intersection(tell or of) - over
+    reporting = {one.entity for one in moments if one.entity and one.message == name}
+    queues = set(entities(topics, sow=False)).intersection(reporting or of) - over
     found, silent = waiting.ask(name, queues.intersection(of), connection)
     at_ms = int(connection.clock.now_ms()) if found else 0
     moments = [
@@ -263,7 +263,7 @@ def _waits_for(
         for entity, one in found.items()
     ]
     # Other silent queues may not have the message at all.
-    return moments, [entity for entity in silent if entity in tell or entity == name.topic]
+    return moments, [entity for entity in silent if entity in reporting or entity == name.topic]
 
 
 def _missing(connection: Connection, name: Bookmark, bounds: tuple[int, int]) -> tuple[str, Message | None, str]:

@@ -74,14 +74,14 @@ def _address(request: Delivery) -> tuple[str, bytes | None]:
     Raises:
         InvalidPublication: the request names no target, or a topic that replies must not go to.
     """
-    said: dict[str, bytes | None] = {}
+    named: dict[str, bytes | None] = {}
     for name, value in request.headers:
-        said.setdefault(name, value)
-    if (address := said.get(header.REPLY_TO)) is None:
+        named.setdefault(name, value)
+    if (address := named.get(header.REPLY_TO)) is None:
         raise InvalidPublication(f"{request.bookmark} has no header {header.REPLY_TO}: nobody waits for a reply to it")
     to = address.decode("utf-8", "replace")
     if not topic.NAME.match(to) or to.startswith((topic.PREFIX, "__")) or to.endswith("-changelog"):
         raise InvalidPublication(
             f"{request.bookmark}: {header.REPLY_TO} = {to[:200]!r}: no queue or topic that replies may go to"
         )
-    return to, said.get(header.CORRELATION_ID)
+    return to, named.get(header.CORRELATION_ID)

@@ -23,14 +23,14 @@ class Heartbeat:
     def __init__(self, session: Session[Any], asked_ms: int | None, assumed_ms: int) -> None:
         self._session = session
         self._asked_ms = asked_ms
-        self._told_ms: int | None = None
+        self._answered_ms: int | None = None
         self._timeout_ms = asked_ms or assumed_ms
 
     def on_answer(self, answer: Answer) -> None:
         """Take the entity's timeout from an answer if the client asked for none; of several entities the shortest."""
-        told_ms = answer.counts.get("heartbeat_timeout_ms")
-        if self._asked_ms is None and told_ms:
-            self._timeout_ms = self._told_ms = min(self._told_ms or told_ms, told_ms)
+        answered_ms = answer.counts.get("heartbeat_timeout_ms")
+        if self._asked_ms is None and answered_ms:
+            self._timeout_ms = self._answered_ms = min(self._answered_ms or answered_ms, answered_ms)
 
     def beat(self, shards: Iterable[Shard]) -> None:
         """Send a heartbeat to each shard that got no command for a third of the timeout."""

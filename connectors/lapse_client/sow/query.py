@@ -44,7 +44,7 @@ class SowQuery:
         self._timeout_s = timeout_s
         self._order = Order.parse(command.order_by) if command.order_by is not None else None
         self._ids: dict[str, Shard] = {}
-        self._told: list[set[bytes | None]] = [set() for _ in channel.shards]
+        self._handed_over: list[set[bytes | None]] = [set() for _ in channel.shards]
         self._results: list[deque[SowRecord]] = [deque() for _ in channel.shards]
         self._running = set(range(len(channel.shards)))
         self._futures: list[Future[Answer]] = []
@@ -142,8 +142,8 @@ class SowQuery:
         for index, record in taken:
             if record is None:
                 self._running.discard(index)
-            elif record.key not in self._told[index]:
-                self._told[index].add(record.key)
+            elif record.key not in self._handed_over[index]:
+                self._handed_over[index].add(record.key)
                 self._results[index].append(record)
 
     def _taken(self) -> list[tuple[int, SowRecord | None]]:

@@ -34,7 +34,7 @@ Manner = Literal["subscribe", "sow_and_subscribe", "delta_subscribe", "sow_and_d
 _MOST_WAITING: Final = 50_000
 """The most updates that wait for the application before the channel stops reading."""
 
-_UNTIL_TOLD_MS: Final = 3_000
+_UNTIL_ANSWERED_MS: Final = 3_000
 """The heartbeat timeout that is assumed until the topic's is known, in ms."""
 
 _UNANSWERED_MS: Final = 15_000
@@ -157,7 +157,7 @@ class SowListener(Listener[SowRecord]):
         self._deserializer = deserializer
         self._asked_ms = heartbeat_timeout_ms
         self._arrivals = arrivals
-        self._heartbeat = Heartbeat(session, heartbeat_timeout_ms, _UNTIL_TOLD_MS)
+        self._heartbeat = Heartbeat(session, heartbeat_timeout_ms, _UNTIL_ANSWERED_MS)
         self._grouping = set(session.partitions) if manner.startswith("sow_and_") else set()
         self._to_subscribe = deque(session.shards)
         self._subscribed: deque[tuple[Shard, Future[Answer]]] = deque()  # filled by the thread that ends a future

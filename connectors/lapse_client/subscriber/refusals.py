@@ -26,7 +26,7 @@ class Refusals:
         self._on_refused = on_refused
         self._of_thread = threading.local()
 
-    def tell(self, results: Sequence[SettlementResult]) -> None:
+    def report(self, results: Sequence[SettlementResult]) -> None:
         """Report results now, or at the end of this thread's outermost `held_back`."""
         if self._on_refused is None:
             return
@@ -52,4 +52,4 @@ class Refusals:
             yield
         finally:
             self._of_thread.waiting = None
-            self.tell(waiting)
+            self.report(waiting)

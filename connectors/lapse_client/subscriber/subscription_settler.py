@@ -195,7 +195,7 @@ class SubscriptionSettler:
         refused = [result for result in results(answer) if not result.settled]
         for result in refused:
             log.info("%s of %s: %s", answer.command, result.messages, result.result)
-        self.refusals.tell(refused)
+        self.refusals.report(refused)
 
     def _note_renewal(self, answer: Answer, deliveries: Sequence[Delivery]) -> None:
         """Set the new end of the leases that an answer reports as renewed."""
@@ -298,7 +298,7 @@ class SubscriptionSettler:
             return
         shown = ", ".join(bookmarks[:_SHOWN]) + (f" and {len(bookmarks) - _SHOWN} more" if bookmarks[_SHOWN:] else "")
         log.warning("%s of %s was not sent; they come again when their leases end: %s", how, shown, why)
-        self.refusals.tell([SettlementResult(BookmarkRange.parse(text), NOT_SENT) for text in bookmarks])
+        self.refusals.report([SettlementResult(BookmarkRange.parse(text), NOT_SENT) for text in bookmarks])
 
 
 def _leases_by_shard(deliveries: Iterable[Delivery]) -> dict[Shard, Counter[float]]:

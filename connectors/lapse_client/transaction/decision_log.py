@@ -131,8 +131,8 @@ class DecisionLog:
             resource = ConfigResource(ResourceType.TOPIC, source)
             admin = self._connection.admin()  # must stay referenced until the answer
             try:
-                (told,) = admin.describe_configs([resource], request_timeout=_PATIENCE_S).values()
-                known = told.result()["message.timestamp.type"].value == "LogAppendTime"
+                (described,) = admin.describe_configs([resource], request_timeout=_PATIENCE_S).values()
+                known = described.result()["message.timestamp.type"].value == "LogAppendTime"
             except KafkaException as error:
                 log.info(
                     "%s: the kind of its timestamps is not known, so decisions are read from the first one: %s",

@@ -166,13 +166,13 @@ def _is_json(value: bytes | None) -> bool:
 
 
 _CHOICE: Final = (
-    Parameter(name="since", says="Died since then.", choices=tuple(_SINCE_MS), default="day"),
-    Parameter(name="reason", says="Why; all without it.", choices=("", *Reason), default=""),
-    Parameter(name="filter", says="An expression; only letters that match."),
-    Parameter(name="again", says="Letters that were sent before, too.", kind="flag", default=False),
+    Parameter(name="since", description="Died since then.", choices=tuple(_SINCE_MS), default="day"),
+    Parameter(name="reason", description="Why; all without it.", choices=("", *Reason), default=""),
+    Parameter(name="filter", description="An expression; only letters that match."),
+    Parameter(name="again", description="Letters that were sent before, too.", kind="flag", default=False),
 )
-_LETTER: Final = Parameter(name="letter", says="Which one: topic:partition:offset.", required=True)
-_EDIT: Final = (_LETTER, Parameter(name="payload", says="What it carries.", default=""), _CHOICE[3])
+_LETTER: Final = Parameter(name="letter", description="Which one: topic:partition:offset.", required=True)
+_EDIT: Final = (_LETTER, Parameter(name="payload", description="What it carries.", default=""), _CHOICE[3])
 
 OPERATIONS: Final = (
     page("/console/letters/{entity}", "Dead letters", _letters, *_CHOICE),

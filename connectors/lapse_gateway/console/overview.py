@@ -150,9 +150,9 @@ def _matching_names(names: Sequence[str], text: str | None) -> Sequence[str]:
 
 
 _FIND: Final = (
-    Parameter(name="find", says="Only names with this in them."),
-    Parameter(name="needs", says="Only those that need attention.", kind="flag", default=False),
-    Parameter(name="skip", says="So many are left out first.", kind="whole", most=1_000_000_000, default=0),
+    Parameter(name="find", description="Only names with this in them."),
+    Parameter(name="needs", description="Only those that need attention.", kind="flag", default=False),
+    Parameter(name="skip", description="So many are left out first.", kind="whole", most=1_000_000_000, default=0),
 )
 
 OPERATIONS: Final = (

@@ -131,7 +131,7 @@ async def _message_now(call: Call) -> Response:
     """Return the part with a message's present state and its record."""
     name, bookmark = call.path["queue"], _requested_bookmark(call)
     async with call.gateway.clients.queue(call.caller, name) as queue:
-        record, (now, told) = await asyncio.gather(_record(call, bookmark), _present_state(queue, bookmark))
+        record, (now, is_answered) = await asyncio.gather(_record(call, bookmark), _present_state(queue, bookmark))
     return rendered(
         call,
         "message_now.html",
@@ -139,7 +139,7 @@ async def _message_now(call: Call) -> Response:
         bookmark=str(bookmark),
         record=record,
         now=now,
-        told=told,
+        is_answered=is_answered,
         early=EARLY,
     )
 
@@ -233,20 +233,20 @@ async def _carry_out(queue: Queue, given: Mapping[str, Any], facts: dict[str, An
 
 
 _FORM: Final = (
-    Parameter(name="action", says="What is done.", required=True, choices=tuple(_ACTIONS)),
-    Parameter(name="filter", says="An expression."),
-    Parameter(name="key", says="A key."),
-    Parameter(name="bookmark", says="A message."),
-    Parameter(name="leased", says="Leased messages, too.", kind="flag", default=False),
+    Parameter(name="action", description="What is done.", required=True, choices=tuple(_ACTIONS)),
+    Parameter(name="filter", description="An expression."),
+    Parameter(name="key", description="A key."),
+    Parameter(name="bookmark", description="A message."),
+    Parameter(name="leased", description="Leased messages, too.", kind="flag", default=False),
 )
 _FIND: Final = (
-    Parameter(name="filter", says="An expression."),
-    Parameter(name="key", says="A key."),
-    Parameter(name="state", says="Only messages in this state.", choices=("", *QUEUE_STATES), default=""),
-    Parameter(name="skip", says="So many are left out first.", kind="whole", most=1_000_000_000, default=0),
+    Parameter(name="filter", description="An expression."),
+    Parameter(name="key", description="A key."),
+    Parameter(name="state", description="Only messages in this state.", choices=("", *QUEUE_STATES), default=""),
+    Parameter(name="skip", description="So many are left out first.", kind="whole", most=1_000_000_000, default=0),
 )
 
-_BOOKMARK: Final = Parameter(name="bookmark", says="Which message.", required=True)
+_BOOKMARK: Final = Parameter(name="bookmark", description="Which message.", required=True)
 
 OPERATIONS: Final = (
     page("/console/queues/{queue}", "A queue", _queue, *_FIND[:3]),
@@ -268,7 +268,7 @@ OPERATIONS: Final = (
         path="/console/static/{name}",
         summary="A file",
         handler=file,
-        parameters=(Parameter(name="v", says="Which text of it."),),
+        parameters=(Parameter(name="v", description="Which text of it."),),
         content=PAGE,
         open=True,
     ),

@@ -52,13 +52,13 @@ def _of(given: Mapping[str, Any], *, dry_run: bool = False) -> Rewind:
 
 
 _CHOICE: Final = (
-    Parameter(name="to", says="From where on: beginning, an instant or a bookmark.", required=True),
-    Parameter(name="filter", says="An expression."),
-    Parameter(name="key", says="A key."),
-    Parameter(name="lifetimes", says="Whether they count anew.", choices=("new", "kept"), default="new"),
-    Parameter(name="handed_over", says="What was handed over, too.", kind="flag", default=False),
+    Parameter(name="to", description="From where on: beginning, an instant or a bookmark.", required=True),
+    Parameter(name="filter", description="An expression."),
+    Parameter(name="key", description="A key."),
+    Parameter(name="lifetimes", description="Whether they count anew.", choices=("new", "kept"), default="new"),
+    Parameter(name="handed_over", description="What was handed over, too.", kind="flag", default=False),
 )
-_FORM: Final = (*_CHOICE, Parameter(name="id", says="Names the rewind.", required=True))
+_FORM: Final = (*_CHOICE, Parameter(name="id", description="Names the rewind.", required=True))
 
 OPERATIONS: Final = (
     page("/console/queues/{queue}/rewind/confirm", "What a rewind would do", _confirm, *_CHOICE, part=True),

@@ -19,9 +19,9 @@ _WAIT_S: Final = 10.0
 """After this time, in seconds, an action begins no further part. The console's script gives up after 20 s."""
 
 FORM: Final = (
-    Parameter(name="filter", says="An expression."),
-    Parameter(name="key", says="A key."),
-    Parameter(name="bookmark", says="One of them."),
+    Parameter(name="filter", description="An expression."),
+    Parameter(name="key", description="A key."),
+    Parameter(name="bookmark", description="One of them."),
 )
 
 

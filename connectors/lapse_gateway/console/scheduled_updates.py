@@ -76,7 +76,7 @@ OPERATIONS: Final = (
         _list,
         _FILTER,
         _KEY,
-        Parameter(name="skip", says="So many are left out first.", kind="whole", most=1_000_000_000, default=0),
+        Parameter(name="skip", description="So many are left out first.", kind="whole", most=1_000_000_000, default=0),
         part=True,
     ),
     page("/console/sow/{topic}/scheduled/confirm", "What would be withdrawn", _confirm, *FORM, part=True),

@@ -62,9 +62,9 @@ def visible(text: str) -> str:
     return _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def coded(told: str) -> Markup:
+def coded(text: str) -> Markup:
     """Return a text as HTML, with the parts between backquotes as code."""
-    parts = re.split("`([^`\n]+)`", told)
+    parts = re.split("`([^`\n]+)`", text)
     return Markup("").join(
         Markup("<code>{}</code>").format(one) if at % 2 else escape(one) for at, one in enumerate(parts)
     )

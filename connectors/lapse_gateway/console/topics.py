@@ -64,6 +64,6 @@ OPERATIONS: Final = (
         "/console/sow/{topic}",
         "A SOW topic, live",
         _topic,
-        Parameter(name="filter", says="An expression; only records that match."),
+        Parameter(name="filter", description="An expression; only records that match."),
     ),
 )

@@ -169,8 +169,8 @@ def cut_to_log(ranges: DataFrame, logs: DataFrame) -> DataFrame:
 def ranges_outside_log(fates: DataFrame, letters: DataFrame, logs: DataFrame) -> DataFrame:
     """Return ranges outside the log, with `side` (`before` its beginning or `after` its end) and `by_event`."""
     place = ("topic", "partition", "first", "last")
-    told = fates.select(*place, F.lit(True).alias("by_event"))
-    both = told.unionByName(letters.select(*place, F.lit(False).alias("by_event")))
+    reported = fates.select(*place, F.lit(True).alias("by_event"))
+    both = reported.unionByName(letters.select(*place, F.lit(False).alias("by_event")))
     both = both.join(F.broadcast(logs), ["topic", "partition"], "left")
     begin, end = F.col("log_first"), F.coalesce(F.col("log_last"), F.lit(-1))
     before = both.where(F.col("first") < begin).select(

@@ -157,8 +157,8 @@ def _lost(
     ends = [(row["topic"], row["partition"], row["log_last"]) for row in logs.collect()]
     known = [one for inventory in inventories for one in inventory.ranges] + inventories[0].unread(ends)
     there = account.cut_to_log(local_rows.frame(spark, known, _RANGE), logs) if known else None
-    told = account.cut_to_log(fates, logs).select("topic", "partition", "first", "last")
-    ranges = told if there is None else told.unionByName(there)
+    reported = account.cut_to_log(fates, logs).select("topic", "partition", "first", "last")
+    ranges = reported if there is None else reported.unionByName(there)
     excused = block.cover(ranges).groupBy(*block.PLACE).agg(F.bit_or("mask").alias("excused"))
     queued = each.where((F.col("state") == verdict.STILL_QUEUED) & (F.col("place") == account.OURS))
     rest = block.without(F.col("mask"), F.coalesce("excused", F.lit(0).cast("bigint")))

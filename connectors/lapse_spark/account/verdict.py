@@ -46,7 +46,9 @@ class Difference(StrEnum):
     EVENT_MISSING = "event_missing"  # a letter names it, but no event says dead_lettered
     LOST = "lost"  # published, without a fate, and not in the queue's own list
     REASONS_DIFFER = "reasons_differ"  # two letters, or event and letter, have different reasons
-    TOLD_TWICE = "told_twice"  # one epoch reports its fate at two instants; copies after a crash have the same one
+    REPORTED_TWICE = (
+        "reported_twice"  # one epoch reports its fate at two instants; copies after a crash have the same one
+    )
     STILL_HELD = "still_held"  # it has a fate, but the queue itself still has it
     SWAPPED = "swapped"  # events and journal disagree whether its lifetime had ended when it left
     FORGOTTEN = "forgotten"  # its fate is reported again when the first report is forgotten already
@@ -64,8 +66,8 @@ def verdicts(blocks: DataFrame, fates: DataFrame, letters: DataFrame, journaled:
         letters: letters from `account.dead_lettered_messages`, cut to the log.
         journaled: how messages left by the journal, in the columns of `fates`, cut to the log; None = unknown.
     """
-    told = fates if journaled is None else fates.unionByName(journaled.select(fates.columns))
-    return verdicts_of_statements(blocks, _statements(told, letters))
+    reported = fates if journaled is None else fates.unionByName(journaled.select(fates.columns))
+    return verdicts_of_statements(blocks, _statements(reported, letters))
 
 
 def verdicts_of_statements(blocks: DataFrame, statements: DataFrame) -> DataFrame:
@@ -89,8 +91,8 @@ def verdicts_of_statements(blocks: DataFrame, statements: DataFrame) -> DataFram
             "void": F.col("void").bitwiseAND(IN_TIME - 1),
         }
     )
-    told = F.col("fates").bitwiseOR(F.col("void")) != 0
-    known = told | F.col("letter").isNotNull() | F.col("stale")
+    reported = F.col("fates").bitwiseOR(F.col("void")) != 0
+    known = reported | F.col("letter").isNotNull() | F.col("stale")
     counted = F.when(known, F.col("mask")).otherwise(block.without(F.col("mask"), F.col("late")))
     published = F.col("ours").bitwiseOR(F.col("elsewhere"))
     parts = (
@@ -196,19 +198,19 @@ def _split_unnamed(known: Column, one: Column) -> Column:
 
 
 def _difference() -> Column:
-    says_dead = F.col("fates").bitwiseAND(_DEAD) != 0
+    is_dead_letter = F.col("fates").bitwiseAND(_DEAD) != 0
     # A letter has the same id in every epoch, so one of a lost epoch is valid, too.
-    has_letter = F.col("letter").isNotNull() | (says_dead & F.col("stale"))
+    has_letter = F.col("letter").isNotNull() | (is_dead_letter & F.col("stale"))
     fates = F.col("fates").bitwiseOR(F.when(F.col("letter").isNotNull(), _DEAD).otherwise(0))
     differ = (F.col("letter") != F.col("least")) | (
-        (F.col("reasons") != 0) & (F.col("reasons") != F.col("letter")) & says_dead
+        (F.col("reasons") != 0) & (F.col("reasons") != F.col("letter")) & is_dead_letter
     )
     return (
         F.when(F.col("place") == NOT_PUBLISHED, Difference.NOT_PUBLISHED.value)
         .when((F.col("place") == REDRIVEN) & (fates != 0), Difference.NOT_FOR_THIS_QUEUE.value)
         .when(F.bit_count(fates) > 1, Difference.SEVERAL_FATES.value)
-        .when(says_dead & ~has_letter, Difference.LETTER_MISSING.value)
-        .when(F.col("letter").isNotNull() & ~says_dead, Difference.EVENT_MISSING.value)
+        .when(is_dead_letter & ~has_letter, Difference.LETTER_MISSING.value)
+        .when(F.col("letter").isNotNull() & ~is_dead_letter, Difference.EVENT_MISSING.value)
         .when(F.col("letter").isNotNull() & differ, Difference.REASONS_DIFFER.value)
         .when(_is_swapped(), Difference.SWAPPED.value)
     )
@@ -217,8 +219,8 @@ def _difference() -> Column:
 def _is_swapped() -> Column:
     """Return whether events and journal disagree on how a message left."""
     overdue = (F.col("fates").bitwiseAND(_REMOVED) != 0) & (F.col("reasons").bitwiseAND(_LATE) != 0)
-    says = F.col("journaled")
-    return (F.col("fates") != 0) & ((overdue & (says == IN_TIME)) | (~overdue & (says == OVERDUE)))
+    journaled = F.col("journaled")
+    return (F.col("fates") != 0) & ((overdue & (journaled == IN_TIME)) | (~overdue & (journaled == OVERDUE)))
 
 
 def _state() -> Column:

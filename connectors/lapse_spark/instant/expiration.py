@@ -38,9 +38,9 @@ def is_enforced(
         ValueError: the file is not valid; `lapse check` names the fault.
     """
     for name in _topics(there, app_id):
-        said = setting(replay(f"{name}:0:0", connection=connection), entity, at_ms)
-        if said is not None:
-            return said != _OFF
+        configured = setting(replay(f"{name}:0:0", connection=connection), entity, at_ms)
+        if configured is not None:
+            return configured != _OFF
     return file is None or lapse_toml.expiration(file, entity) != _OFF
 
 
@@ -52,13 +52,13 @@ def setting(definitions: Iterable[Replayed], entity: str, at_ms: int) -> str | N
         entity: name of the queue or SOW topic.
         at_ms: the instant, ms since the epoch.
     """
-    said: str | None = None
+    configured: str | None = None
     for record in definitions:
         if record.key != entity.encode() or record.value is None:
             continue
-        if said is None or record.timestamp_ms <= at_ms:
-            said = _expiration_setting(record.value) or said
-    return said
+        if configured is None or record.timestamp_ms <= at_ms:
+            configured = _expiration_setting(record.value) or configured
+    return configured
 
 
 def _expiration_setting(definition: bytes) -> str | None:

@@ -70,17 +70,17 @@ def lives(
         if asked is not None:
             _print_life(lives_job.timeline(good, asked), f"{entity}: {bookmark}", as_json)
             return
-        told = lives_job.lives(
+        lives = lives_job.lives(
             good, _arrivals(session, cluster, entity, underlying), _read_deliveries(session, cluster, entity)
         )
         if output:
-            told.write.mode("overwrite").parquet(output)
+            lives.write.mode("overwrite").parquet(output)
             return
-        told = told.persist()
+        lives = lives.persist()
         try:
-            _print_lifetimes(told, at, entity, as_json)
+            _print_lifetimes(lives, at, entity, as_json)
         finally:
-            told.unpersist()
+            lives.unpersist()
 
 
 def _arrivals(spark: SparkSession, cluster: Cluster, entity: str, underlying: list[str]) -> DataFrame | None:
@@ -109,11 +109,11 @@ def _print_life(timeline: DataFrame, title: str, as_json: bool) -> None:
     page.show(Console(emoji=False))
 
 
-def _print_lifetimes(told: DataFrame, at: tuple[int, ...], entity: str, as_json: bool) -> None:
+def _print_lifetimes(lives: DataFrame, at: tuple[int, ...], entity: str, as_json: bool) -> None:
     frames = {
-        "enough": ("How long messages took to be handled, ms", lives_job.handling_times(told)),
-        "spent": ("How messages spent their time, ms", lives_job.times_spent(told)),
-        "what_if": ("What if", lifetime.what_if(lifetime.needed_lifetimes(told), at)),
+        "enough": ("How long messages took to be handled, ms", lives_job.handling_times(lives)),
+        "spent": ("How messages spent their time, ms", lives_job.times_spent(lives)),
+        "what_if": ("What if", lifetime.what_if(lifetime.needed_lifetimes(lives), at)),
     }
     rows = {name: [row.asDict() for row in frame.collect()] for name, (_, frame) in frames.items()}
     sentences = [

@@ -103,10 +103,10 @@ def messages(records: DataFrame, entity: str, at_ms: int, acts: bool = True) -> 
         header.value(header.newest_first(F.col("headers")), EPOCH).alias("epoch"),
     )
 
-    def told(batches: Iterable[Any]) -> Iterable[Any]:
+    def rows(batches: Iterable[Any]) -> Iterable[Any]:
         return _read_task(batches, entity, at_ms, acts)
 
-    found = needed.mapInArrow(told, f"{_SHARD}, {COLUMNS}").persist()
+    found = needed.mapInArrow(rows, f"{_SHARD}, {COLUMNS}").persist()
     shards = found.where("bookmark is null and not _exact").select("_shard", "_exact_since_ms").collect()
     kept = found.where("bookmark is not null").drop("_exact", "_exact_since_ms")
     return QueueAsOf(kept, {row["_shard"]: row["_exact_since_ms"] for row in shards}, found)

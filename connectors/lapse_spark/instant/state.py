@@ -81,8 +81,8 @@ def state(*, cluster: Cluster, as_json: bool, entity: str, at: int, output: str 
     journal = None if topic.sow(entity) in there else queue_as_of.journal(entity, app_id, there)
     if journal is None and topic.sow(entity) not in there:
         raise _absent(entity, app_id, topics, ours)
-    told_by = [topic.events(entity)] if topic.events(entity) in there else []
-    reading = [journal or topic.sow(entity), *told_by]
+    events_topics = [topic.events(entity)] if topic.events(entity) in there else []
+    reading = [journal or topic.sow(entity), *events_topics]
     ours.check_allowed(reading, "Read")
     now_ms = cluster.now_ms(entity)
     as_of.check(at, now_ms)
@@ -98,14 +98,14 @@ def state(*, cluster: Cluster, as_json: bool, entity: str, at: int, output: str 
         )
         with having as found:
             count = found.rows.count()
-            deletion = _deletion(session, cluster, entity, at) if told_by else ""
+            deletion = _deletion(session, cluster, entity, at) if events_topics else ""
             missing = " ".join(filter(None, (deletion, found.missing)))
             if output:
                 found.rows.write.mode("overwrite").parquet(output)
             rows = [] if output else _listed(found, None if as_json else _SHOWN)
     if as_json:
-        told = {"entity": entity, "at_ms": at, "count": count, "complete": not missing, "missing": missing}
-        print_json(told if output else {**told, found.what: [found.facts(row) for row in rows]})
+        facts = {"entity": entity, "at_ms": at, "count": count, "complete": not missing, "missing": missing}
+        print_json(facts if output else {**facts, found.what: [found.facts(row) for row in rows]})
     else:
         _show(entity, at, count, found, rows, output)
         if missing:
@@ -116,16 +116,16 @@ def state(*, cluster: Cluster, as_json: bool, entity: str, at: int, output: str 
 
 def _deletion(session: SparkSession, cluster: Cluster, entity: str, at: int) -> str:
     """Return a text that says when the entity was deleted after the instant; empty if it never was."""
-    told = read.records(session, cluster.connection, names=[topic.events(entity)], span=read.Span(start_ms=at))
-    return as_of.deletion(told, at)
+    records = read.records(session, cluster.connection, names=[topic.events(entity)], span=read.Span(start_ms=at))
+    return as_of.deletion(records, at)
 
 
 def _acts(ours: Connection, there: set[str], app_id: str | None, entity: str, at: int, file: Path | None) -> bool:
     try:
         return expiration.is_enforced(ours, there, app_id, entity, at, file)
     except LapseError as error:
-        told = f"{error}. Without it lifetimes are taken to count: nothing past its deadline is told"
-        click.echo(f"Warning: {told}", err=True)
+        warning = f"{error}. Without it lifetimes are taken to count: nothing past its deadline is shown"
+        click.echo(f"Warning: {warning}", err=True)
         return True
 
 

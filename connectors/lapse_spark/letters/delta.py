@@ -132,13 +132,13 @@ class DeltaOutput(Output):
     def _vacuum(self, table: str) -> None:
         # By default, Spark looks for files with ten thousand tasks, which takes minutes for the files of a day.
         conf = self._spark.conf
-        said = conf.get(_LISTING)
-        if said == _LISTING_DEFAULT:
+        configured = conf.get(_LISTING)
+        if configured == _LISTING_DEFAULT:
             conf.set(_LISTING, str(2 * self._spark.sparkContext.defaultParallelism))
         try:
             self._spark.sql(f"VACUUM {self._quoted_name(table)}")
         finally:
-            conf.set(_LISTING, said or _LISTING_DEFAULT)
+            conf.set(_LISTING, configured or _LISTING_DEFAULT)
 
     def _quoted_name(self, table: str) -> str:
         """Return the table's name in SQL, with its whole path."""

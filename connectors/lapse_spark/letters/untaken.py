@@ -57,9 +57,9 @@ def mark_untaken_by_id(letters: DataFrame, records: DataFrame, connection: Conne
     """
     topics = [row.topic for row in records.select("topic").distinct().collect()]
     made = records.select(F.struct("topic", "key", "value", "headers").alias(RECORD))
-    told, fewest = mark_untaken(made, connection, topics)
+    marked, fewest = mark_untaken(made, connection, topics)
     given = header.text(header.newest_first(F.col(f"{RECORD}.headers")), names.MESSAGE_ID)
-    found = told.where(F.col(UNTAKEN).isNotNull()).groupBy(redriven.letter_of(given).alias("id"))
+    found = marked.where(F.col(UNTAKEN).isNotNull()).groupBy(redriven.letter_of(given).alias("id"))
     known = letters.join(found.agg(F.min(UNTAKEN).alias(UNTAKEN)), "id", "left")
     return known.select(*letters.columns, UNTAKEN), fewest
 
@@ -106,8 +106,10 @@ def _settings(spark: SparkSession, connection: Connection, topics: Iterable[str]
     own = int(connection.writing()["kafka.max.request.size"])
     limits = _topic_limits(found, connection) if found else []
     fewest = min((own - _ESTIMATE, *(most for _, most, _ in limits)))
-    told = [{"_target": name, "_most": min(most, own - _ESTIMATE), "_keyed": keyed} for name, most, keyed in limits]
-    rows = F.from_json(F.lit(orjson.dumps(told).decode()), "array<struct<_target:string,_most:bigint,_keyed:boolean>>")
+    listed = [{"_target": name, "_most": min(most, own - _ESTIMATE), "_keyed": keyed} for name, most, keyed in limits]
+    rows = F.from_json(
+        F.lit(orjson.dumps(listed).decode()), "array<struct<_target:string,_most:bigint,_keyed:boolean>>"
+    )
     return spark.range(1).select(F.inline(rows)), fewest
 
 

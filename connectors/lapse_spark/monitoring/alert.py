@@ -149,8 +149,8 @@ def run(
     if webhook:
         check_webhook(webhook)
     output = Output(spark, path)
-    told = output.read(_TABLE)
-    known = set() if told is None else {row["id"] for row in told.select("id").distinct().collect()}
+    raised = output.read(_TABLE)
+    known = set() if raised is None else {row["id"] for row in raised.select("id").distinct().collect()}
     all_found = find(spark, path, since=now - within, at_least=at_least, sigmas=sigmas, poison=poison)
     new = [one for one in all_found if one.id not in known]
     if not new:

@@ -84,7 +84,7 @@ def _fault() -> Column:
         faults = family.missing_headers(one)
         # Check first whether anything is missing, before texts are made: nearly all letters are complete.
         found = (F.col("family") == one.name) & reduce(or_, faults.values())
-        text = text.when(found, F.concat_ws("; ", *(F.when(missing, said) for said, missing in faults.items())))
+        text = text.when(found, F.concat_ws("; ", *(F.when(missing, fault) for fault, missing in faults.items())))
     return text
 
 

@@ -84,9 +84,9 @@ class Balance:
         }
 
     @classmethod
-    def from_json(cls, told: dict[str, Any]) -> Balance:
+    def from_json(cls, facts: dict[str, Any]) -> Balance:
         """Parse a record from `as_json`."""
-        own = dict(told)
+        own = dict(facts)
         up_to = tuple(UpTo(**one) for one in own.pop("balanced_up_to"))
         facts = {name: own.pop(name) for name in ("batch", "at_ms", "balanced_up_to_ms", "in_doubt", "listed_at_ms")}
         del own["kind"], own["balanced"]

@@ -78,11 +78,11 @@ def find_changes(now: DataFrame, before: DataFrame | None) -> DataFrame:
         now: differences from `carry_differences`.
         before: the differences of the last batch; None = first batch.
     """
-    told = F.col("told")
+    reported = F.col("told")
     if before is None:
-        return to_messages(now.where(told)).withColumn("news", F.lit(FOUND))
-    new = _rows_without(now.where(told), before.where(told))
-    gone = _rows_without(before.where(told), now)
+        return to_messages(now.where(reported)).withColumn("news", F.lit(FOUND))
+    new = _rows_without(now.where(reported), before.where(reported))
+    gone = _rows_without(before.where(reported), now)
     return (
         to_messages(new)
         .withColumn("news", F.lit(FOUND))
@@ -179,11 +179,11 @@ def lasting_list_differences(each: DataFrame, before: DataFrame) -> DataFrame:
     """Return those differences of the last list that can still be true."""
     queued = each.where((F.col("place") == account.OURS) & (F.col("state") == verdict.STILL_QUEUED))
     masks = queued.groupBy(*block.PLACE).agg(F.bit_or("mask").alias("queued"))
-    told = before.where(F.col("difference").isin(*BY_LIST)).join(masks, list(block.PLACE), "left")
+    reported = before.where(F.col("difference").isin(*BY_LIST)).join(masks, list(block.PLACE), "left")
     open_still = F.col("mask").bitwiseAND(F.coalesce("queued", F.lit(0).cast("bigint")))
     lost = F.col("difference") == Difference.LOST.value
     return (
-        told.withColumn("mask", F.when(lost, open_still).otherwise(F.col("mask")))
+        reported.withColumn("mask", F.when(lost, open_still).otherwise(F.col("mask")))
         .where(F.col("mask") != 0)
         .select(*block.PLACE, "mask", "difference", "fates", "reasons")
     )

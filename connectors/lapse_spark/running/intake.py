@@ -26,7 +26,7 @@ from lapse_spark.connection import Connection
 from lapse_spark.read import Span
 from lapse_spark.stream.output import Output
 
-MESSAGE, TOLD, FAULT, CLOCK = "message", "told", "fault", "clock"
+MESSAGE, REPORTED, FAULT, CLOCK = "message", "told", "fault", "clock"
 """Kinds of rows: published messages, facts from events or letters, unreadable records, and the clock."""
 
 COLUMNS: Final = {
@@ -158,8 +158,8 @@ def reach(output: Output, number: int, starts: Mapping[tuple[str, int], int]) ->
 
 
 def _offsets(text: str) -> dict[tuple[str, int], int]:
-    told: Any = orjson.loads(text) if text.strip() not in ("", "-") else {}
-    return {(topic, int(number)): offset for topic, parts in told.items() for number, offset in parts.items()}
+    offsets: Any = orjson.loads(text) if text.strip() not in ("", "-") else {}
+    return {(topic, int(number)): offset for topic, parts in offsets.items() for number, offset in parts.items()}
 
 
 def _rows(data: DataFrame, facts: Mapping[str, Column]) -> DataFrame:
@@ -178,15 +178,15 @@ def _events(events: DataFrame, queue: str) -> DataFrame:
     back = F.col("event") == EventKind.REWOUND.value
     fate = account.fate_bit(F.col("event"))
     bad = F.col("fault").isNotNull() | (F.col("entity") != queue)
-    kind = F.when(bad, FAULT).when(back, MESSAGE).when(fate != 0, TOLD)
+    kind = F.when(bad, FAULT).when(back, MESSAGE).when(fate != 0, REPORTED)
     counted = F.when(~bad, F.col("messages"))
     facts = ("at_ms", "epoch", "event", "dead_letter_topic", "reasons")
     each = events.select(kind.alias("kind"), *facts, F.inline_outer(counted)).where(F.col("kind").isNotNull())
-    told = (F.col("kind") == FAULT) | F.col("topic").isNotNull()
+    is_known = (F.col("kind") == FAULT) | F.col("topic").isNotNull()
     dead = F.col("event") == EventKind.DEAD_LETTERED.value
     message = F.col("kind") == MESSAGE
     return _rows(
-        generation.split_positions(each.where(told)),
+        generation.split_positions(each.where(is_known)),
         {
             **{name: F.col(name) for name in ("kind", "topic", "partition", "first", "last", "at_ms")},
             "epoch": F.when(~message, F.col("epoch")),
@@ -202,7 +202,7 @@ def _letters(letters: DataFrame, queue: str) -> DataFrame:
     """Return rows for the queue's letters, and for records on its default topic that are no letters."""
     bad = F.col("fault").isNotNull() & (F.col("letter_topic") == topics.dead_letters(queue))
     ours = F.col("fault").isNull() & (F.col("family") == LAPSE.name) & (F.col("entity") == queue)
-    each = letters.withColumn("kind", F.when(bad, FAULT).when(ours, TOLD)).where(F.col("kind").isNotNull())
+    each = letters.withColumn("kind", F.when(bad, FAULT).when(ours, REPORTED)).where(F.col("kind").isNotNull())
     return _rows(
         each,
         {

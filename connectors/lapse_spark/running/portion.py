@@ -16,15 +16,15 @@ INSIDE, AHEAD, BEFORE, FAULTY, LETTERS = "inside", "ahead", "before", "faulty", 
 """Parts: facts about messages in the log, beyond its end, and before its beginning; unreadable records; topics with
 letters."""
 
-TOLD: Final = (*verdict.SAME, "at_ms")
+REPORT_COLUMNS: Final = (*verdict.SAME, "at_ms")
 """The columns that distinguish statements."""
 
-KEY: Final = (*block.PLACE, *TOLD)
+KEY: Final = (*block.PLACE, *REPORT_COLUMNS)
 """The key by which rows are merged. In rows about published messages, all of `TOLD` is null."""
 
 MASKS: Final = ("ours", "elsewhere", "mask")
 ROW: Final = (*KEY, *MASKS, "since_ms")
-RANGE: Final = ("topic", "partition", "first", "last", *TOLD, "since_ms")
+RANGE: Final = ("topic", "partition", "first", "last", *REPORT_COLUMNS, "since_ms")
 """Columns of facts beyond the log's end. They are added to each batch until the log has the messages."""
 
 
@@ -37,12 +37,14 @@ def portion(rows: DataFrame, logs: DataFrame, now_ms: int, ahead: DataFrame | No
         now_ms: the batch's instant, ms since the epoch.
         ahead: facts beyond the log's end before this batch (`RANGE`); None = none.
     """
-    told = rows.where(F.col("kind") != intake.CLOCK).withColumn("since_ms", F.lit(now_ms).cast("bigint"))
+    reported = rows.where(F.col("kind") != intake.CLOCK).withColumn("since_ms", F.lit(now_ms).cast("bigint"))
     if ahead is not None:
-        told = told.unionByName(ahead.select(*RANGE).withColumn("kind", F.lit(intake.TOLD)), allowMissingColumns=True)
+        reported = reported.unionByName(
+            ahead.select(*RANGE).withColumn("kind", F.lit(intake.REPORTED)), allowMissingColumns=True
+        )
     begin, end = F.coalesce("begin", F.lit(0)), F.coalesce("end", F.lit(0))
     base = F.substring_index("topic", "~", 1)
-    known = told.withColumn("base", base).join(
+    known = reported.withColumn("base", base).join(
         F.broadcast(logs),
         (F.col("base") == F.col("log_topic")) & (F.col("partition") == F.col("log_partition")),
         "left",
@@ -144,7 +146,7 @@ def find_verdicts(rows: DataFrame) -> tuple[DataFrame, DataFrame]:
     twice = statements.where(F.col("twice") != 0).select(
         *block.PLACE,
         F.col("twice").alias("mask"),
-        F.lit(verdict.Difference.TOLD_TWICE.value).alias("difference"),
+        F.lit(verdict.Difference.REPORTED_TWICE.value).alias("difference"),
         "fates",
         F.coalesce(F.nullif(F.col("letter"), F.lit(0)), F.col("reasons")).alias("reasons"),
     )

@@ -40,7 +40,7 @@ ASK_EVERY: Final = timedelta(minutes=1)
 HORIZON: Final = timedelta(days=1)
 """How long a message is kept after its fate, to find a second one. After a crash, a copy is minutes younger."""
 
-_TOLD_AGAIN_MS: Final = 600_000
+_REPORTED_AGAIN_MS: Final = 600_000
 """After a restart, the journal is read from this time before the last batch on, in ms."""
 
 
@@ -75,7 +75,7 @@ class RunningLedger:
         self._subscribed: set[str] = set()
         self._underlying: set[str] = set()
         self._there: set[str] = set()
-        since_ms = 0 if self.note is None else self.note.at_ms - _TOLD_AGAIN_MS
+        since_ms = 0 if self.note is None else self.note.at_ms - _REPORTED_AGAIN_MS
         self._journal = Journal(connection.of_lapse(), queue.name, queue.app_id, since_ms)
         self._journaled: list[journal.Row] = []
         """What the journal has said since the last complete batch. A batch that was interrupted is repeated with it."""
@@ -152,8 +152,8 @@ class RunningLedger:
         except NoJournal as error:
             not_journaled = str(error)
         if self._journaled:
-            told = journal.statements(self._spark, self._journaled).withColumn("kind", F.lit(intake.TOLD))
-            batch = batch.unionByName(told, allowMissingColumns=True)
+            reported = journal.statements(self._spark, self._journaled).withColumn("kind", F.lit(intake.REPORTED))
+            batch = batch.unionByName(reported, allowMissingColumns=True)
         settling.set_missing_journal(not_journaled)
         note = settling.settle(batch, shown=self._rule.shown, horizon=self._rule.horizon)
         self._journaled = []

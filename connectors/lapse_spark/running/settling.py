@@ -172,8 +172,8 @@ class Settling:
         was = differences.lasting_beyond_log(self._was_ahead, self._before.at_ms - self._grace_ms)
         news = found.find_changes(self._doubted, was)
         if news is not None:
-            told = balance.findings(news, self._before.queue, number, self._reach.at_ms)
-            self._memory.write(number, memory.NEWS, told)
+            findings = balance.findings(news, self._before.queue, number, self._reach.at_ms)
+            self._memory.write(number, memory.NEWS, findings)
 
     def _listing(self, found: Differences) -> Note:
         """Return the note with the facts about the queue's own list."""

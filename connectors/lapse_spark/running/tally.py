@@ -16,7 +16,7 @@ from lapse_spark.ledger import Ledger, reasons_words
 from lapse_spark.running import block, doubt
 
 _FACTS: Final = ("state", "reasons", "ours", "superseded", "back")
-_BESIDE: Final = (*doubt.BY_LIST, Difference.TOLD_TWICE.value)
+_BESIDE: Final = (*doubt.BY_LIST, Difference.REPORTED_TWICE.value)
 """Differences of messages that still have one fate, or none, by the topics."""
 
 
@@ -55,8 +55,8 @@ def _settled(each: DataFrame, doubts: DataFrame | None) -> DataFrame:
     if doubts is None:
         return agreed
     odd = each.where(F.col("difference").isNotNull())
-    told = doubts.where(F.col("told") & ~F.col("difference").isin(*_BESIDE))
-    masks = told.groupBy(*block.PLACE).agg(F.bit_or("mask").alias("told"))
+    reported = doubts.where(F.col("told") & ~F.col("difference").isin(*_BESIDE))
+    masks = reported.groupBy(*block.PLACE).agg(F.bit_or("mask").alias("told"))
     known = F.coalesce("told", F.lit(0).cast("bigint"))
     parts = F.array(
         F.struct(F.lit(verdict.CONTRADICTORY).alias("state"), F.col("mask").bitwiseAND(known).alias("mask")),

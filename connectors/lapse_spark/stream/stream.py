@@ -196,13 +196,13 @@ class _Run:
     def look(self) -> Standing:
         """Return the present progress, and write it to the output."""
         for progress in self.query.recentProgress:
-            told: Mapping[str, Any] = orjson.loads(progress.json)
-            if told["batchId"] in self._seen:
+            progress_facts: Mapping[str, Any] = orjson.loads(progress.json)
+            if progress_facts["batchId"] in self._seen:
                 continue
-            if told["numInputRows"]:
-                self._seen.add(told["batchId"])
-            self._records += sum(one["numInputRows"] for one in told["sources"] if _is_kafka(one))
-            self.standing = _parse_progress(told, self._records)
+            if progress_facts["numInputRows"]:
+                self._seen.add(progress_facts["batchId"])
+            self._records += sum(one["numInputRows"] for one in progress_facts["sources"] if _is_kafka(one))
+            self.standing = _parse_progress(progress_facts, self._records)
         if self.standing.batch >= 0:
             text = orjson.dumps(asdict(self.standing), option=orjson.OPT_INDENT_2).decode()
             self._output.put_text(LAG_FILE, text)
@@ -267,18 +267,18 @@ def interruption() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _parse_progress(told: Mapping[str, Any], records: int) -> Standing:
+def _parse_progress(progress_facts: Mapping[str, Any], records: int) -> Standing:
     behind: dict[str, int] = {}
-    for source in told["sources"]:
+    for source in progress_facts["sources"]:
         read, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
         behind |= {place: max(0, offset - read.get(place, 0)) for place, offset in latest.items()}
-    return Standing(told["batchId"], records, sum(behind.values()), behind, told["timestamp"])
+    return Standing(progress_facts["batchId"], records, sum(behind.values()), behind, progress_facts["timestamp"])
 
 
-def _offsets(told: object) -> dict[str, int]:
+def _offsets(offsets: object) -> dict[str, int]:
     """Return offsets by `topic:partition` from `{"topic": {"0": 17}}`."""
-    if isinstance(told, str):
-        told = orjson.loads(told)
-    if not isinstance(told, dict):
+    if isinstance(offsets, str):
+        offsets = orjson.loads(offsets)
+    if not isinstance(offsets, dict):
         return {}
-    return {f"{topic}:{number}": offset for topic, parts in told.items() for number, offset in parts.items()}
+    return {f"{topic}:{number}": offset for topic, parts in offsets.items() for number, offset in parts.items()}

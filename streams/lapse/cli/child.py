@@ -22,14 +22,14 @@ class Child:
         name: name to show in front of its lines.
         arguments: arguments of the command, without `lapse`.
         environment: environment variables in addition to those of this process.
-        say: called with the name and each printed line, without its end, in a thread of its own.
+        show: called with the name and each printed line, without its end, in a thread of its own.
     """
 
     def __init__(
-        self, name: str, arguments: Sequence[str], environment: Mapping[str, str], say: Callable[[str, str], None]
+        self, name: str, arguments: Sequence[str], environment: Mapping[str, str], show: Callable[[str, str], None]
     ) -> None:
         self.name = name
-        self._say = say
+        self._show = show
         self._first: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "lapse", *arguments],
@@ -91,5 +91,5 @@ class Child:
                 line = raw.decode(errors="replace").rstrip("\r\n")
                 if not number:
                     self._first.put(line)  # nobody takes the others, and a worker may log for weeks
-                self._say(self.name, line)
+                self._show(self.name, line)
         self._first.put(None)

@@ -18,15 +18,15 @@ class Children:
 
     Args:
         environment: the environment variables of all, in addition to those of this process.
-        say: called with a child's name and each line that it prints.
+        show: called with a child's name and each line that it prints.
     """
 
-    def __init__(self, environment: Mapping[str, str], say: Callable[[str, str], None]) -> None:
+    def __init__(self, environment: Mapping[str, str], show: Callable[[str, str], None]) -> None:
         self._environment = environment
-        self._say = say
+        self._show = show
         self._all: list[Child] = []
 
-    def start(self, name: str, arguments: Sequence[str], say: Callable[[str, str], None] | None = None) -> Child:
+    def start(self, name: str, arguments: Sequence[str], show: Callable[[str, str], None] | None = None) -> Child:
         """Start a `lapse` command.
 
         A Ctrl-C meanwhile comes when the child is known. Otherwise `stop` and `kill` would leave it running.
@@ -34,11 +34,11 @@ class Children:
         Args:
             name: name to show in front of its lines.
             arguments: arguments of the command, without `lapse`.
-            say: called with the name and each line, instead of that of all.
+            show: called with the name and each line, instead of that of all.
         """
         self._all = [one for one in self._all if one.code is None]
         with interrupted_afterwards():
-            child = Child(name, arguments, self._environment, say or self._say)
+            child = Child(name, arguments, self._environment, show or self._show)
             self._all.append(child)
         return child
 

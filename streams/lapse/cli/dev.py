@@ -244,13 +244,13 @@ def _worker(stand: Stand, log_level: str) -> Child:
 
 def _apply(stand: Stand) -> str | None:
     """Create the topics that the file needs; return None if that worked, else what is wrong, in one sentence."""
-    said: list[str] = []
+    lines: list[str] = []
     arguments = ["apply", "--yes", "--config", str(stand.path)]
-    if stand.children.start("apply", arguments, lambda _name, line: said.append(line)).wait() == 0:
+    if stand.children.start("apply", arguments, lambda _name, line: lines.append(line)).wait() == 0:
         return None
-    if said and said[-1].startswith(_FAULT):
-        return said[-1].removeprefix(_FAULT)
-    for line in said:
+    if lines and lines[-1].startswith(_FAULT):
+        return lines[-1].removeprefix(_FAULT)
+    for line in lines:
         _print_child_line("apply", line)
     return "the topics could not be created: see above"
 

@@ -249,8 +249,8 @@ def _figures(path: Path | None = None) -> tuple[Source, ...]:
     config = cluster.configuration(path)
     if config is None or not config.lapse.metrics_port:
         return ()
-    told = config.lapse.metrics_host
-    host = "localhost" if told in _EVERYWHERE else f"[{told}]" if ":" in told else told
+    configured = config.lapse.metrics_host
+    host = "localhost" if configured in _EVERYWHERE else f"[{configured}]" if ":" in configured else configured
     return (Source.parse(f"http://{host}:{config.lapse.metrics_port}/metrics"),)
 
 

@@ -257,8 +257,8 @@ def show(found: list[Comparison], as_json: bool) -> None:
     """Print the comparisons, and exit with code 1 unless all events are the same."""
     if as_json:
         for one in found:
-            for told in one.events:
-                click.echo(orjson.dumps(_event_facts(told)))
+            for reported in one.events:
+                click.echo(orjson.dumps(_event_facts(reported)))
             click.echo(orjson.dumps(dict(facts(one))))
     else:
         table = Table("partition", "from (UTC)", "epochs", "steps", "recorded", "replayed", "unjournaled", "the same")
@@ -276,14 +276,14 @@ def show(found: list[Comparison], as_json: bool) -> None:
 
 
 def _print_differences(partition: int, what: str, some: Sequence[event.Event]) -> None:
-    for told in some[:_DIFFERENCES_SHOWN]:
-        click.echo(f"partition {partition}, {what}: {orjson.dumps(_event_facts(told)).decode()}", err=True)
+    for reported in some[:_DIFFERENCES_SHOWN]:
+        click.echo(f"partition {partition}, {what}: {orjson.dumps(_event_facts(reported)).decode()}", err=True)
 
 
-def _event_facts(told: event.Event) -> dict[str, object]:
+def _event_facts(reported: event.Event) -> dict[str, object]:
     """Return an event for JSON, without the key, which a queue's events do not have."""
-    named = {one.name: getattr(told, one.name) for one in fields(told) if one.name not in ("messages", "key")}
-    return {**named, "messages": [_range(one) for one in told.messages]}
+    named = {one.name: getattr(reported, one.name) for one in fields(reported) if one.name not in ("messages", "key")}
+    return {**named, "messages": [_range(one) for one in reported.messages]}
 
 
 def _range(one: BookmarkRange) -> str:

@@ -61,7 +61,7 @@ def replicate(config: Path | None, upstream: str | None, downstream: str | None,
         for servers, of_side in ((link.upstream, link.from_security), (link.downstream, link.to_security)):
             Connection(servers, for_librdkafka(of_side)).await_broker(cluster.PATIENCE_S)
         begin(TextFormatter("%(asctime)s %(levelname)s %(message)s"))
-        replicator = Replicator(link, lambda count: logger.info("%d records", count), lambda: _tell(link))
+        replicator = Replicator(link, lambda count: logger.info("%d records", count), lambda: _log_link(link))
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: replicator.stop())
         replicator.run()
@@ -69,7 +69,7 @@ def replicate(config: Path | None, upstream: str | None, downstream: str | None,
         raise click.ClickException(str(error)) from error
 
 
-def _tell(link: Link) -> None:
+def _log_link(link: Link) -> None:
     logger.info("replicating %s from %s to %s", ", ".join(link.topics), link.upstream, link.downstream)
 
 

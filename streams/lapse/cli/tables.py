@@ -103,10 +103,10 @@ def _rows(table: Table) -> list[Sequence[RenderableType]]:
 
 def _without_empty_columns(table: Table, spared: Collection[str]) -> Table:
     """Return a copy of a table without the columns in which every cell counts as empty."""
-    said = [not table.rows or any(str(cell) not in spared for cell in column.cells) for column in table.columns]
+    filled = [not table.rows or any(str(cell) not in spared for cell in column.cells) for column in table.columns]
     columns = [
         Column(column.header, justify=column.justify, overflow="fold")
-        for column, there in zip(table.columns, said, strict=True)
+        for column, there in zip(table.columns, filled, strict=True)
         if there
     ]
     narrow = Table(
@@ -114,7 +114,7 @@ def _without_empty_columns(table: Table, spared: Collection[str]) -> Table:
         caption_justify=table.caption_justify,
     )  # fmt: skip
     for row in _rows(table):
-        narrow.add_row(*(cell for cell, there in zip(row, said, strict=True) if there))
+        narrow.add_row(*(cell for cell, there in zip(row, filled, strict=True) if there))
     return narrow
 
 

@@ -113,7 +113,7 @@ def _worker_command(config: Path, data_dir: Path | None, log_level: str, log_for
     return [*command, "--data-dir", str(data_dir)] if data_dir is not None else command
 
 
-def _supervise(command: list[str], say: Callable[[str], None]) -> int:
+def _supervise(command: list[str], log: Callable[[str], None]) -> int:
     """Run the worker, and start it again whenever it crashes, with growing pauses.
 
     Do not restart a worker that refuses to start, unless it ran before: the brokers may be away for a while.
@@ -145,7 +145,7 @@ def _supervise(command: list[str], say: Callable[[str], None]) -> int:
             return max(code, 0)
         crashes = 1 if time.monotonic() - began > _STEADY_S else crashes + 1
         delay_s = _RESTART_DELAYS_S[min(crashes, len(_RESTART_DELAYS_S)) - 1]
-        say(f"lapse worker ended with code {code}; starting it again in {delay_s} s")
+        log(f"lapse worker ended with code {code}; starting it again in {delay_s} s")
         if stopping.wait(delay_s):
             return 0
 

@@ -98,10 +98,10 @@ class Definition:
                 raise ValueError(f"definition of {name}: {key} is missing, or is no {kind.__name__}")
         if tree["kind"] not in ("queue", "sow") or tree["version"] < 1:
             raise ValueError(f'definition of {name}: kind has to be "queue" or "sow", and version 1 or more')
-        told, made = tree.get("command", ""), tree.get("made", [])
-        if not isinstance(made, list) or not all(isinstance(one, str) for one in (told, *made)):
+        command, made = tree.get("command", ""), tree.get("made", [])
+        if not isinstance(made, list) or not all(isinstance(one, str) for one in (command, *made)):
             raise ValueError(f"definition of {name}: command is no text, or made is no list of them")
-        return cls(name, **{key: tree[key] for key in expected}, command=told, made=tuple(made))
+        return cls(name, **{key: tree[key] for key in expected}, command=command, made=tuple(made))
 
     def config(self, beside: Path) -> QueueConfig | SowConfig:
         """Return the settings, checked.

@@ -49,11 +49,11 @@ RateSetting = Annotated[Rate, BeforeValidator(parse_rate)]
 """A field that is written as a rate."""
 
 
-def check_shares(said: Mapping[str, bool], *, grouped: bool, bounded: bool, orders: int) -> None:
+def check_shares(stated: Mapping[str, bool], *, grouped: bool, bounded: bool, orders: int) -> None:
     """Check that a queue's settings for shares are compatible with its other settings.
 
     Args:
-        said: by name of the setting, whether the queue has it.
+        stated: by name of the setting, whether the queue has it.
         grouped: whether the queue has `group_by`.
         bounded: whether the queue has `target_queue_depth`.
         orders: number of independent orders: one in all, or one for each partition.
@@ -61,13 +61,13 @@ def check_shares(said: Mapping[str, bool], *, grouped: bool, bounded: bool, orde
     Raises:
         PydanticCustomError: a setting is not possible; the message says which and why.
     """
-    for key in [key for key, is_said in said.items() if is_said]:
+    for key in [key for key, is_stated in stated.items() if is_stated]:
         if key != "rate" and not grouped:
             raise setting_error(key, "needs group_by: the expression that says what a message's group is (Q25)")
         if bounded:
             above = "above 1 " if key == "group_limit" else ""
             raise setting_error(key, f"{above}is not possible together with target_queue_depth (C72)")
-    if said["rate"] and orders > 1:
+    if stated["rate"] and orders > 1:
         raise setting_error("rate", partition_rate_fault(orders))
 
 

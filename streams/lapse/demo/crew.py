@@ -107,7 +107,7 @@ class Crew:
                 if len(self.crashes) > _MOST_CRASHES:
                     raise member.failure(f"ended with code {member.code}, and it was not the first time. {_BUSY}")
                 member.start()
-        if not self.publisher.alive and not self.publisher.said.get("done"):
+        if not self.publisher.alive and not self.publisher.reported.get("done"):
             raise self.publisher.failure(f"ended with code {self.publisher.code}")
 
     def end_accidents(self) -> None:

@@ -113,13 +113,13 @@ def _perform(
     try:
         with show.phase(f"{plan.workers} workers, {plan.subscribers} subscribers and a publisher"):
             crew.start()
-        said = crew.publisher.said
+        reported = crew.publisher.reported
         start_ms = round(time.time() * 1000) + _START_IN_MS
-        timetable = plan.with_start(start_ms).timetable(said["first_ms"], said["last_ms"])
+        timetable = plan.with_start(start_ms).timetable(reported["first_ms"], reported["last_ms"])
         crew.publisher.send_line(start_ms=start_ms)
         with Watch(plan) as watch:
-            with show.phase(f"{said['flights']:,} flights in {options.seconds:g} s"), show.running():
-                while not said.get("done"):
+            with show.phase(f"{reported['flights']:,} flights in {options.seconds:g} s"), show.running():
+                while not reported.get("done"):
                     crew.kill_and_restart((time.time() * 1000 - start_ms) / 1000)
                     show.picture(_picture(plan, timetable, crew, watch))
                     time.sleep(_STEP_S)
@@ -131,7 +131,7 @@ def _perform(
                     crew.kill_and_restart(0.0)
                     show.picture(_picture(plan, timetable, crew, watch))
 
-                watch.settle_down(said["published"], _DRAIN_S, update_picture)
+                watch.settle_down(reported["published"], _DRAIN_S, update_picture)
                 served_s = time.time() - start_ms / 1000
                 in_sight = watch.await_nothing_in_sight(plan.aircraft_ttl_ms / 1000 + 3.0)
         crew.stop(crew.subscribers)
@@ -164,8 +164,8 @@ def _write_outcome(
     outcome = Outcome(
         plan=plan,
         timetable=timetable,
-        published=crew.publisher.said["published"],
-        aircraft=crew.publisher.said["aircraft"],
+        published=crew.publisher.reported["published"],
+        aircraft=crew.publisher.reported["aircraft"],
         most_in_sight=watch.most_in_sight,
         in_sight_at_end=in_sight_at_end,
         moments=watch.moments,
@@ -184,7 +184,7 @@ def _picture(plan: Plan, timetable: Timetable, crew: Crew, watch: Watch) -> Pict
     return Picture(
         calendar=timetable.flight_time(now_ms),
         progress=timetable.progress(now_ms),
-        published=crew.publisher.said.get("published", 0),
+        published=crew.publisher.reported.get("published", 0),
         acknowledged=watch.acknowledged,
         letters=dict(watch.letters),
         depth=watch.depth.get("depth"),

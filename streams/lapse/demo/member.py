@@ -31,7 +31,7 @@ class Member:
     def __init__(self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         self.name = name
         self.lives = 0
-        self.said: dict[str, Any] = {}
+        self.reported: dict[str, Any] = {}
         """The latest value of everything that the process has written to standard output, as lines of JSON."""
         self._command = command
         self._log = log
@@ -46,7 +46,7 @@ class Member:
     @property
     def ready(self) -> bool:
         """Whether it runs and has said that it is ready."""
-        return self.alive and bool(self.said.get("ready"))
+        return self.alive and bool(self.reported.get("ready"))
 
     @property
     def code(self) -> int | None:
@@ -56,7 +56,7 @@ class Member:
     def start(self) -> None:
         """Start it. Call this in a thread that lives as long as the demo, since Linux ends it with that thread."""
         arguments = [part.format(life=self.lives) for part in self._command]
-        self.said = {}
+        self.reported = {}
         self.lives += 1
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -68,7 +68,7 @@ class Member:
                 preexec_fn=end_with_parent,  # noqa: PLW1509  # a single system call
             )
         assert self._process.stdout is not None
-        listening = (self._process.stdout, self.said, self._log)
+        listening = (self._process.stdout, self.reported, self._log)
         threading.Thread(target=_listen, args=listening, daemon=True).start()
 
     def send_line(self, **what: Any) -> None:
@@ -105,11 +105,11 @@ class Member:
         return DemoFailed(f"The {self.name} {what}. Its log, {self._log}, ends with:\n{tail or '  (nothing)'}")
 
 
-def _listen(pipe: IO[bytes], said: dict[str, Any], path: Path) -> None:
+def _listen(pipe: IO[bytes], reported: dict[str, Any], path: Path) -> None:
     """Take what a process says. Other lines belong to its log: a worker logs to its standard output."""
     for line in pipe:
         try:
-            said.update(orjson.loads(line))
+            reported.update(orjson.loads(line))
         except (orjson.JSONDecodeError, TypeError, ValueError):
             with path.open("ab") as log:
                 log.write(line)

@@ -164,8 +164,8 @@ def _ledger(page: Report, ledger: Ledger, outcome: Outcome) -> None:
     if ledger.expected_depth is not None:
         agrees = "✓ agrees" if ledger.expected_depth == ledger.still_queued else "✗ differs"
         rows.append(("the queue itself says", ledger.expected_depth, agrees))
-    says = "✓ agrees" if outcome.published == ledger.published else "✗ differs"
-    rows.append(("the publisher says it published", outcome.published, says))
+    verdict = "✓ agrees" if outcome.published == ledger.published else "✗ differs"
+    rows.append(("the publisher says it published", outcome.published, verdict))
     page.table(["", "flights", ""], rows, title="✓ balanced" if outcome.balanced else "✗ NOT balanced")
     if ledger.differences:
         listed = [(row["bookmark"], row["difference"], row["fates"], row["reasons"]) for row in ledger.differences]

@@ -23,7 +23,7 @@ from lapse_client import Connection, Publisher
 _STEP_S: Final = 0.01
 """Messages that are due within a step, s, are sent together."""
 
-_TELL_MS: Final = 250
+_REPORT_MS: Final = 250
 
 
 def main(path: Path) -> None:
@@ -35,15 +35,15 @@ def main(path: Path) -> None:
         plan = plan.with_start(orjson.loads(sys.stdin.readline())["start_ms"])
         timetable = plan.timetable(flights.first_ms, flights.last_ms)
         deadlines_ms = timetable.wall_ms(flights.departed_ms).tolist()
-        told_ms = now_ms = time.time() * 1000
+        reported_ms = now_ms = time.time() * 1000
         published = [0, 0]
         for due_ms, number, leaves in agenda(flights, timetable):
             while due_ms > now_ms:
                 publisher.poll(0)
                 time.sleep(max(_STEP_S, (due_ms - now_ms) / 1000))
                 now_ms = time.time() * 1000
-                if now_ms - told_ms > _TELL_MS:
-                    told_ms = now_ms
+                if now_ms - reported_ms > _REPORT_MS:
+                    reported_ms = now_ms
                     print_line(published=published[0], aircraft=published[1])
             if leaves:
                 publisher.publish(plan.sow, flights.sighting(number), flights.tails[number])

@@ -80,12 +80,12 @@ def from_maven(jar: Jar, directory: Path, arrived: Bytes) -> Path:
         ) from error
 
     @contextmanager
-    def tell(_name: str, _size: int) -> Iterator[Bytes]:
+    def report_progress(_name: str, _size: int) -> Iterator[Bytes]:
         yield arrived
 
     mirror = os.environ.get("LAPSE_MAVEN_REPOSITORY")
     context = MavenContext(
-        resolver=PythonResolver(progress_callback=tell),
+        resolver=PythonResolver(progress_callback=report_progress),
         repo_cache=directory,
         remote_repos={"mirror": mirror.rstrip("/")} if mirror else None,
         timeout=_TIMEOUT_S,

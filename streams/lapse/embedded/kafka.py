@@ -266,8 +266,8 @@ class EmbeddedKafka:
                 f"Kafka has not prepared {self.data} within {_FORMAT_S:g} s. Try again when the machine is less busy"
             ) from error
         if answer.returncode != 0:
-            said = [line for line in (answer.stderr or answer.stdout).splitlines() if not line.startswith("\tat ")]
-            raise BrokerFailed(f"Kafka could not prepare {self.data}: {' '.join(said)[-1500:]}")
+            lines = [line for line in (answer.stderr or answer.stdout).splitlines() if not line.startswith("\tat ")]
+            raise BrokerFailed(f"Kafka could not prepare {self.data}: {' '.join(lines)[-1500:]}")
 
     def _await_ready(self, first_byte: int) -> None:
         """Wait until the broker answers a metadata request and would create a topic."""

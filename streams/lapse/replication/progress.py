@@ -141,5 +141,5 @@ class Progress:
         if not key.startswith(start) or value is None:
             return
         with contextlib.suppress(ValueError, TypeError, KeyError):
-            told: dict[str, Any] = orjson.loads(value)
-            self._offsets[topic, int(partition)] = {**told, "offset": int(told["offset"])}
+            facts: dict[str, Any] = orjson.loads(value)
+            self._offsets[topic, int(partition)] = {**facts, "offset": int(facts["offset"])}

@@ -81,15 +81,15 @@ class Replicator:
 
     Args:
         link: source, target and topics.
-        told: called after each transaction with the number of records written.
+        on_written: called after each transaction with the number of records written.
         opened: called once both sides have let the link begin.
     """
 
     def __init__(
-        self, link: Link, told: Callable[[int], None] = lambda _: None, opened: Callable[[], None] = lambda: None
+        self, link: Link, on_written: Callable[[int], None] = lambda _: None, opened: Callable[[], None] = lambda: None
     ) -> None:
         self._link = link
-        self._told = told
+        self._on_written = on_written
         self._opened: Callable[[], None] | None = opened
         self._stopped = threading.Event()
         self._from = {"bootstrap.servers": link.upstream, **security.for_librdkafka(link.from_security)}
@@ -154,7 +154,7 @@ class Replicator:
             looked_s = time.monotonic()
             while not self._stopped.is_set():
                 if written := work.step():
-                    self._told(written)
+                    self._on_written(written)
                 if time.monotonic() - looked_s >= _LOOK_S:
                     now = self._breadths(upstream, downstream), self._topic_ids(upstream, downstream)
                     if (*now, self._replicas(downstream)) != (breadths, ids, replicas):

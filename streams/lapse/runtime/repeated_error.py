@@ -6,7 +6,7 @@ import logging
 import time
 from typing import Final
 
-_TELL_S: Final = 60.0
+_REPEAT_S: Final = 60.0
 
 
 class RepeatedError:
@@ -33,7 +33,7 @@ class RepeatedError:
         """
         now_s = time.monotonic() if now_s is None else now_s
         why = str(error) or type(error).__name__
-        if why == self._why and now_s - self._logged_s < _TELL_S:
+        if why == self._why and now_s - self._logged_s < _REPEAT_S:
             self._silent += 1
             return
         more = f" ({self._silent} times since this was told)" if self._silent and why == self._why else ""

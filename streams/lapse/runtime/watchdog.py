@@ -26,12 +26,14 @@ def begin(healthy: Callable[[], bool], environment: Mapping[str, str] = os.envir
     asked = environment.get("WATCHDOG_PID", "")  # a child of the process that is meant inherits the variables
     if not address or not period_us.isdecimal() or asked not in ("", str(os.getpid())):
         return None
-    telling = threading.Thread(target=_tell, args=(healthy, address, int(period_us) / 1e6 / _PER_PERIOD), daemon=True)
-    telling.start()
-    return telling
+    notifying = threading.Thread(
+        target=_notify, args=(healthy, address, int(period_us) / 1e6 / _PER_PERIOD), daemon=True
+    )
+    notifying.start()
+    return notifying
 
 
-def _tell(healthy: Callable[[], bool], address: str, every_s: float) -> None:
+def _notify(healthy: Callable[[], bool], address: str, every_s: float) -> None:
     pause = threading.Event()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifier:
         while True:

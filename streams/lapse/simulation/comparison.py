@@ -122,12 +122,12 @@ class _UnseenEvents:
 
     Args:
         epoch: the epoch.
-        told: how many events its steps emitted.
+        events: how many events its steps emitted.
     """
 
-    def __init__(self, epoch: RecordedEpoch, told: int) -> None:
+    def __init__(self, epoch: RecordedEpoch, events: int) -> None:
         self.begun_ms = epoch.begin.at_ms
-        self.events = told
+        self.events = events
 
 
 def _emitted_by_epoch(journal: RecordedJournal) -> dict[int, _UnseenEvents]:

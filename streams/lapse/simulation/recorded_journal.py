@@ -82,14 +82,14 @@ class RecordedJournal:
     def __init__(self, records: Sequence[Any], since_ms: int | None = None, until_ms: int | None = None) -> None:
         self.before = Changelog()
         self.epochs: list[RecordedEpoch] = []
-        told, begins = Changelog(), _first_whole(records)
+        changelog, begins = Changelog(), _first_whole(records)
         claimed, definition = False, 0
         known: Mapping[TP, int] = {}
         for at, record in enumerate(records):
             if until_ms is not None and record.timestamp > until_ms:
                 break
             is_before = at < begins or (since_ms is not None and record.timestamp < since_ms)
-            if not told.take(record.key, record.value, record.headers):
+            if not changelog.take(record.key, record.value, record.headers):
                 continue
             if is_before:
                 self.before.take(record.key, record.value, record.headers)
@@ -100,15 +100,17 @@ class RecordedJournal:
                 if claimed or not self.epochs:
                     taken_over = claimed and not is_before
                     began_ms = step.at_ms if claimed and is_before else None
-                    epoch = RecordedEpoch(told.epoch, step, [], taken_over, began_ms, definition, _growth(told))
-                    epoch.inherited = _inherited(told, epoch.growth, step.positions, known)
+                    epoch = RecordedEpoch(
+                        changelog.epoch, step, [], taken_over, began_ms, definition, _growth(changelog)
+                    )
+                    epoch.inherited = _inherited(changelog, epoch.growth, step.positions, known)
                     self.epochs.append(epoch)
                     claimed = False
                 elif is_before:
                     epoch = self.epochs[-1]
                     epoch.begin, epoch.taken_over = step, False
-                    told_ms = (one.instants["began"] for one in (*alone, step) if "began" in one.instants)
-                    epoch.taken_over_ms = next(told_ms, epoch.taken_over_ms)
+                    all_began_ms = (one.instants["began"] for one in (*alone, step) if "began" in one.instants)
+                    epoch.taken_over_ms = next(all_began_ms, epoch.taken_over_ms)
                 else:
                     self.epochs[-1].steps += [*alone, step]
                 if is_before:
@@ -168,13 +170,13 @@ def _steps(record: Any) -> list[RecordedStep]:
     """Return the step in a record, preceded by earlier steps without changes that must be replayed alone."""
     known: dict[str, Any] = orjson.loads(record.value)
     noted = known.pop(PROGRESS_KEY, None)
-    told = noted or {}
-    alone = [_step(record, noted, one[READ], one[INSTANTS]) for one in told.get(STEPS, ())]
-    return [*alone, _step(record, noted, known, told.get(INSTANTS, {}))]
+    facts = noted or {}
+    alone = [_step(record, noted, one[READ], one[INSTANTS]) for one in facts.get(STEPS, ())]
+    return [*alone, _step(record, noted, known, facts.get(INSTANTS, {}))]
 
 
 def _step(
-    record: Any, noted: Mapping[str, Any] | None, read: Mapping[str, Any], told: Mapping[str, int]
+    record: Any, noted: Mapping[str, Any] | None, read: Mapping[str, Any], stamps: Mapping[str, int]
 ) -> RecordedStep:
     """Return one step from its read positions and its instants."""
     positions: dict[TP, int] = {}
@@ -186,7 +188,7 @@ def _step(
     batches: dict[TP, list[tuple[int, int]]] = {}
     arrived_ms: dict[tuple[str, int, int], int] = {}
     takes: dict[str, dict[TP, int]] = {}
-    for name, value in told.items():
+    for name, value in stamps.items():
         match name.split(":"):  # topic names have no colon
             case [topic, partition, first]:
                 batches.setdefault(TP(topic, int(partition)), []).append((int(first), value))

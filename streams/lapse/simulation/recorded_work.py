@@ -73,7 +73,7 @@ def recorded_work(deliveries: Iterable[Any], events: Iterable[Event]) -> Recorde
         place = record.topic, record.partition
         epochs[place] = take(record, epochs.get(place, 0), rows)
         moments += [(record.timestamp, 1, row) for row in sorted(rows)]
-    moments += [(told.at_ms, 0 if told.event == EventKind.SUBSCRIBED else 2, told) for told in events]
+    moments += [(event.at_ms, 0 if event.event == EventKind.SUBSCRIBED else 2, event) for event in events]
     moments.sort(key=lambda moment: moment[:2])
     collector = _WorkCollector()
     for at_ms, kind, what in moments:
@@ -104,19 +104,19 @@ class _WorkCollector:
         holds.add(place)
         self.backlog = max(self.backlog, len(holds))
 
-    def on_event(self, at_ms: int, told: Event) -> None:
-        if told.event == EventKind.SUBSCRIBED:
-            self._subscribed.add(told.subscription)
+    def on_event(self, at_ms: int, event: Event) -> None:
+        if event.event == EventKind.SUBSCRIBED:
+            self._subscribed.add(event.subscription)
             self.subscribers = max(self.subscribers, len(self._subscribed))
-        elif told.event == EventKind.UNSUBSCRIBED:
-            self._subscribed.discard(told.subscription)
-        elif told.event == EventKind.DELETED:  # later events are of another queue with this name
+        elif event.event == EventKind.UNSUBSCRIBED:
+            self._subscribed.discard(event.subscription)
+        elif event.event == EventKind.DELETED:  # later events are of another queue with this name
             self._subscribed.clear()
-        for some in told.messages:
+        for some in event.messages:
             for offset in range(some.first, some.last + 1):
                 place = (some.topic, some.partition, offset)
                 handed = self._end_delivery(place)
-                if handed is not None and told.event in _DONE:
+                if handed is not None and event.event in _DONE:
                     handed_ms, consumer = handed
                     begun_ms = max(handed_ms, self._done_ms.get(consumer, 0))
                     self._done_ms[consumer] = max(at_ms, begun_ms)

@@ -145,15 +145,15 @@ class MemoryProducer(_InMemory):
         if timeout > 0 and not self._reports:
             with self._cluster.changed:
                 self._cluster.changed.wait_for(lambda: self._reports, timeout)
-        told = 0
+        reported = 0
         while self._reports:
             try:
                 report, error, message = self._reports.popleft()
             except IndexError:  # another thread was faster
                 break
             report(error, message)
-            told += 1
-        return told
+            reported += 1
+        return reported
 
     def flush(self, timeout: float = 0.0) -> int:
         """Hand out all reports; return how many records could not be written."""
@@ -184,17 +184,17 @@ class MemoryConsumer(_InMemory):
 
     Args:
         cluster: the cluster.
-        tells_end: whether to report the end of a partition (`enable.partition.eof`).
+        reports_end: whether to report the end of a partition (`enable.partition.eof`).
         is_channel: returns whether channels read a topic.
     """
 
-    def __init__(self, cluster: Cluster, tells_end: bool, is_channel: Callable[[str], bool]) -> None:
+    def __init__(self, cluster: Cluster, reports_end: bool, is_channel: Callable[[str], bool]) -> None:
         self._cluster = cluster
-        self._tells_end = tells_end
+        self._reports_end = reports_end
         self._is_channel = is_channel
         self._next: dict[Place, int] = {}
         self._paused: set[Place] = set()
-        self._ends_told: dict[Place, int] = {}
+        self._ends_reported: dict[Place, int] = {}
         self._waits = False
         self._cut_off = False
         self._thread: threading.Thread | None = None
@@ -219,7 +219,7 @@ class MemoryConsumer(_InMemory):
                 name = place.topic, place.partition
                 end = len(self._cluster.log(*name))
                 self._next[name] = end if place.offset == OFFSET_END else max(0, place.offset)
-                self._ends_told.pop(name, None)
+                self._ends_reported.pop(name, None)
                 if not self._waits and self._is_channel(place.topic):
                     self._waits = True
                     self._cluster.waiters.append(self)
@@ -296,7 +296,7 @@ class MemoryConsumer(_InMemory):
 
     def _has_more(self) -> bool:
         return not self._cut_off and any(
-            at < len(self._cluster.log(*name)) or (not self._cluster.has(*name) and self._ends_told.get(name) != -1)
+            at < len(self._cluster.log(*name)) or (not self._cluster.has(*name) and self._ends_reported.get(name) != -1)
             for name, at in self._next.items()
             if name not in self._paused
         )
@@ -316,17 +316,17 @@ class MemoryConsumer(_InMemory):
             got += map(MemoryMessage, records)
             at += len(records)
             self._next[name] = at
-            if self._tells_end and at >= len(log) and self._ends_told.get(name) != at and len(got) < most:
-                self._ends_told[name] = at
+            if self._reports_end and at >= len(log) and self._ends_reported.get(name) != at and len(got) < most:
+                self._ends_reported[name] = at
                 end = MemoryRecord(*name, at, self._cluster.now_ms, None, None, [])
                 got.append(MemoryMessage(end, KafkaError(KafkaError._PARTITION_EOF)))
         return got
 
     def _gone(self, name: Place) -> list[MemoryMessage]:
         """Return an error, once, for a partition whose topic was deleted."""
-        if self._ends_told.get(name) == -1:
+        if self._ends_reported.get(name) == -1:
             return []
-        self._ends_told[name] = -1
+        self._ends_reported[name] = -1
         there_was = MemoryRecord(*name, -1, self._cluster.now_ms, None, None, [])
         return [MemoryMessage(there_was, KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))]
 
@@ -389,11 +389,11 @@ class MemoryAdmin(_InMemory):
 
     def describe_configs(self, resources: Iterable[Any], **_options: float) -> dict[Any, Future[dict[str, Any]]]:
         """Return the settings of topics: all have the broker's timestamps."""
-        told: dict[Any, Future[dict[str, Any]]] = {}
+        reported: dict[Any, Future[dict[str, Any]]] = {}
         for resource in resources:
-            told[resource] = Future()
-            told[resource].set_result({"message.timestamp.type": SimpleNamespace(value="LogAppendTime")})
-        return told
+            reported[resource] = Future()
+            reported[resource].set_result({"message.timestamp.type": SimpleNamespace(value="LogAppendTime")})
+        return reported
 
     def poll(self, timeout: float = 0.0) -> int:
         """Return 0, because nothing is ever reported."""

@@ -129,7 +129,7 @@ def test_injected_faults_are_named_by_bookmark_and_what_is_mended_is_withdrawn(a
     second = account.run()
     assert findings(second) == {
         "0:7": "several_fates",
-        "0:70": "told_twice",
+        "0:70": "reported_twice",
         "0:205": "several_fates",
         "0:281": "letter_missing",
         "0:400-402": "not_published",

@@ -87,7 +87,9 @@ def page() -> str:
     lines = []
     for state, meaning in MEANINGS.items():
         facts = (meaning.place, meaning.counts, meaning.expires, meaning.fills, meaning.binds)
-        lines.append(f"| {name_of(state)} | {meaning.says} | {' | '.join('yes' if fact else '' for fact in facts)} |")
+        lines.append(
+            f"| {name_of(state)} | {meaning.description} | {' | '.join('yes' if fact else '' for fact in facts)} |"
+        )
     lines += [_TRIGGERS.strip("\n").join(("\n", "\n"))]
     lines += [
         "| trigger | takes messages that are | if | their new state | change | event | reason |",

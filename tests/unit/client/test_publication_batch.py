@@ -47,7 +47,7 @@ def test_outcomes_of_many_threads_end_the_future_once() -> None:
 
     def tell(part: int) -> None:
         for at in range(part, 1_000, 4):
-            batch.tell(at, Bookmark("orders", 0, at))
+            batch.set_outcome(at, Bookmark("orders", 0, at))
 
     threads = [threading.Thread(target=tell, args=(part,)) for part in range(4)]
     for thread in threads:
@@ -60,6 +60,6 @@ def test_outcomes_of_many_threads_end_the_future_once() -> None:
 def test_nobody_may_wait_any_more() -> None:
     batch = PublicationBatch(1)
     batch.future.cancel()
-    batch.tell(0, Bookmark("orders", 0, 0))
+    batch.set_outcome(0, Bookmark("orders", 0, 0))
     with pytest.raises(CancelledError):
         batch.future.result(0)

@@ -61,12 +61,12 @@ def test_a_form_that_names_no_message_or_several_expires_none(bookmark: str | No
 @pytest.mark.parametrize("text", [".", "-.", "-", "", "1.2.3", "1e3", "nan", "٣"])
 def test_a_parameter_that_is_no_number_is_refused_by_its_name(text: str) -> None:
     with pytest.raises(Fault, match="parameter wait_s: expected a number"):
-        Parameter(name="wait_s", says="", kind="number").read([text])
+        Parameter(name="wait_s", description="", kind="number").read([text])
 
 
 @pytest.mark.parametrize(("text", "number"), [("5", 5.0), ("5.", 5.0), (".5", 0.5), ("0.25", 0.25)])
 def test_a_number_may_begin_or_end_with_its_point(text: str, number: float) -> None:
-    assert Parameter(name="wait_s", says="", kind="number").read([text]) == number
+    assert Parameter(name="wait_s", description="", kind="number").read([text]) == number
 
 
 class Closing:

@@ -65,12 +65,26 @@ def messages(first, last, name="t"):
 
 
 def event(first, last, fates=ACKNOWLEDGED, at_ms=1, epoch=1, name="t"):
-    told = {"kind": intake.TOLD, "topic": name, "first": first, "last": last, "reasons": TIME if fates == DEAD else 0}
+    told = {
+        "kind": intake.REPORTED,
+        "topic": name,
+        "first": first,
+        "last": last,
+        "reasons": TIME if fates == DEAD else 0,
+    }
     return {**told, "epoch": epoch, "fates": fates, "at_ms": at_ms}
 
 
 def letter(offset):
-    told = {"kind": intake.TOLD, "topic": "t", "first": offset, "last": offset, "letter": TIME, "at_ms": 1, "epoch": 1}
+    told = {
+        "kind": intake.REPORTED,
+        "topic": "t",
+        "first": offset,
+        "last": offset,
+        "letter": TIME,
+        "at_ms": 1,
+        "epoch": 1,
+    }
     return {**told, "fates": 0, "reasons": 0}
 
 
@@ -108,13 +122,13 @@ def test_a_second_fate_is_found_as_long_as_the_first_one_is_remembered(spark, tm
     later = ledger.settle(194, 2 * GRACE_MS, event(5, 5), event(6, 6, at_ms=2), event(7, 7, epoch=2, at_ms=3))
     assert (later["in_doubt"], later["balanced"], later["fates"]["acknowledged"]) == (1, True, 134)
     told = ledger.settle(194, 3 * DAY_MS)  # what was closed on the first day is forgotten
-    assert odd(told) == {"t:0:6": "told_twice"}
+    assert odd(told) == {"t:0:6": "reported_twice"}
     assert told["balanced_up_to_ms"] == NOON_MS + GRACE_MS
     assert [one["offset"] for one in told["balanced_up_to"]] == [6]
 
     ledger.settle(194, 3 * DAY_MS + 1, event(137, 137))
     told = ledger.settle(194, 3 * DAY_MS + 1 + GRACE_MS)
-    assert odd(told) == {"t:0:6": "told_twice", "t:0:137": "forgotten"}
+    assert odd(told) == {"t:0:6": "reported_twice", "t:0:137": "forgotten"}
     assert (told["published"], told["fates"]["acknowledged"], told["fates"]["dead_lettered"]) == (194, 134, 1)
 
 

@@ -59,7 +59,7 @@ class Removals:
         began_ms: start of the owner's epoch, ms since 1970; no decision is dated before it.
     """
 
-    __slots__ = ("_fan_out", "_settings", "_state", "_tells_alone", "began_ms")
+    __slots__ = ("_fan_out", "_reports_alone", "_settings", "_state", "began_ms")
 
     def __init__(self, state: SowState, fan_out: SubscriberFanOut) -> None:
         self._state = state
@@ -67,7 +67,7 @@ class Removals:
         self._fan_out = fan_out
         self.began_ms = 0
         lettered = Reason.TIME_LIMIT in self._settings.dead_letter_reasons
-        self._tells_alone = not (lettered or self._settings.keeps_copies)
+        self._reports_alone = not (lettered or self._settings.keeps_copies)
 
     @property
     def retains(self) -> bool:
@@ -98,7 +98,7 @@ class Removals:
         subscribers = state.subscribers.values()
         if (
             self.retains
-            or not self._tells_alone
+            or not self._reports_alone
             or any(one.query is not None or one.select is not None for one in subscribers)
         ):
             for journal_key in journal_keys:

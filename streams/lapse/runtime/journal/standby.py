@@ -106,12 +106,12 @@ class Standby:
                 for tp, records in (await consumer.getmany(timeout_ms=_POLL_MS, max_records=_RECORDS)).items():
                     if tp.partition in self._followed:
                         self._take(tp.partition, records)
-                        self._tell(tp.partition, consumer.highwater(tp))
+                        self._note_ready(tp.partition, consumer.highwater(tp))
                 await asyncio.sleep(0)  # buffered records come without a pause
         finally:
             await bounded_close(consumer)
 
-    def _tell(self, partition: int, end: int | None) -> None:
+    def _note_ready(self, partition: int, end: int | None) -> None:
         changelog = self._followed.get(partition)
         if changelog is not None and partition not in self._ready and changelog.next_offset >= (end or 0):
             self._ready.add(partition)

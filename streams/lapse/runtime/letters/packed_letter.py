@@ -86,7 +86,7 @@ class PackedLetters:
         letters: list[bytes] = []
         put = letters.append
         own: Any = None  # these values are of the message before
-        telling: Sequence[tuple[str, bytes]] = ()
+        known_facts: Sequence[tuple[str, bytes]] = ()
         copied, copies, headers = b"", 0, 0
         before = between = behind = until = id_head = id_tail = b""
         times = cancelled = until_ms = place_size = name_size = -1
@@ -95,9 +95,9 @@ class PackedLetters:
             original = () if record is None else record.headers
             if original != own:
                 own = original
-                tells, copies, copied = _copied(original)
-                framed = framed and tells == telling
-                telling = tells
+                facts, copies, copied = _copied(original)
+                framed = framed and facts == known_facts
+                known_facts = facts
             if offset < FIRST_REWOUND:
                 name = place = b"%d" % offset
             else:
@@ -112,7 +112,7 @@ class PackedLetters:
                 # Most messages that leave together have these in common.
                 framed, times, cancelled = True, deliveries, cancels
                 place_size, name_size = len(place), len(name)
-                headers, before, between, behind, id_head, id_tail = self._framed(telling, deliveries, cancels)
+                headers, before, between, behind, id_head, id_tail = self._framed(known_facts, deliveries, cancels)
                 before += _OFFSET + varint[place_size]
                 between += _ID + varint[len(id_head) + name_size + len(id_tail)] + id_head
                 behind = id_tail + behind
@@ -140,12 +140,12 @@ class PackedLetters:
         headers, before, between, behind, id_head, id_tail = self._framed((), delivery_count, cancel_count)
         return headers, (before + _OFFSET, between + _ID, id_head, id_tail, behind, _EXPIRES_AT)
 
-    def _framed(self, telling: Sequence[tuple[str, bytes]], delivery_count: int, cancel_count: int) -> _Frame:
+    def _framed(self, known_facts: Sequence[tuple[str, bytes]], delivery_count: int, cancel_count: int) -> _Frame:
         """Return the headers of a letter, without copied ones; for a message with a history, all of them."""
         topic, partition, _ = self._death.bookmark
         bookmark = Bookmark(topic, partition, 0)
         death = replace(self._death, bookmark=bookmark, delivery_count=delivery_count, cancel_count=cancel_count)
-        headers = dead_letter.headers(death, telling)
+        headers = dead_letter.headers(death, known_facts)
         names = [name for name, _ in headers]
         at, of_id = names.index(header.DLQ_OFFSET), names.index(header.LAPSE_ID)
         head, slash, redriven = headers[of_id][1].rpartition(b"/")

@@ -76,7 +76,7 @@ class QueueOutput(ShardOutput):
         outputs: list[Output] = []
         for (kind, at_ms, subscription, reasons, detail), some in shared.items():
             single = some[0] if len(some) == 1 else None
-            outputs += self._tell(
+            outputs += self._event_records(
                 kind,
                 at_ms,
                 _ranges(some),
@@ -93,7 +93,7 @@ class QueueOutput(ShardOutput):
         """Return events for messages of an underlying partition that Kafka removed before they were read (C80)."""
         named = [BookmarkRange(source, partition, *one) for one in ranges]
         detail = "Kafka removed the record before it was read"
-        return self._tell(EventKind.EXPIRED, at_ms, named, (Reason.LOG_TRUNCATED,), detail=detail)
+        return self._event_records(EventKind.EXPIRED, at_ms, named, (Reason.LOG_TRUNCATED,), detail=detail)
 
     def letters(self, removal: Removal, messages: Messages, records: Sequence[Any | None]) -> Packed:
         """Return the dead letters of a removal, or of some of its messages (D2).

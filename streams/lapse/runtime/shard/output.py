@@ -90,7 +90,7 @@ class ShardOutput:
         user, own = parted(name)
         return topic.deliveries(self._entity, user if user in self.users else ""), own
 
-    def _tell(
+    def _event_records(
         self,
         kind: EventKind,
         at_ms: int,

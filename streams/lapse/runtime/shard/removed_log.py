@@ -67,7 +67,7 @@ class RemovedLog:
         gap = Gap(tp, expected, first - 1)
         self._gaps.note(gap.parts(self._machine.missed(*gap)))
 
-    def tell(self, now_ms: int) -> None:
+    def report(self, now_ms: int) -> None:
         """Let the machine drop a bounded number of removed messages, and report ranges that were never read."""
         for tp, offset in list(self._begins.items()):
             if offset < _EVERYTHING and not self._pass_over(tp, offset):

@@ -296,7 +296,7 @@ class Runner:
         if self.topics.replaced:
             self._close_topics()
         elif self._has_caught_up():
-            self._removed.tell(self._clock.now_ms())
+            self._removed.report(self._clock.now_ms())
             if not (taken and ahead.delivered and self._work.to_deliver):
                 await self._work.deliver(1 if taken else machine.delivery_turns)
                 taken += await self._work.take_in_late(machine.step_records - taken)

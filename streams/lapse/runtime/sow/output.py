@@ -111,7 +111,7 @@ class SowOutput(ShardOutput):
         block = entries[0][HEAD_BYTES : HEAD_BYTES + facts_of(entries[0]).headers_bytes]
         if not all(one.startswith(block, HEAD_BYTES) for one in (entries[len(entries) // 2], entries[-1])):
             return None  # most records have different headers
-        count, tail, origin = self._said(block) if block else (0, b"", b"")
+        count, tail, origin = self._block_headers(block) if block else (0, b"", b"")
         if origin and path_too:
             count, tail = count + 2, tail + origin
         titles = columns.Titles(before[1] + _BOOKMARK, _TIMESTAMP, _EXPIRES_AT)
@@ -136,10 +136,10 @@ class SowOutput(ShardOutput):
             key = journal_key[1:]
             if entry is None:
                 removal = removals.get(journal_key)
-                said = tombstones.get(removal)
-                if said is None:  # records that leave together often have the same tombstone
-                    said = tombstones[removal] = _tombstone(removal)
-                put(varint[len(key)] + key + said)
+                packed = tombstones.get(removal)
+                if packed is None:  # records that leave together often have the same tombstone
+                    packed = tombstones[removal] = _tombstone(removal)
+                put(varint[len(key)] + key + packed)
                 continue
             deadline_ms, timestamp_ms, _, offset, source, size = unpack(entry)
             headers_end = HEAD_BYTES + size
@@ -166,24 +166,24 @@ class SowOutput(ShardOutput):
             expiry = b"%d" % deadline_ms
             count, tail = 3, tail + _EXPIRES_AT + VARINT[len(expiry)] + expiry
         if block:
-            more, passed_on, origin = self._said(block)
+            more, passed_on, origin = self._block_headers(block)
             count, tail = count + more, tail + passed_on
             if origin:
                 count, tail = count + 2, tail + origin
         return VARINT[count] + _BOOKMARK, tail
 
-    def _said(self, block: bytes) -> tuple[int, bytes, bytes]:
+    def _block_headers(self, block: bytes) -> tuple[int, bytes, bytes]:
         """Return the headers that are passed on of a block, number and bytes, and the two of a replicated record."""
-        said = self._blocks.get(block)
-        if said is None:
+        packed = self._blocks.get(block)
+        if packed is None:
             headers = unpack_headers(block)
             passed_on = _passed_on(headers)
-            said = len(passed_on), packed_headers(passed_on), _origin(headers)
+            packed = len(passed_on), packed_headers(passed_on), _origin(headers)
             if len(block) <= _BLOCK_BYTES:
                 if len(self._blocks) >= _BLOCKS:
                     self._blocks.clear()
-                self._blocks[block] = said
-        return said
+                self._blocks[block] = packed
+        return packed
 
     def messages(
         self, messages: Iterable[Message | OutOfFocusBatch], sources: Sequence[tuple[str, int]]
@@ -284,7 +284,7 @@ class SowOutput(ShardOutput):
             bookmark = b"%b%d" % (prefixes[source], offset)
             stamp = b"%d" % timestamp_ms
             expiry = b"%d" % deadline_ms
-            more, passed_on = self._said(entry[HEAD_BYTES : HEAD_BYTES + size])[:2] if size else (0, b"")
+            more, passed_on = self._block_headers(entry[HEAD_BYTES : HEAD_BYTES + size])[:2] if size else (0, b"")
             put(
                 join(
                     (
@@ -370,7 +370,9 @@ class SowOutput(ShardOutput):
         )
 
     def _events_of(self, fate: SowEvent, messages: Sequence[BookmarkRange] = (), **facts: Any) -> list[Output]:
-        return self._tell(fate.kind, fate.at_ms, messages, fate.reasons, fate.subscription, fate.detail, **facts)
+        return self._event_records(
+            fate.kind, fate.at_ms, messages, fate.reasons, fate.subscription, fate.detail, **facts
+        )
 
 
 def _tombstone(removal: StateDelete | None) -> bytes:

@@ -83,12 +83,12 @@ def _of_topic_tables(config: Config) -> Iterator[str]:
 
 def _of_entity(entity: QueueConfig | SowConfig) -> Iterator[str]:
     """Warn of settings that queues and SOW topics have in common."""
-    said = entity.model_fields_set
-    if entity.on_expire is None and "on_expire_timeout" in said:
+    stated = entity.model_fields_set
+    if entity.on_expire is None and "on_expire_timeout" in stated:
         yield "on_expire_timeout: without effect without on_expire. Take it out, or set that (L15)"
     if entity.dead_letter is False and entity.dead_letter_reasons:
         yield "dead_letter_reasons: without effect with dead_letter = false. Take it out (D1)"
-    if "expiration_model" in said:
+    if "expiration_model" in stated:
         if entity.expiration == "disabled":
             yield 'expiration_model: without effect with expiration = "disabled". Take it out (L7)'
         elif entity.expiration == "enabled" and not getattr(entity, "topic_expirations", None):

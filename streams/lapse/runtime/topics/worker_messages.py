@@ -103,7 +103,7 @@ class WorkerMessages:
         """Tell the others which shards of an entity are served here, and in which version."""
         version, shards = self._local.served(entity)
         if shards:
-            await self._say(_SERVED, entity=entity, version=version, shards=shards)
+            await self._send(_SERVED, entity=entity, version=version, shards=shards)
 
     async def await_served(self, entity: str, version: int, shards: int, timeout_s: float) -> list[int]:
         """Wait until all shards of an entity serve a version.
@@ -146,7 +146,7 @@ class WorkerMessages:
         ask_at = loop.time()
         while not done() and (now := loop.time()) < give_up:
             if now >= ask_at:
-                await self._say(kind, entity=entity, question=question)
+                await self._send(kind, entity=entity, question=question)
                 ask_at = now + _AGAIN_S
             self._news.clear()
             try:
@@ -154,7 +154,7 @@ class WorkerMessages:
             except TimeoutError:
                 continue
 
-    async def _say(self, kind: str, **what: Any) -> None:
+    async def _send(self, kind: str, **what: Any) -> None:
         if not self._listens:
             return  # the topic may not exist
         value = orjson.dumps({"kind": kind, **what})
@@ -178,17 +178,17 @@ class WorkerMessages:
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
                 logger.warning("%s, offset %d: no message of a worker: %r", self._topic, record.offset, error)
 
-    async def _hear(self, said: Mapping[str, Any]) -> None:
-        kind, entity = said["kind"], str(said["entity"])
+    async def _hear(self, facts: Mapping[str, Any]) -> None:
+        kind, entity = facts["kind"], str(facts["entity"])
         if kind == _SERVED:
-            version, shards = int(said["version"]), {int(one) for one in said["shards"]}
+            version, shards = int(facts["version"]), {int(one) for one in facts["shards"]}
             known, ready = self._served.get(entity, (0, set()))
             self._served[entity] = (version, ready | shards if known == version else shards)
         elif kind == _LIVE:
-            live_by_shard = self._live.get(said["question"])
+            live_by_shard = self._live.get(facts["question"])
             if live_by_shard is not None:
-                by_topic = said.get("topics", {})  # older versions tell the numbers of all topics together
-                for shard, count in said["live"].items():
+                by_topic = facts.get("topics", {})  # older versions tell the numbers of all topics together
+                for shard, count in facts["live"].items():
                     live_by_shard[int(shard)] = dict(by_topic.get(shard, {"": int(count)}))
         elif kind == _ASK_SERVED:
             await self.announce_served(entity)
@@ -196,5 +196,5 @@ class WorkerMessages:
             topics = {str(shard): counts for shard, counts in (await self._local.live(entity)).items()}
             if topics:
                 live = {shard: sum(counts.values()) for shard, counts in topics.items()}
-                await self._say(_LIVE, entity=entity, question=said["question"], live=live, topics=topics)
+                await self._send(_LIVE, entity=entity, question=facts["question"], live=live, topics=topics)
         self._news.set()

@@ -39,7 +39,7 @@ class Meaning(NamedTuple):
     """The meaning of a state.
 
     Attributes:
-        says: a description of the state for people.
+        description: a description of the state for people.
         place: the message has a place; otherwise it is known by source and offset.
         there: the message occupies its place, so its segment cannot be dropped.
         counts: the message counts in the depth (C12).
@@ -52,7 +52,7 @@ class Meaning(NamedTuple):
         protects: the message keeps a temporary queue in use (C50, C77).
     """
 
-    says: str
+    description: str
     place: bool = False
     there: bool = False
     counts: bool = False
