@@ -74,15 +74,15 @@ def _failed(asked: Mapping[str, Future[Any]]) -> dict[str, KafkaException]:
 
 
 def _is_fenced(error: KafkaException) -> bool:
-    told: KafkaError = error.args[0]
-    return told.code() == KafkaError.INVALID_REPLICATION_FACTOR and _FENCED in told.str()
+    refusal: KafkaError = error.args[0]
+    return refusal.code() == KafkaError.INVALID_REPLICATION_FACTOR and _FENCED in refusal.str()
 
 
 def _explained(error: KafkaException, patience_s: float) -> KafkaException:
-    told: KafkaError = error.args[0]
-    cause = told.str().rstrip(".")
+    refusal: KafkaError = error.args[0]
+    cause = refusal.str().rstrip(".")
     text = (
         f"for {patience_s:g} s Kafka's controller has had no broker that may take partitions ({cause}). See in the "
         "brokers' logs why they do not reach it, and try again"
     )
-    return KafkaException(KafkaError(told.code(), text))
+    return KafkaException(KafkaError(refusal.code(), text))
