@@ -149,8 +149,8 @@ class Clients:
 
     async def sweep(self, kept_s: float = _KEPT_S) -> None:
         """Close the clients that nobody has used for `kept_s` seconds."""
-        for pool in (self._queues, self._sow, self._publishers, self._glances):
-            await pool.sweep(kept_s)
+        pools = (self._queues, self._sow, self._publishers, self._glances)
+        await asyncio.gather(*(pool.sweep(kept_s) for pool in pools))  # if Kafka is gone, each needs its whole time
 
     async def _queue(self, caller: Caller, name: str) -> Queue:
         await check_kind(caller, name, sow=False)

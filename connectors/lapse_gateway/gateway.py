@@ -80,8 +80,7 @@ class Gateway:
             self.stopping.set()
             sweeping.cancel()
             await asyncio.gather(sweeping, return_exceptions=True)
-            await self.subscriptions.close()
-            await self.clients.sweep(0)
+            await asyncio.gather(self.subscriptions.close(), self.clients.sweep(0))
 
     async def _sweep(self) -> None:
         while True:

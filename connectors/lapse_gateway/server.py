@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
 import ssl
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
@@ -22,6 +24,9 @@ from lapse_gateway.request_target import AbsoluteTargets
 
 _PATIENCE_S: Final = 10
 """How long requests under way may still run after a shutdown signal, in seconds."""
+
+_CLOSING_S: Final = 6
+"""How long the gateway then waits for Kafka until its clients are closed, in seconds."""
 
 _THREADS: Final = 64
 """The most threads that wait for answers to the client."""
@@ -102,6 +107,9 @@ def context(gateway: Gateway) -> ssl.SSLContext | None:
 def serve(gateway: Gateway, opened: socket.socket, started: Callable[[str], None]) -> None:
     """Serve until SIGTERM or Ctrl-C. Then end streams, return the messages of subscriptions, and return.
 
+    If Kafka does not answer, the whole process ends some seconds later, because threads that wait for it cannot be
+    interrupted.
+
     Args:
         gateway: the gateway to serve.
         opened: the socket from `listen`.
@@ -111,8 +119,13 @@ def serve(gateway: Gateway, opened: socket.socket, started: Callable[[str], None
         CannotListen: TLS cannot be used.
     """
     tls = context(gateway)
-    with asyncio.Runner(loop_factory=_loop()) as runner:
-        runner.run(_serve(gateway, opened, tls, started))
+    last = threading.Timer(_PATIENCE_S + _CLOSING_S, _end_process)
+    last.daemon = True
+    try:
+        with asyncio.Runner(loop_factory=_loop()) as runner:  # its end waits for threads, which may wait for Kafka
+            runner.run(_serve(gateway, opened, tls, started, last.start))
+    finally:
+        last.cancel()
 
 
 def _loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -125,7 +138,11 @@ def _loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _serve(
-    gateway: Gateway, opened: socket.socket, tls: ssl.SSLContext | None, started: Callable[[str], None]
+    gateway: Gateway,
+    opened: socket.socket,
+    tls: ssl.SSLContext | None,
+    started: Callable[[str], None],
+    ending: Callable[[], None] = lambda: None,
 ) -> None:
     config = uvicorn.Config(
         AbsoluteTargets(application(gateway)),
@@ -152,6 +169,8 @@ async def _serve(
     loop.set_default_executor(ThreadPoolExecutor(_THREADS, "lapse gateway"))
 
     def end() -> None:
+        if not server.should_exit:
+            ending()
         for one in gateway.deployments:
             one.stopping.set()
         server.should_exit = True
@@ -159,3 +178,13 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
     await server.serve(sockets=[opened])
+
+
+def _end_process() -> None:
+    """End the process, although threads still wait for Kafka."""
+    log.warning(
+        "Kafka did not answer within %g s, and the gateway ends all the same. Messages that it holds return when its "
+        "heartbeats are missed",
+        _PATIENCE_S + _CLOSING_S,
+    )
+    os._exit(0)

@@ -10,11 +10,13 @@ import subprocess
 import threading
 from pathlib import Path
 
+import httpx
 import pytest
 
+from lapse.embedded import EmbeddedKafka
 from support.kafka.log import until
 from support.processes import fork_server
-from support.processes.deployment import Deployment
+from support.processes.deployment import Deploy, Deployment
 from support.processes.entitled import Entitled
 from support.processes.gateway import Door, door
 from support.programs.program import program
@@ -195,6 +197,29 @@ def test_the_end_gives_back_what_is_held_and_ends_who_waits(shop: Deployment) ->
         waiting.join(10)
         assert answers == [200]
     assert shop.depth("streamed")["leased"] == 0
+
+
+@pytest.mark.feature("X3", "Q5")
+@pytest.mark.parametrize("gone", ["killed", "frozen"])
+def test_the_end_comes_without_a_broker_as_well(own_kafka: EmbeddedKafka, deploy: Deploy, gone: str) -> None:
+    """It holds a message, its clients of all kinds are open, and records are under way."""
+    shop = deploy(QUEUES, own_kafka.bootstrap_servers)
+    shop.configure(QUEUES, SOW)
+    shop.apply().worker().wait_for_shards(len(QUEUES) + 1 + len(SOW))
+    with door(shop) as gate:
+        gate.publish("orders", "held")
+        until(lambda: gate.receive("orders", subscription="ending"), "a message")
+        assert gate.depth("orders")["leased"] == 1
+        assert gate.http.get(f"/sow/{shop.name('prices')}").status_code == 200
+        own_kafka.kill() if gone == "killed" else own_kafka.pause()
+        try:
+            with pytest.raises(httpx.ReadTimeout):
+                gate.http.post(f"/publish/{shop.name('orders')}", content=b"{}", timeout=1)
+            gate.process.signal(signal.SIGTERM)
+            assert gate.process.wait(40) == 0
+        finally:
+            own_kafka.restart() if gone == "killed" else own_kafka.resume()
+        assert "ends all the same" in gate.process.text
 
 
 def test_a_wrong_broker_and_an_occupied_port_are_told_in_a_sentence() -> None:
