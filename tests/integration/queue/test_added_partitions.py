@@ -15,7 +15,7 @@ from confluent_kafka import Message, Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from lapse.protocol import header, topic
-from lapse_client import SowClient
+from lapse_client import Queue, SowClient
 from lapse_client.error import CommandFailed, LapseError
 from lapse_client.queue.queues import Queues
 from support.flow.load import account
@@ -204,14 +204,38 @@ def test_a_new_shard_reads_nothing_while_an_older_one_holds_what_came_before(dep
         assert json.loads(other.value or b"") == {"key": 2}
         other.acknowledge()
         assert subscriber.receive(3) is None, "the key's first message is not settled"
-        subscriber.settle("acknowledge", [first], wait=True)
-        with here.queue("flow") as queue, pytest.raises(CommandFailed, match="is not empty: 1 "):
-            queue.delete()  # the new shard learns only some seconds later that it may read (C4)
+        with here.queue("flow") as queue:
+            with pytest.raises(CommandFailed, match="is not empty: 1 leased") as told:
+                queue.delete()
+            assert "1 new shard not reading yet, and something was published there" in str(told.value)
+            with pytest.raises(CommandFailed, match="is not empty: 1 new shard .* leased messages too"):
+                queue.delete(force=True)  # what is there could not get a letter, and may be of a transfer (C77)
+            subscriber.settle("acknowledge", [first], wait=True)
+            with pytest.raises(CommandFailed, match="is not empty: 1 "):
+                queue.delete()  # the new shard learns only some seconds later that it may read (C4)
         second = subscriber.receive(40)
         assert second is not None
         assert (second.bookmark.partition, json.loads(second.value or b"")) == (1, {"key": 1})
         subscriber.settle("acknowledge", [second], wait=True)
-    assert opened(here) == 1
+        assert opened(here) == 1
+    with here.queue("flow") as queue, here.subscriber("flow", 1, timeout_s=60) as holder:
+        here.write("flow", moves)
+        assert holder.receive(20) is not None
+        add_partitions(here, "flow", 4)
+        assert here.lapse("queue", "partitions", here.name("flow")).returncode == 0
+        until(lambda: "partition 3: waits until the older shards" in worker.text, "two more shards", 60)
+        until(lambda: not told_of_new_shards(queue), "nothing is there for them, and force takes the rest", 40)
+
+
+def told_of_new_shards(queue: Queue) -> bool:
+    """Delete a queue by force; return whether new shards prevent that."""
+    try:
+        queue.delete(force=True)
+    except CommandFailed as error:
+        if "new shard" not in str(error):
+            raise
+        return True
+    return False
 
 
 @pytest.mark.feature("C62", "C81", "L5", "Q21")

@@ -80,8 +80,8 @@ class QueueShard:
         )
         self.transfer_target = TransferTarget(self._decisions, self._schedule)
         of_end = self._decisions, self._transitions, self._schedule, self._inquiry, self.activity
-        retirable = RetirableQueueShard(*of_end, self.transfer_target)
-        self.agreement: Agreement[Step] = Agreement(settings.name, settings.partition, settings.shards, retirable)
+        self.retirable = RetirableQueueShard(*of_end, self.transfer_target)
+        self.agreement: Agreement[Step] = Agreement(settings.name, settings.partition, settings.shards, self.retirable)
         self._advance = Advance(
             self._decisions,
             self._transitions,

@@ -70,7 +70,8 @@ class Report:
         holders: the holders of leases.
         active_ms: last use, ms since the epoch; set if the cause is idleness.
         transfers: ids of unfinished transfers, which prevent even a forced deletion (C77).
-        waits: whether the shard does not read yet, so that it does not know what its partitions hold (C81).
+        waits: whether the shard does not read yet, while its partitions have records; prevents even a forced deletion
+            (C81).
     """
 
     willing: bool
@@ -271,10 +272,13 @@ def objection(name: str, reports: Iterable[Report]) -> str:
         parts.append(f"{leased:,} leased: {', '.join(named[:_NAMED])}{more}")
     parts += [f"{count:,} {state}" for state, count in summed(reports).items() if count and state != "leased"]
     if waiting := sum(report.waits for report in reports):
-        parts.append(
-            f"{waiting} new shard{'s' * (waiting != 1)} not reading yet, so that what was published there is not known"
-        )
+        parts.append(f"{waiting} new shard{'s' * (waiting != 1)} not reading yet, and something was published there")
     advice = "Settle, delete or purge what is there, or take it along with force"
+    if waiting:
+        advice = (
+            "Settle or purge what the older shards hold, leased messages too. A few seconds later the new ones read. "
+            "Then repeat the deletion"
+        )
     transfers = sorted({one for report in reports for one in report.transfers})
     if transfers:
         more = f" and {len(transfers) - _NAMED} more" if len(transfers) > _NAMED else ""

@@ -231,7 +231,7 @@ class QueueEntity(Entity):
         FetchedRows.wanted.update(self.config.underlying(self.name))
         target = self.config.publish_target(self.name)
         found = None if self.forward is None else self.shapes.get(self.forward)
-        return QueueMachine(
+        machine = QueueMachine(
             settings,
             restored,
             epoch,
@@ -243,3 +243,5 @@ class QueueEntity(Entity):
             None if self.forward is None or found is None else Forwarding(self.name, self.forward, found.partitions),
             self.services.clock.now_ms,
         )
+        machine.unread_records.waits_from = lambda: self._growing.waits_from(partition)
+        return machine

@@ -18,6 +18,7 @@ from lapse.core.shard.changelog import Changelog
 from lapse.core.shard.growth import Growth
 from lapse.runtime.journal.store import JournalStore
 from lapse.runtime.shard.services import Services
+from lapse.runtime.tp import TP
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ class Growing:
         self._name = name
         self._services = services
         self._own: dict[int, Growth] = {}
+        self._waits_from: dict[int, dict[TP, int]] = {}
         self._others: dict[int, Changelog] = {}
         self._inherited: dict[int, list[Inherited]] = {}
         self._warned: set[int] = set()
@@ -69,6 +71,10 @@ class Growing:
     def waits(self, shard: int) -> bool:
         """Return whether this worker's shard still waits for older shards before it reads."""
         return shard in self._own and self._own[shard].waits
+
+    def waits_from(self, shard: int) -> Mapping[TP, int] | None:
+        """Return from which offsets on a shard will read that waits, by partition; None = not known yet."""
+        return self._waits_from.get(shard)
 
     def begun(self, shard: int) -> Mapping[str, int]:
         """Return the offsets from which this worker's shard has read what older shards have read before."""
@@ -130,6 +136,11 @@ class Growing:
                 if other == 0 and note is not None and note.created and note.shards == shards:
                     break  # the queue began with this number
         found = growth.first_offsets(shards, older, wanted, topics)
+        finals = growth.first_offsets(shards, [one and replace(one, until=None) for one in older], wanted, topics)
+        self._waits_from.pop(shard, None)
+        if finals is not None:
+            at = [(*place.rpartition(":")[::2], offset) for place, offset in finals.items()]
+            self._waits_from[shard] = {TP(topic, int(partition)): offset for topic, partition, offset in at}
         if found is None and shard not in self._warned:
             self._warned.add(shard)
             logger.warning(

@@ -32,7 +32,7 @@ from lapse.runtime.queue.parts_journal import PartsJournal
 from lapse.runtime.queue.preparation import Preparation
 from lapse.runtime.queue.rewind import Rewinder
 from lapse.runtime.queue.sweep_horizon import UNKNOWN, SweepHorizon
-from lapse.runtime.queue.unread_transfers import UnreadTransfers
+from lapse.runtime.queue.unread_records import UnreadRecords
 from lapse.runtime.queue.unsent import UnsentDeliveries
 from lapse.runtime.queue.unwritten import JournaledDeliveries, Noted, Read
 from lapse.runtime.queue.view import QueueView
@@ -106,7 +106,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self._horizon = SweepHorizon(shard, payloads)
         self.rewinder = Rewinder(shard, payloads, self._horizon, lambda: self.under_way)
         self.long_command.hold(self.rewinder.unfinished)
-        self._unread_transfers = UnreadTransfers(shard, payloads)
+        self.unread_records = UnreadRecords(shard, payloads)
         self.crowd = Crowd(shard)
         self._view = QueueView(shard, payloads)
         self._preparation = Preparation(shard, self._commands, payloads, self._judge, self._view, self._horizon)
@@ -218,7 +218,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self.crowd.reach(at_ms, self._step)
         if self.crowd.is_before(at_ms):
             self.long_command.put_off(offset, lambda: self._take_shard_message(heard, at_ms, offset))
-        elif self._unread_transfers.begin(heard, lambda: take(heard, at_ms, offset)):
+        elif self.unread_records.begin(heard, lambda: take(heard, at_ms, offset)):
             self.long_command.hold(offset)
         else:
             take(heard, at_ms, offset)
@@ -396,7 +396,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     async def _complete(self) -> None:
         await self._rewind()
-        if await self._unread_transfers.look():
+        if await self.unread_records.look():
             self.long_command.end()
         await self._carry_out_waiting()
         if self.shard.unjudged:

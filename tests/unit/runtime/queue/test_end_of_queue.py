@@ -10,6 +10,7 @@ from lapse.core.reason import Reason
 from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.shard.shard_message import SHARD_MESSAGE_KEY
+from lapse.runtime.tp import TP
 from unit.runtime.queue.machine_alone import Letters, Payloads, Record, command, finish
 
 
@@ -161,3 +162,19 @@ def test_a_record_that_a_transfer_has_put_beyond_the_target_depth_keeps_the_queu
         [],
         False,
     )
+
+
+@pytest.mark.feature("C4", "C77", "C81", "Q18")
+@pytest.mark.parametrize(("cause", "force"), [("delete", True), ("delete", False), ("idle", False)])
+def test_a_record_for_a_new_shard_that_waits_keeps_the_queue(cause: str, force: bool) -> None:
+    one = temporary(partition=1, shards=2, waits=True)
+    one._payloads.records = {0: Record(0), 1: Record(1)}  # an older shard has read them
+    assert not asked_whether_it_can_end(one, cause, force, 400_000)["willing"], "not known yet where it will begin"
+    one.unread_records.waits_from = lambda: {TP("orders", 1): 2}
+    assert asked_whether_it_can_end(one, cause, force, 500_000)["willing"]
+    other = temporary(partition=1, shards=2, waits=True)
+    other._payloads.records = {0: Record(0), 1: Record(1), 2: Record(2)}
+    other.unread_records.waits_from = lambda: {TP("orders", 1): 2}
+    kept = asked_whether_it_can_end(other, cause, force, 400_000)
+    assert (kept["willing"], kept["active_ms"]) == (False, 400_001 if cause == "idle" else 0)
+    assert kept["waits"] is (cause == "delete")

@@ -26,7 +26,12 @@ _GUARDS: Final = {Cause.DELETE: None, Cause.IDLE: Guard.IDLE}
 
 
 class RetirableQueueShard:
-    """Gives the agreement access to a queue shard, as a `lapse.core.shard.agreement.RetirableShard`."""
+    """Gives the agreement access to a queue shard, as a `lapse.core.shard.agreement.RetirableShard`.
+
+    Attributes:
+        has_unread: whether there are records for a new shard that still waits for older ones, as of the last look at
+            the logs; true if not known (C81).
+    """
 
     def __init__(
         self,
@@ -37,6 +42,7 @@ class RetirableQueueShard:
         activity: Activity[Step],
         transfer_target: TransferTarget,
     ) -> None:
+        self.has_unread = True
         self._decisions = decisions
         self._state = decisions.state
         self._transitions = transitions
@@ -58,10 +64,10 @@ class RetirableQueueShard:
     def report(self, cause: Cause, force: bool, now_ms: int) -> Report:
         """Report the shard's messages, and whether it can end.
 
-        An idle queue may hold messages, a deleted one only if the deletion is forced. The same holds for messages that
-        a new shard has not read, because it still waits for older ones (C81). A transfer whose messages are not
+        An idle queue may hold messages, a deleted one only if the deletion is forced. A transfer whose messages are not
         known to have arrived always prevents the end, because they would be lost with this shard (C77). The same holds
-        for a record that a transfer has put here, read or not.
+        for a record that a transfer has put here, read or not. It also holds for records that a new shard has not read
+        because it waits for older ones: they cannot leave with a letter, and may be of a transfer (C81).
         """
         depth = self._inquiry.depth()
         counts = {name: depth[name] for name in ("leased", "available", "delayed", "scheduled", "dying")}
@@ -72,12 +78,13 @@ class RetirableQueueShard:
         if depth["held"]:
             counts["held"] = depth["held"]
         transfers = self._transfers() if any(under_way.values()) else ()
+        waits = self._decisions.settings.waits and self.has_unread
         if cause is Cause.IDLE:
             idle_at_ms = self._activity.idle_at_ms()
-            last_ms = now_ms if idle_at_ms >= NEVER or unread else self._activity.last_ms
-            return Report(willing=idle_at_ms <= now_ms and not unread, counts=counts, active_ms=last_ms)
-        waits = self._decisions.settings.waits
-        willing = not (waits or any(counts.values())) or (force and not transfers)
+            used = waits or unread
+            last_ms = now_ms if idle_at_ms >= NEVER or used else self._activity.last_ms
+            return Report(willing=idle_at_ms <= now_ms and not used, counts=counts, active_ms=last_ms)
+        willing = not waits and (not any(counts.values()) or (force and not transfers))
         return Report(willing=willing, counts=counts, holders=self._holders(), transfers=transfers, waits=waits)
 
     def remove_some(self, retirement: Retirement, now_ms: int, step: Step) -> bool:
