@@ -21,6 +21,7 @@ from lapse_gateway.console.page import rendered
 from lapse_gateway.console.queues import combine_filters
 from lapse_gateway.console.route import action, page, sent
 from lapse_gateway.console.text import is_text
+from lapse_gateway.console.watch import PATIENCE_S
 from lapse_gateway.fault import Fault
 from lapse_gateway.letters import allowed, now_ms, one, read, redrive
 from lapse_gateway.operation import Call
@@ -66,8 +67,8 @@ async def _chosen_letters(call: Call) -> Response:
 
 
 async def _kind(call: Call, name: str) -> str:
-    """Return the kind of an entity in the paths of its pages; empty if it does not exist any more."""
-    topics = await asyncio.to_thread(call.caller.connection.partitions)
+    """Return the kind of an entity in the paths of its pages; empty if it did not exist a moment ago."""
+    topics = await call.gateway.entities.look(PATIENCE_S, recent=True)
     if topic.commands(name) not in topics:
         return ""
     return "sow" if topic.sow(name) in topics else "queues"
