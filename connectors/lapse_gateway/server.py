@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import signal
@@ -32,6 +33,12 @@ _THREADS: Final = 64
 """The most threads that wait for answers to the client."""
 
 _MOST_CONNECTIONS: Final = 2_000
+
+_REMEDIES: Final = {
+    errno.EADDRINUSE: "End the program that listens there, or choose another address with --host and --port",
+    errno.EACCES: "Ports below 1024 need a right of the system; choose another one with --port",
+}
+"""What to do, by the error of the system."""
 
 log = logging.getLogger("lapse_gateway")
 
@@ -76,10 +83,10 @@ def listen(host: str, port: int) -> socket.socket:
             opened.close()
             raise
     except OSError as error:
-        raise CannotListen(
-            f"cannot listen on {host}:{port}: {error.strerror or error}. End the program that listens there, or choose "
-            "another address with --host and --port"
-        ) from error
+        remedy = _REMEDIES.get(
+            error.errno or 0, "Name an address of this machine with --host; 0.0.0.0 means all of them"
+        )
+        raise CannotListen(f"cannot listen on {host}:{port}: {error.strerror or error}. {remedy}") from error
     return opened
 
 
