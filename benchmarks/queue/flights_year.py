@@ -13,7 +13,7 @@ import psutil
 from benchmarks.comparison.contestant import Figures, alone, cpu_s
 from lapse.config import QueueConfig
 from lapse.core.lifetime import EXPIRES_AT_MS
-from lapse.core.sow.home import murmur2
+from lapse.core.sow.keys.home import murmur2
 from lapse.demo import flights
 from lapse.simulation.arrival import Arrival, Arrivals, Record
 from lapse.simulation.crew import Crew

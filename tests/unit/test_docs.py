@@ -284,7 +284,7 @@ def module_exists(name: str) -> bool:
 
 def test_the_map_names_every_package() -> None:
     packages = section("architecture.md", "## The packages").split("```")[1]
-    named = set(re.findall(r"(?<![\w/])(?:queue/)?([a-z_]+)/", packages))
+    named = set(re.findall(r"(?<![\w/])(?:(?:queue|sow)/)?([a-z_]+)/", packages))
     sources = [ROOT / "streams" / "lapse", ROOT / "connectors"]
     there = {path.parent.name for source in sources for path in source.rglob("__init__.py")}
     assert there - named == {"lapse"}  # the root itself

@@ -31,7 +31,7 @@ from lapse.core.queue.arrival.trait import TraitReader
 from lapse.core.queue.delivery.retry import NO_RETRY
 from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
 from lapse.core.reason import QUEUE_DEAD_LETTER_REASONS, SOW_DEAD_LETTER_REASONS, Reason
-from lapse.core.sow import field_path
+from lapse.core.sow.keys import field_path
 from lapse.protocol import topic as topic_names
 from lapse.protocol import topic_pattern as topic_patterns
 

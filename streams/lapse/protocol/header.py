@@ -36,7 +36,7 @@ TRANSFER: Final = "lapse-transfer"
 ORIGIN_NAMES: Final = frozenset(
     {"lapse-origin", "lapse-origin-timestamp-ms", "lapse-origin-bookmark", "lapse-origin-target"}
 )
-"""On a record that `lapse replicate` has brought: see `lapse.core.sow.origin` (S10)."""
+"""On a record that `lapse replicate` has brought: see `lapse.core.sow.arrival.origin` (S10)."""
 
 # On a request, and `CORRELATION_ID` on its reply (Q27). They belong to the messages, and every delivery has them.
 REPLY_TO: Final = "reply_to"

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from confluent_kafka import OFFSET_END, KafkaError, TopicPartition
 from confluent_kafka.admin._metadata import BrokerMetadata, ClusterMetadata, PartitionMetadata, TopicMetadata
 
-from lapse.core.sow.home import murmur2
+from lapse.core.sow.keys.home import murmur2
 from lapse.testing.cluster import Cluster
 from lapse.testing.record import Headers, MemoryMessage, MemoryRecord
 

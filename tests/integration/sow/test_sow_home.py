@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from lapse.core.sow.home import Home
+from lapse.core.sow.keys.home import Home
 from lapse.protocol import event, topic
 from lapse_client import Connection, SowClient
 from support.kafka.created_topic import create

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lapse.core.sow.origin import ORIGIN, ORIGIN_TIMESTAMP_MS
+from lapse.core.sow.arrival.origin import ORIGIN, ORIGIN_TIMESTAMP_MS
 from lapse_client import Connection, Publisher, SowClient
 from support.flow.sow_state import count, restored
 from support.kafka.log import until

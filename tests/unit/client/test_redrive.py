@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from lapse.core.sow.origin import ORIGIN, ORIGIN_BOOKMARK, ORIGIN_TARGET, ORIGIN_TIMESTAMP_MS
+from lapse.core.sow.arrival.origin import ORIGIN, ORIGIN_BOOKMARK, ORIGIN_TARGET, ORIGIN_TIMESTAMP_MS
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.redrive import partition_fault
 from lapse_client.letters.dead_letter import DeadLetter

@@ -7,10 +7,10 @@ import pytest
 from lapse.core import letter, lifetime
 from lapse.core.queue.arrival.arrival import transfer_of
 from lapse.core.repeats import id_of
-from lapse.core.sow.arrival import is_redriven_elsewhere
-from lapse.core.sow.header_cache import HeaderCache
-from lapse.core.sow.origin import path_of
-from lapse.core.sow.record import headers_of, payload_of
+from lapse.core.sow.arrival.arrival import is_redriven_elsewhere
+from lapse.core.sow.arrival.header_cache import HeaderCache
+from lapse.core.sow.arrival.origin import path_of
+from lapse.core.sow.records.record import headers_of, payload_of
 from lapse.core.sow.shard import SowShard
 from lapse.core.sow.step import Step
 from unit.core.sow.make import Arrived, T, shard_of

@@ -13,7 +13,7 @@ from lapse.core.queue.settlement.settlement import Claim, SettleAction
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 from lapse.core.record import RewoundRecord
-from lapse.core.sow.version import Schedule, Version, journal_key
+from lapse.core.sow.updates.version import Schedule, Version, journal_key
 from lapse.core.swept_heap import SweptHeap
 from lapse.protocol import header
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lapse.core.sow import arrival
+from lapse.core.sow.arrival import arrival
 from lapse.protocol import header, topic
 
 

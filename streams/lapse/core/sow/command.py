@@ -14,19 +14,19 @@ from lapse.core.shard.refused import CommandRefused
 from lapse.core.shard.subscriptions import subscriptions_fields
 from lapse.core.shard.untaken_fields import UNTAKEN_BY_SOW_TOPICS, check_fields
 from lapse.core.sow import journal
-from lapse.core.sow.arrival import Refused, key_in
-from lapse.core.sow.deletion import Bookmarks, Deletion, DeletionByKeys, SelectiveDeletion
-from lapse.core.sow.key import NoKey, canonical_key
-from lapse.core.sow.query import Query, QueryRequest
-from lapse.core.sow.ranking import Order
-from lapse.core.sow.record_names import Walk
-from lapse.core.sow.record_updates import RecordUpdates
-from lapse.core.sow.removal import Removals
-from lapse.core.sow.scheduled_updates import Listing, Withdrawal, check_state
-from lapse.core.sow.select import Select
+from lapse.core.sow.arrival.arrival import Refused, key_in
+from lapse.core.sow.keys.key import NoKey, canonical_key
+from lapse.core.sow.query.query import Query, QueryRequest
+from lapse.core.sow.query.ranking import Order
+from lapse.core.sow.query.select import Select
+from lapse.core.sow.records.record_names import Walk
+from lapse.core.sow.removal.deletion import Bookmarks, Deletion, DeletionByKeys, SelectiveDeletion
+from lapse.core.sow.removal.removal import Removals
 from lapse.core.sow.state import SowState
 from lapse.core.sow.step import RunningQuery, Step
-from lapse.core.sow.subscription import Predicate, Subscriber, Subscription, predicates
+from lapse.core.sow.subscriptions.subscription import Predicate, Subscriber, Subscription, predicates
+from lapse.core.sow.updates.record_updates import RecordUpdates
+from lapse.core.sow.updates.scheduled_updates import Listing, Withdrawal, check_state
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.command import SOW_COMMANDS, Command
 

@@ -10,8 +10,8 @@ from typing import Any
 from lapse.core.expression import compile_filter, compile_value
 from lapse.core.lifetime import Expiration
 from lapse.core.reason import SOW_DEAD_LETTER_REASONS, Reason
-from lapse.core.sow.field_path import Steps
-from lapse.core.sow.home import EVERYTHING, Home
+from lapse.core.sow.keys.field_path import Steps
+from lapse.core.sow.keys.home import EVERYTHING, Home
 
 Parse = Callable[[bytes], object]
 Serialize = Callable[[object, bytes], bytes]

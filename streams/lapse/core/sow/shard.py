@@ -17,20 +17,20 @@ from lapse.core.record import Record
 from lapse.core.shard.activity import Activity
 from lapse.core.shard.agreement import Agreement
 from lapse.core.sow import journal
-from lapse.core.sow.activity import UsableSowShard
+from lapse.core.sow.arrival.entrance import Entrance
 from lapse.core.sow.command import SowCommands
-from lapse.core.sow.deletion import PORTION
-from lapse.core.sow.entrance import Entrance
-from lapse.core.sow.fan_out import SubscriberFanOut
-from lapse.core.sow.pending_letters import PendingLetters
-from lapse.core.sow.record_updates import RecordUpdates
-from lapse.core.sow.removal import Removals
-from lapse.core.sow.retiring import RetirableSowShard
+from lapse.core.sow.removal.deletion import PORTION
+from lapse.core.sow.removal.pending_letters import PendingLetters
+from lapse.core.sow.removal.removal import Removals
+from lapse.core.sow.removal.tombstone import Tombstone
+from lapse.core.sow.retirement.activity import UsableSowShard
+from lapse.core.sow.retirement.retiring import RetirableSowShard
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.state import SowState
 from lapse.core.sow.step import Removal, RunningDeletion, RunningQuery, Step
-from lapse.core.sow.subscription import Subscription
-from lapse.core.sow.tombstone import Tombstone
+from lapse.core.sow.subscriptions.fan_out import SubscriberFanOut
+from lapse.core.sow.subscriptions.subscription import Subscription
+from lapse.core.sow.updates.record_updates import RecordUpdates
 
 _TOMBSTONES_LOOKED_BEYOND: Final = 16
 """How many tombstones that are not due are skipped to find due ones after them."""

@@ -14,17 +14,17 @@ from lapse.core.repeats import Batch, Repeats, chunk_of
 from lapse.core.shard.activity import USED, LastUse
 from lapse.core.shard.retirement import RETIREMENT, Retirement
 from lapse.core.sow import journal
-from lapse.core.sow.expiry import DeadlineIndex
-from lapse.core.sow.hash_index import HashIndex
-from lapse.core.sow.record import HEAD, Facts, deadline_of, pack
-from lapse.core.sow.record_names import RecordNames
-from lapse.core.sow.select import Select
+from lapse.core.sow.query.hash_index import HashIndex
+from lapse.core.sow.query.select import Select
+from lapse.core.sow.query.view import View
+from lapse.core.sow.records.record import HEAD, Facts, deadline_of, pack
+from lapse.core.sow.records.record_names import RecordNames
+from lapse.core.sow.removal.expiry import DeadlineIndex
+from lapse.core.sow.removal.tombstone import Tombstone
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.step import Step
-from lapse.core.sow.subscription import Subscriber, Subscription, predicates
-from lapse.core.sow.tombstone import Tombstone
-from lapse.core.sow.version import Schedule, Version
-from lapse.core.sow.view import View
+from lapse.core.sow.subscriptions.subscription import Subscriber, Subscription, predicates
+from lapse.core.sow.updates.version import Schedule, Version
 from lapse.protocol.bookmark import Bookmark
 
 RECORD_BYTES = 16

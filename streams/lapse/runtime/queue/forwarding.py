@@ -19,7 +19,7 @@ from lapse.core.queue.settlement import settlement
 from lapse.core.queue.settlement.settlement import Claim
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Delivery, Step
-from lapse.core.sow.home import murmur2
+from lapse.core.sow.keys.home import murmur2
 from lapse.protocol import header
 from lapse.protocol.redrive import REDRIVEN
 from lapse.runtime.kafka.output import Output

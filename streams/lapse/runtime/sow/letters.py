@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
-from lapse.core.sow import pending_letters
+from lapse.core.sow.removal import pending_letters
 from lapse.core.sow.shard import SowShard
 from lapse.core.sow.step import Removal, Step
 from lapse.protocol import header

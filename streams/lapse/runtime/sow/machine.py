@@ -13,8 +13,8 @@ from lapse.core.lifetime import NEVER
 from lapse.core.portions import Portions
 from lapse.core.shard.changelog import Items
 from lapse.core.sow import journal
-from lapse.core.sow.deletion import PORTION
-from lapse.core.sow.record import payload_of
+from lapse.core.sow.records.record import payload_of
+from lapse.core.sow.removal.deletion import PORTION
 from lapse.core.sow.shard import SowShard
 from lapse.core.sow.step import RunningDeletion, RunningQuery, Step, encode_changes
 from lapse.protocol import topic as names

@@ -13,8 +13,8 @@ from lapse.core.lifetime import CE_EXPIRYTIME, EXPIRES_AT_MS, NEVER
 from lapse.core.reason import Reason
 from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.core.sow import journal
-from lapse.core.sow.origin import ORIGIN, ORIGIN_BOOKMARK, bookmark_of, path_of
-from lapse.core.sow.record import HEAD, HEAD_BYTES, facts_of, unpack_headers
+from lapse.core.sow.arrival.origin import ORIGIN, ORIGIN_BOOKMARK, bookmark_of, path_of
+from lapse.core.sow.records.record import HEAD, HEAD_BYTES, facts_of, unpack_headers
 from lapse.core.sow.step import (
     EventRecord,
     ExpiryBatch,

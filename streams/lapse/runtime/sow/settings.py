@@ -6,8 +6,8 @@ import json
 from typing import Any, Final
 
 from lapse.config import SowConfig
-from lapse.core.sow import field_path
-from lapse.core.sow.home import EVERYTHING, Home
+from lapse.core.sow.keys import field_path
+from lapse.core.sow.keys.home import EVERYTHING, Home
 from lapse.core.sow.settings import SowSettings
 from lapse.protocol import json_payload
 from lapse.protocol.avro_payload import AvroPayload

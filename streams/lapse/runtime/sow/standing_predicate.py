@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from lapse.core.error_code import Refusal
 from lapse.core.sow.state import SowState
-from lapse.core.sow.subscription import Predicate
+from lapse.core.sow.subscriptions.subscription import Predicate
 from lapse.protocol.command import Command
 from lapse.runtime.shard.effort import Portion
 from lapse.runtime.shard.standing_filter import StandingFilters

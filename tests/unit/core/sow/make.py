@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from lapse.core.lifetime import NEVER, Expiration, ExpirationModel
 from lapse.core.reason import Reason
 from lapse.core.sow import journal
-from lapse.core.sow.query import Query
-from lapse.core.sow.record import payload_of
+from lapse.core.sow.query.query import Query
+from lapse.core.sow.records.record import payload_of
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.shard import SowShard
 from lapse.core.sow.step import (

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from lapse.core.reason import Reason
-from lapse.core.sow.field_path import parse as path
-from lapse.core.sow.record import payload_of
+from lapse.core.sow.keys.field_path import parse as path
+from lapse.core.sow.records.record import payload_of
 from lapse.runtime.sow.settings import JSON
 from unit.core.sow.make import Desk, shard_of
 

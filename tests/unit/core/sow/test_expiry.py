@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse.core.lifetime import NEVER
-from lapse.core.sow import expiry
-from lapse.core.sow.expiry import DeadlineIndex
-from lapse.core.sow.record import Facts, pack
+from lapse.core.sow.records.record import Facts, pack
+from lapse.core.sow.removal import expiry
+from lapse.core.sow.removal.expiry import DeadlineIndex
 from lapse.core.sow.step import Step
 from unit.core.sow.make import Arrived, Desk, T, shard_of
 

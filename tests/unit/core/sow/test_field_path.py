@@ -3,8 +3,8 @@
 import pytest
 
 from lapse.core.expression import compile_filter, compile_value
-from lapse.core.sow import field_path, key
-from lapse.core.sow.hash_index import HashIndex
+from lapse.core.sow.keys import field_path, key
+from lapse.core.sow.query.hash_index import HashIndex
 
 PAYLOAD = {"a": {"b": 1}, "order-id": 2, "x y": 3, "it's": 4, "legs": [{"id": 5}, [6]], "35": 7}
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse.core.lifetime import NEVER, Expiration, ExpirationModel, deadline_ms, read
-from lapse.core.sow.header_cache import _KEPT, HeaderCache
+from lapse.core.sow.arrival.header_cache import _KEPT, HeaderCache
 from lapse.core.sow.shard import SowShard
 from lapse.core.sow.step import Step
 from lapse.protocol.command import Command

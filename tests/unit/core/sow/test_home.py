@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse.core.reason import Reason
-from lapse.core.sow.field_path import parse as path
-from lapse.core.sow.home import Home, murmur2
-from lapse.core.sow.record import payload_of
+from lapse.core.sow.keys.field_path import parse as path
+from lapse.core.sow.keys.home import Home, murmur2
+from lapse.core.sow.records.record import payload_of
 from lapse.core.sow.step import Step
 from unit.core.sow.make import Arrived, Desk, T, shard_of
 

@@ -7,7 +7,7 @@ import pytest
 
 from lapse.core.lifetime import NEVER
 from lapse.core.shard.event import EventKind
-from lapse.core.sow.record import deadline_of, facts_of
+from lapse.core.sow.records.record import deadline_of, facts_of
 from lapse.core.sow.step import OutOfFocus, StateDelete, Step
 from unit.core.sow.make import Arrived, Desk, T, shard_of, state_records
 

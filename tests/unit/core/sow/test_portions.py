@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.core.sow import record_names
-from lapse.core.sow.deletion import Bookmarks
-from lapse.core.sow.field_path import parse as path
-from lapse.core.sow.record_names import RecordNames
+from lapse.core.sow.keys.field_path import parse as path
+from lapse.core.sow.query.view import View
+from lapse.core.sow.records import record_names
+from lapse.core.sow.records.record_names import RecordNames
+from lapse.core.sow.removal.deletion import Bookmarks
 from lapse.core.sow.state import SowState
 from lapse.core.sow.step import Step
-from lapse.core.sow.version import Version
-from lapse.core.sow.view import View
+from lapse.core.sow.updates.version import Version
 from lapse.protocol.command import Command
 from unit.core.sow.make import Desk, T, shard_of
 

@@ -7,10 +7,10 @@ import pytest
 from lapse.core.lifetime import NEVER
 from lapse.core.reason import SOW_DEAD_LETTER_REASONS, Reason
 from lapse.core.shard.event import EventKind
-from lapse.core.sow.delta import difference
-from lapse.core.sow.field_path import parse as path
-from lapse.core.sow.record import facts_of, headers_of, payload_of
+from lapse.core.sow.keys.field_path import parse as path
+from lapse.core.sow.records.record import facts_of, headers_of, payload_of
 from lapse.core.sow.step import OutOfFocus, StateDelete, Step
+from lapse.core.sow.updates.delta import difference
 from unit.core.sow.make import Arrived, Desk, T, shard_of, state_records
 
 

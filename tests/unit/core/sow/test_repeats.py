@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from lapse.core.lifetime import NEVER, Expiration
 from lapse.core.shard.event import EventKind
-from lapse.core.sow.field_path import parse as path
-from lapse.core.sow.home import Home
-from lapse.core.sow.record import payload_of
+from lapse.core.sow.keys.field_path import parse as path
+from lapse.core.sow.keys.home import Home
+from lapse.core.sow.records.record import payload_of
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.shard import SowShard
 from lapse.core.sow.step import Step

@@ -14,9 +14,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lapse.core.lifetime import NEVER
-from lapse.core.sow.field_path import parse as path
-from lapse.core.sow.origin import bookmark_of, path_of
-from lapse.core.sow.record import facts_of, headers_of, payload_of
+from lapse.core.sow.arrival.origin import bookmark_of, path_of
+from lapse.core.sow.keys.field_path import parse as path
+from lapse.core.sow.records.record import facts_of, headers_of, payload_of
 from lapse.core.sow.step import Step
 from lapse.replication.translation import Translation, Upstream
 from support.suite.at_length import examples

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse.core.error_code import ErrorCode
-from lapse.core.sow.select import MOST_PATHS, Select
+from lapse.core.sow.query.select import MOST_PATHS, Select
 from lapse.core.sow.step import Kind
 from lapse.protocol import json_payload
 from unit.core.sow.make import Desk, shard_of

@@ -17,7 +17,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from lapse.core.lifetime import NEVER
 from lapse.core.reason import Reason
-from lapse.core.sow.record import facts_of, payload_of, published_ms
+from lapse.core.sow.records.record import facts_of, payload_of, published_ms
 from lapse.core.sow.step import Kind, Step
 from support.suite.at_length import examples
 from unit.core.sow.make import Desk, T, shard_of

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lapse.core.lifetime import Expiration, ExpirationModel
-from lapse.core.sow.plain_updates import LEAST
-from lapse.core.sow.record import facts_of, payload_of
+from lapse.core.sow.arrival.plain_updates import LEAST
+from lapse.core.sow.records.record import facts_of, payload_of
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.shard import SowShard
 from lapse.core.sow.step import Step

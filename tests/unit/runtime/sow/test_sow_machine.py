@@ -4,7 +4,7 @@ import orjson
 import pytest
 
 from lapse.core.reason import Reason
-from lapse.core.sow.record import payload_of
+from lapse.core.sow.records.record import payload_of
 from lapse.protocol import event
 from lapse.protocol.answer import decode as decode_answer
 from lapse.protocol.command import Command, encode

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from lapse.core.lifetime import NEVER
 from lapse.core.sow import journal
-from lapse.core.sow.origin import ORIGIN
-from lapse.core.sow.record import Facts, pack, pack_headers
+from lapse.core.sow.arrival.origin import ORIGIN
+from lapse.core.sow.records.record import Facts, pack, pack_headers
 from lapse.core.sow.step import Kind, OutOfFocus, OutOfFocusBatch, StateDelete
 from lapse.runtime.kafka import columns
 from lapse.runtime.sow.output import SowOutput

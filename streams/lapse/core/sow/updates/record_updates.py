@@ -10,16 +10,17 @@ from typing import Final
 from lapse.core.lifetime import NEVER
 from lapse.core.reason import Reason
 from lapse.core.shard.event import EventKind, ShardEvent
-from lapse.core.sow import delta, journal
-from lapse.core.sow.arrival import Refused, Update, describe_payload_fault
-from lapse.core.sow.fan_out import SubscriberFanOut
-from lapse.core.sow.precedence import Precedence
-from lapse.core.sow.record import Facts, pack, payload_of
-from lapse.core.sow.removal import Removals
+from lapse.core.sow import journal
+from lapse.core.sow.arrival.arrival import Refused, Update, describe_payload_fault
+from lapse.core.sow.arrival.precedence import Precedence
+from lapse.core.sow.records.record import Facts, pack, payload_of
+from lapse.core.sow.removal.removal import Removals
 from lapse.core.sow.state import SowState
 from lapse.core.sow.step import EventRecord, Step
-from lapse.core.sow.version import Version
-from lapse.core.sow.version import journal_key as version_name
+from lapse.core.sow.subscriptions.fan_out import SubscriberFanOut
+from lapse.core.sow.updates import delta
+from lapse.core.sow.updates.version import Version
+from lapse.core.sow.updates.version import journal_key as version_name
 
 _OLDER: Final = "older than what is known of its key"
 

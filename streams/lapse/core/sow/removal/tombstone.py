@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from lapse.core.sow.origin import LogPosition
+from lapse.core.sow.arrival.origin import LogPosition
 
 NO_SOURCE: Final = (1 << 32) - 1
 """The source of a command's tombstone. Every update with an equal timestamp is later."""

@@ -17,7 +17,7 @@ from typing import Final
 
 from lapse.core.lifetime import NEVER
 from lapse.core.portions import Portions, in_lots, run_to_end
-from lapse.core.sow.record import DEADLINE, deadline_of
+from lapse.core.sow.records.record import DEADLINE, deadline_of
 
 _SHIFT: Final = 10
 _SLACK: Final = 65_536

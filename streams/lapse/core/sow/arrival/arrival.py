@@ -9,9 +9,10 @@ from lapse.core import lifetime
 from lapse.core.letter import is_letter
 from lapse.core.reason import Reason
 from lapse.core.record import Record
-from lapse.core.sow import key, origin
-from lapse.core.sow.origin import Origin
-from lapse.core.sow.record import OWN_KEY, PUBLISHED_MS, Headers, pack_headers
+from lapse.core.sow.arrival import origin
+from lapse.core.sow.arrival.origin import Origin
+from lapse.core.sow.keys import key
+from lapse.core.sow.records.record import OWN_KEY, PUBLISHED_MS, Headers, pack_headers
 from lapse.core.sow.settings import SowSettings
 
 COMMAND: Final = "lapse-command"

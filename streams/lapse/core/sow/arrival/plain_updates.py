@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from lapse.core.lifetime import NEVER
 from lapse.core.rows import Rows
-from lapse.core.sow.header_cache import HeaderCache
+from lapse.core.sow.arrival.header_cache import HeaderCache
 from lapse.core.sow.journal import RECORD
-from lapse.core.sow.record import HEAD_BYTES
+from lapse.core.sow.records.record import HEAD_BYTES
 from lapse.core.sow.state import RECORD_BYTES, SowState
 from lapse.core.sow.step import Step
 
@@ -33,7 +33,7 @@ _HEAD: Final = [
     ("source", ">u4"),
     ("headers_bytes", ">u4"),
 ]
-"""The layout of a packed record's head, as in `lapse.core.sow.record`."""
+"""The layout of a packed record's head, as in `lapse.core.sow.records.record`."""
 
 
 class PlainUpdates:
@@ -169,7 +169,7 @@ class PlainUpdates:
         return before_ms if plain.all() else None
 
     def _packed(self, run: Rows, deadlines_ms: NDArray[np.int64], source: int, block: bytes) -> list[bytes]:
-        """Return the updates as packed records: see `lapse.core.sow.record`."""
+        """Return the updates as packed records: see `lapse.core.sow.records.record`."""
         count, sequence = len(run), self._state.sequence + 1
         head = self._head(len(block))
         heads = np.empty(count, head)

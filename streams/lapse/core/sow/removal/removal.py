@@ -13,10 +13,9 @@ from lapse.core.reason import Reason, in_order
 from lapse.core.record import Record
 from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.core.sow import journal
-from lapse.core.sow.arrival import Refused, Update, key_of_refused
-from lapse.core.sow.fan_out import SubscriberFanOut
-from lapse.core.sow.origin import LogPosition, bookmark_of, is_replicated, path_of, position_of
-from lapse.core.sow.record import (
+from lapse.core.sow.arrival.arrival import Refused, Update, key_of_refused
+from lapse.core.sow.arrival.origin import LogPosition, bookmark_of, is_replicated, path_of, position_of
+from lapse.core.sow.records.record import (
     HEAD,
     Facts,
     Headers,
@@ -30,6 +29,7 @@ from lapse.core.sow.record import (
     publishers_headers,
     unpack_headers,
 )
+from lapse.core.sow.removal.tombstone import NO_SOURCE, Tombstone
 from lapse.core.sow.state import SowState
 from lapse.core.sow.step import (
     EventRecord,
@@ -41,8 +41,8 @@ from lapse.core.sow.step import (
     StateDelete,
     Step,
 )
-from lapse.core.sow.tombstone import NO_SOURCE, Tombstone
-from lapse.core.sow.version import Version
+from lapse.core.sow.subscriptions.fan_out import SubscriberFanOut
+from lapse.core.sow.updates.version import Version
 from lapse.protocol.bookmark import Bookmark
 
 _TIME_LIMIT: Final = (Reason.TIME_LIMIT,)

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from lapse.core.shard.subscriptions import SHOWN_FILTER
-from lapse.core.sow.select import Select
+from lapse.core.sow.query.select import Select
+from lapse.core.sow.query.view import View
 from lapse.core.sow.settings import Compile
 from lapse.core.sow.step import RunningQuery
-from lapse.core.sow.view import View
 from lapse.protocol.answer import OpenSubscription
 
 Predicate = Callable[[Any], Any]

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final
 
+from lapse.core.sow.query.view import View
 from lapse.core.sow.settings import Compile
-from lapse.core.sow.view import View
 
 _DIRECTION: Final = re.compile(r"\s+(ASC|DESC)\s*\Z", re.IGNORECASE)
 

@@ -11,14 +11,14 @@ from lapse.core.lifetime import NEVER
 from lapse.core.portions import JudgedBytes
 from lapse.core.shard.answer import CommandAnswer
 from lapse.core.shard.refused import CommandRefused
-from lapse.core.sow.deletion import Bookmarks, Deletion
-from lapse.core.sow.record_names import Walk
-from lapse.core.sow.record_updates import RecordUpdates
-from lapse.core.sow.removal import Removals
+from lapse.core.sow.records.record_names import Walk
+from lapse.core.sow.removal.deletion import Bookmarks, Deletion
+from lapse.core.sow.removal.removal import Removals
 from lapse.core.sow.state import SowState
 from lapse.core.sow.step import Step
-from lapse.core.sow.subscription import Predicate
-from lapse.core.sow.version import Version
+from lapse.core.sow.subscriptions.subscription import Predicate
+from lapse.core.sow.updates.record_updates import RecordUpdates
+from lapse.core.sow.updates.version import Version
 from lapse.protocol.answer import ScheduledUpdate
 from lapse.protocol.command import MOST_UPDATES, Command
 

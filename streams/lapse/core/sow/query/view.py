@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from lapse.core.sow.record import facts_of, headers_of, payload_of, publishers_headers
-from lapse.core.sow.select import Select
+from lapse.core.sow.query.select import Select
+from lapse.core.sow.records.record import facts_of, headers_of, payload_of, publishers_headers
 from lapse.core.sow.settings import Parse, SowSettings
 from lapse.core.sow.step import Kind, Message, OutOfFocus
 from lapse.protocol.bookmark import Bookmark

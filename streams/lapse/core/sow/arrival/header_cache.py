@@ -11,7 +11,7 @@ from typing import Final
 
 from lapse.core import letter, lifetime
 from lapse.core.lifetime import NEVER, Expiration, ExpirationModel
-from lapse.core.sow.record import pack_headers
+from lapse.core.sow.records.record import pack_headers
 
 HeaderFacts = tuple[bytes, int, int]
 """Packed headers; deadline, ms since the epoch, or `NEVER`; lifetime from arrival, ms, -1 without one.

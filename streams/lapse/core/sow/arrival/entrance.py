@@ -11,17 +11,17 @@ from lapse.core.record import Record
 from lapse.core.repeats import Batch, id_of, name_of
 from lapse.core.rows import Rows
 from lapse.core.shard.event import EventKind, ShardEvent
-from lapse.core.sow.arrival import MEANT, Refused, check_size, is_redriven_elsewhere, parse_update
-from lapse.core.sow.fan_out import SubscriberFanOut
-from lapse.core.sow.header_cache import HeaderCache
+from lapse.core.sow.arrival.arrival import MEANT, Refused, check_size, is_redriven_elsewhere, parse_update
+from lapse.core.sow.arrival.header_cache import HeaderCache
+from lapse.core.sow.arrival.origin import is_replicated
+from lapse.core.sow.arrival.plain_updates import PlainUpdates
 from lapse.core.sow.journal import RECORD
-from lapse.core.sow.origin import is_replicated
-from lapse.core.sow.plain_updates import PlainUpdates
-from lapse.core.sow.record import HEAD, HEAD_BYTES
-from lapse.core.sow.record_updates import RecordUpdates
-from lapse.core.sow.removal import Removals
+from lapse.core.sow.records.record import HEAD, HEAD_BYTES
+from lapse.core.sow.removal.removal import Removals
 from lapse.core.sow.state import SowState
 from lapse.core.sow.step import EventRecord, Step
+from lapse.core.sow.subscriptions.fan_out import SubscriberFanOut
+from lapse.core.sow.updates.record_updates import RecordUpdates
 from lapse.protocol.bookmark import Bookmark
 
 _PASSED_AT_ONCE: Final = 128

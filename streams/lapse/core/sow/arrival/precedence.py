@@ -7,9 +7,9 @@ where they were published decide, then their publishers, then their positions th
 
 from __future__ import annotations
 
-from lapse.core.sow.arrival import Update
-from lapse.core.sow.origin import LogPosition, Origin, bookmark_of, path_of, position_of, publisher_of
-from lapse.core.sow.record import (
+from lapse.core.sow.arrival.arrival import Update
+from lapse.core.sow.arrival.origin import LogPosition, Origin, bookmark_of, path_of, position_of, publisher_of
+from lapse.core.sow.records.record import (
     PUBLISHED_MS,
     Facts,
     facts_of,
@@ -19,8 +19,8 @@ from lapse.core.sow.record import (
     payload_of,
     published_ms,
 )
+from lapse.core.sow.removal.tombstone import NO_SOURCE, Tombstone
 from lapse.core.sow.state import SowState
-from lapse.core.sow.tombstone import NO_SOURCE, Tombstone
 
 
 class Precedence:

@@ -11,10 +11,10 @@ from lapse.core.shard.activity import Activity
 from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.core.shard.retirement import RETIREMENT, Cause, Report, Retirement
 from lapse.core.sow import journal
-from lapse.core.sow.record_updates import RecordUpdates
-from lapse.core.sow.removal import Removals
+from lapse.core.sow.removal.removal import Removals
 from lapse.core.sow.state import SowState
 from lapse.core.sow.step import Step
+from lapse.core.sow.updates.record_updates import RecordUpdates
 
 _AT_ONCE: Final = 10_000
 """How many records may leave in one step."""

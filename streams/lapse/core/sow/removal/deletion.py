@@ -15,14 +15,14 @@ from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.portions import JudgedBytes
 from lapse.core.shard.answer import CommandAnswer
 from lapse.core.sow import journal
-from lapse.core.sow.arrival import Refused, key_in
-from lapse.core.sow.key import NoKey, canonical_key
-from lapse.core.sow.record import facts_of, published_ms
-from lapse.core.sow.record_names import Walk
-from lapse.core.sow.removal import Removals
+from lapse.core.sow.arrival.arrival import Refused, key_in
+from lapse.core.sow.keys.key import NoKey, canonical_key
+from lapse.core.sow.records.record import facts_of, published_ms
+from lapse.core.sow.records.record_names import Walk
+from lapse.core.sow.removal.removal import Removals
 from lapse.core.sow.state import SowState
 from lapse.core.sow.step import Step
-from lapse.core.sow.subscription import Predicate
+from lapse.core.sow.subscriptions.subscription import Predicate
 from lapse.protocol.command import Command
 
 PORTION: Final = 500

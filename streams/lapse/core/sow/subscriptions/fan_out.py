@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from lapse.core.sow import delta
-from lapse.core.sow.select import Select
+from lapse.core.sow.query.select import Select
+from lapse.core.sow.query.view import View
 from lapse.core.sow.state import SowState
 from lapse.core.sow.step import Kind, OutOfFocus, Step
-from lapse.core.sow.view import View
+from lapse.core.sow.updates import delta
 
 
 class SubscriberFanOut:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lapse.core.portions import Portions, clear_in_portions
-from lapse.core.sow import field_path
+from lapse.core.sow.keys import field_path
 
 
 class HashIndex:

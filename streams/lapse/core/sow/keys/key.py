@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from lapse.core.sow import field_path
+from lapse.core.sow.keys import field_path
 
 _MAX_EXACT: Final = 1 << 53
 _MAX_FAST: Final = 1 << 63

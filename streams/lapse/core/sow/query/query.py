@@ -9,16 +9,16 @@ from typing import Final
 
 from lapse.core.portions import JudgedBytes
 from lapse.core.shard.answer import CommandAnswer
-from lapse.core.sow.ranking import Order, Ranking
-from lapse.core.sow.record import facts_of
-from lapse.core.sow.record_names import Walk
-from lapse.core.sow.scheduled_updates import is_seen, judged_bytes
-from lapse.core.sow.select import Select
+from lapse.core.sow.query.ranking import Order, Ranking
+from lapse.core.sow.query.select import Select
+from lapse.core.sow.query.view import View
+from lapse.core.sow.records.record import facts_of
+from lapse.core.sow.records.record_names import Walk
 from lapse.core.sow.state import SowState
 from lapse.core.sow.step import Kind, Message, Step
-from lapse.core.sow.subscription import Predicate
-from lapse.core.sow.version import Version
-from lapse.core.sow.view import View
+from lapse.core.sow.subscriptions.subscription import Predicate
+from lapse.core.sow.updates.scheduled_updates import is_seen, judged_bytes
+from lapse.core.sow.updates.version import Version
 
 _SENT_COST: Final = 3
 """The cost of sending a record, in records examined, work outside the core included."""

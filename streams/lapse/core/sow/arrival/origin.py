@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from lapse.core.sow.record import HEAD_BYTES
+from lapse.core.sow.records.record import HEAD_BYTES
 from lapse.protocol.bookmark import Bookmark
 
 ORIGIN: Final = "lapse-origin"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from lapse.core.sow import field_path
+from lapse.core.sow.keys import field_path
 
 MOST_PATHS: Final = 256
 """The greatest number of paths in a list."""

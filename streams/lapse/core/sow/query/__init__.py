@@ -1,0 +1,1 @@
+"""Queries: the current records by filter, in order and with selected fields."""

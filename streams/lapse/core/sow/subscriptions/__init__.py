@@ -1,0 +1,1 @@
+"""Subscriptions: who gets which updates and removals."""
