@@ -105,8 +105,9 @@ class Outcome:
         if number is None:
             number = self._numbers[fate] = len(self.names)
             self.names.append(fate)
-        self.fates[which] = number
-        self.ended_ms[which] = at_ms
+        places = which[0] if len(which) == 1 else which  # mostly one, for which a list is slow
+        self.fates[places] = number
+        self.ended_ms[places] = at_ms
 
     # Results
 

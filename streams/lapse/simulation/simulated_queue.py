@@ -73,6 +73,7 @@ class SimulatedQueue:
         self._finishes: list[tuple[int, int, Handed, Consumer]] = []
         self._order = 0
         self._next = 0
+        self._arrive_ms = [*(one.at_ms for one in arrivals), NEVER]
         self._places = {(one.topic, one.partition, one.record.offset): at for at, one in enumerate(arrivals)}
         came_ms = np.array([_available_ms(one.at_ms, one.record) for one in arrivals], np.int64)
         self._outcome = Outcome(came_ms, arrivals.first_ms)
@@ -82,6 +83,9 @@ class SimulatedQueue:
 
         self._subscriptions: list[list[Subscription]] = []
         """The subscriptions of each consumer, by shards."""
+
+        self._by_shard: list[list[Subscription]] = []
+        """The subscriptions of each shard, by consumers."""
 
     def run(self) -> Outcome:
         """Let everything happen; return the outcome."""
@@ -109,49 +113,47 @@ class SimulatedQueue:
             ]
             for one in self._consumers
         ]
+        self._by_shard = [list(here) for here in zip(*self._subscriptions, strict=True)] or [[] for _ in self._shards]
         self._due_ms = [shard.next_due_ms() for shard in self._shards]
 
     def _next_instant_ms(self) -> int:
         due_ms = min(self._due_ms)
-        if self._finishes:
-            due_ms = min(due_ms, self._finishes[0][0])
-        if self._next < len(self._arrivals):
-            due_ms = min(due_ms, self._arrivals[self._next].at_ms)
-        return due_ms
+        finish_ms = self._finishes[0][0] if self._finishes else NEVER
+        return min(due_ms, finish_ms, self._arrive_ms[self._next])
 
     def _run_instant(self, now_ms: int) -> None:
         steps: dict[int, Step] = defaultdict(Step)
-        touched = self._arrive(now_ms)
-        for at, shard in enumerate(self._shards):
-            if at in touched:
-                self._take_in(at, now_ms, steps[at])
-            if at in touched or self._due_ms[at] <= now_ms:
-                while shard.is_due(now_ms):
+        touched = self._arrive(now_ms) if self._arrive_ms[self._next] <= now_ms else set()
+        for at in touched:
+            self._take_in(at, now_ms, steps[at])
+        for at, due_ms in enumerate(self._due_ms):
+            if due_ms <= now_ms or at in touched:
+                shard = self._shards[at]
+                while due_ms <= now_ms or shard.is_due(now_ms):
                     shard.advance(now_ms, steps[at])
+                    due_ms = NEVER
                 touched.add(at)
-        finished = self._settle(now_ms, steps)
-        touched.update(one.shard for one in finished)
-        for at, shard in enumerate(self._shards):
+        finished = self._settle(now_ms, steps) if self._finishes and self._finishes[0][0] <= now_ms else []
+        touched.update([one.shard for one in finished])
+        for at in range(len(self._shards)) if finished else sorted(touched):
             if at in touched:
-                self._take_in(at, now_ms, steps[at])
-                self._note(at, steps[at], now_ms)
-            elif not finished:
-                continue
+                step = steps[at]
+                if self._outside[at]:
+                    self._take_in(at, now_ms, step)
+                self._note(at, step, now_ms)
             delivers = self._has_barriers or self._waits_for_room(at)
             if delivers:
                 self._deliver(at, now_ms)
             if delivers or at in touched:
-                self._due_ms[at] = shard.next_due_ms()
+                self._due_ms[at] = self._shards[at].next_due_ms()
         for one in finished:
             self._begin_work(one.consumer, now_ms)
 
     def _arrive(self, now_ms: int) -> set[int]:
         """Bring the messages of this instant to their shards; return these shards."""
         touched: set[int] = set()
-        while self._next < len(self._arrivals):
-            at_ms, topic, partition, record = self._arrivals[self._next]
-            if at_ms > now_ms:
-                break
+        while self._arrive_ms[self._next] <= now_ms:
+            _, topic, partition, record = self._arrivals[self._next]
             self._next += 1
             at = partition % len(self._shards)
             outside = self._outside[at]
@@ -218,21 +220,30 @@ class SimulatedQueue:
     def _waits_for_room(self, at: int) -> bool:
         """Return whether a shard may have something to hand out, and a consumer room that others may have taken."""
         waiting = self._message_counts[at]
+        if waiting <= 0:
+            return False
+        for one in self._by_shard[at]:
+            waiting -= one.outstanding
+        if waiting <= 0:
+            return False
+        backlog = self._crew.backlog
         for here in self._subscriptions:
-            waiting -= here[at].outstanding
-        return waiting > 0 and any(self._free(here) > 0 for here in self._subscriptions)
-
-    def _free(self, here: list[Subscription]) -> int:
-        """Return how many more messages a consumer takes, by its subscriptions."""
-        return self._crew.backlog - sum([one.outstanding for one in here])
+            taken = 0
+            for one in here:
+                taken += one.outstanding
+            if taken < backlog:
+                return True
+        return False
 
     def _grant(self, at: int) -> None:
         """Set how many more messages each consumer takes from a shard, as clients do with several shards (Q3)."""
-        cap = self._shards[at].settings.max_backlog
+        cap, backlog = self._shards[at].settings.max_backlog, self._crew.backlog
         for here in self._subscriptions:
-            granted = here[at].outstanding + max(0, self._free(here))
+            mine = here[at]
+            elsewhere = sum([one.outstanding for one in here]) - mine.outstanding
+            granted = max(mine.outstanding, backlog - elsewhere)
             # The effect of repeated `subscribe` commands, without changes for a journal that nobody writes.
-            here[at].max_backlog = granted if cap is None else min(granted, cap)
+            mine.max_backlog = granted if cap is None else min(granted, cap)
 
     def _hand(self, at: int, delivery: Delivery, now_ms: int) -> None:
         consumer, outcome, messages = self._named[delivery.subscription], self._outcome, delivery.messages

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from lapse.core.queue.inquiry.horizon import Horizon
 from lapse.core.queue.inquiry.matching import YES, Matching
 from lapse.core.queue.life.message_state import FILLS
 from lapse.core.queue.life.table import Row
-from lapse.core.queue.segments.segment import Segment, State, slots_of
+from lapse.core.queue.segments.segment import SIZE, Segment, State, slots_of
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Messages, Removal, Step
@@ -186,12 +186,17 @@ class Decisions:
         )
 
     def messages(self, slots: Slots) -> Iterable[Messages]:
-        """Yield messages for events and deliveries, in runs of one source."""
-        for segment, some in slots:
-            yield from self.state.sources.messages(segment, some)
+        """Return messages for events and deliveries, in runs of one source."""
+        if len(slots) == 1:
+            return self.state.sources.messages(*slots[0])
+        return chain.from_iterable(self.state.sources.messages(segment, some) for segment, some in slots)
 
     def messages_at(self, places: list[int] | NDArray[np.int64], in_order: Places | None = None) -> list[Messages]:
         """Return messages in runs of one source, in the order of the given places; `in_order` is the same as ranges."""
+        if len(places) == 1:
+            index, slot = divmod(int(places[0]), SIZE)
+            segment = self.state.segments.find(index)
+            return [] if segment is None else [self.state.sources.find_single(segment, slot)[1]]
         in_order = join_places(np.sort(places)) if in_order is None else in_order
         found = list(self.messages(self.slots(in_order)))
         if len(in_order) == 1 and places[0] == in_order[0][0] and isinstance(places, list) and sorted(places) == places:
@@ -236,7 +241,8 @@ class Decisions:
 def places_of(slots: Slots) -> Places:
     """Return places by segment as ranges."""
     if len(slots) == 1:
-        return join_places(slots[0][1] + slots[0][0].base)
+        segment, of_one = slots[0]
+        return [(segment.base + int(of_one[0]), 1)] if len(of_one) == 1 else join_places(of_one + segment.base)
     some = [(segment.base, of_segment) for segment, of_segment in slots if len(of_segment)]
     dense = [int(one[-1]) - int(one[0]) == len(one) - 1 for _, one in some]
     if 2 * sum(dense) < len(some):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import numpy as np
@@ -17,7 +17,7 @@ from lapse.core.queue.arrival.sources import Sources
 from lapse.core.queue.arrival.trait import NONE
 from lapse.core.queue.change import Change, ChangeKind, Places, indexes_in, transferred_counts
 from lapse.core.queue.life.message_state import FILLS, MEANINGS, THERE, State, state_of_all
-from lapse.core.queue.life.movement import DEFERRALS, MOVES, Move, write_columns
+from lapse.core.queue.life.movement import DEFERRALS, MOVES, Move, not_yet_applied, write_columns
 from lapse.core.queue.life.table import ImpossibleTransition
 from lapse.core.queue.rates.counted import Counted
 from lapse.core.queue.removal.pending_letter import PendingLetter, parse_pending_letter
@@ -107,7 +107,7 @@ class QueueState:
         self._first = 0
         self._first_pending: int | None = None
         self.recovering = False
-        self.index = Index(self.outline, self._best)
+        self.index = Index(self.segments.outline, self._best)
 
     def outline(self, index: int) -> Outline:
         """Return the outline of a segment; that of an empty one if it was dropped."""
@@ -133,14 +133,23 @@ class QueueState:
     def spans(self, places: Places) -> Iterator[tuple[Segment, int, int]]:
         """Cut ranges of places at segment borders, and yield (segment, first slot, slot after the last)."""
         for index, slot, stop in cut(places, SIZE):
-            segment = self.segments.get(index)
+            segment = self.segments.find(index)
             if segment is not None and not (self.as_of and self._contains(index)):
                 yield segment, slot, stop
 
-    def parts(self, places: Places) -> Iterator[tuple[Segment, Where]]:
-        """Yield each segment of ascending places once, with the slots in it."""
+    def parts(self, places: Places) -> Iterable[tuple[Segment, Where]]:
+        """Return each segment of ascending places once, with the slots in it."""
+        if len(places) == 1 and not self.as_of:
+            first, count = places[0]
+            index, slot = divmod(first, SIZE)
+            if slot + count <= SIZE:  # true for most changes, and faster than a generator
+                segment = self.segments.find(index)
+                return () if segment is None else ((segment, slice(slot, slot + count)),)
+        return self._parts(places)
+
+    def _parts(self, places: Places) -> Iterator[tuple[Segment, Where]]:
         for index, where in by_segment(places, SIZE):
-            segment = self.segments.get(index)
+            segment = self.segments.find(index)
             if segment is not None and not (self.as_of and self._contains(index)):
                 yield segment, where
 
@@ -268,7 +277,7 @@ class QueueState:
             if self.as_of and self._contains(index):
                 done += fitting
                 continue
-            segment = self.segments.get(index)
+            segment = self.segments.find(index)
             if segment is None:
                 segment = self.segments[index] = Segment(index)
             segment.state[slot : slot + fitting] = AVAILABLE
@@ -320,7 +329,7 @@ class QueueState:
             before = segment.state[where]
             alike = state_of_all(before)
             if not move.permits(before, alike):
-                where, before = self._not_yet_applied(change, move, segment, where)
+                where, before = not_yet_applied(change, move, segment, where, self.recovering)
                 alike = None
             if alike is not to:
                 self._leave(segment, where, before, alike)
@@ -337,26 +346,6 @@ class QueueState:
                 self._drop(segment)
             else:
                 self._touch(segment, alike in (None, State.AVAILABLE) or to is State.AVAILABLE)
-
-    def _not_yet_applied(
-        self, change: Change, move: Move, segment: Segment, where: Where
-    ) -> tuple[Where, NDArray[np.uint8]]:
-        """Return the slots, with their states, to which a change applies in recovery.
-
-        The journal may lack the start of a segment that was dropped soon after.
-
-        Raises:
-            Impossible: no recovery is in progress, so the change is an error.
-        """
-        slots = slots_of(where)
-        takes = move.takes[segment.state[slots]]
-        if not self.recovering:
-            wrong = int(slots[~takes][0])
-            found = State(int(segment.state[wrong])).name
-            raise ImpossibleTransition(
-                f"{change.kind.name} takes no message that is {found}: place {segment.base + wrong}"
-            )
-        return slots[takes], segment.state[slots[takes]]
 
     def _leave(self, segment: Segment, where: Where, before: NDArray[np.uint8], alike: State | None) -> None:
         """Undo the effects of messages' former states on counts and indexes; `alike` is their common state, if any."""

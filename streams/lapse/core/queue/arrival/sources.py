@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,7 +69,7 @@ class Sources:
     def by_source(self, segment: Segment, slots: NDArray[np.intp]) -> Iterator[tuple[int, Messages]]:
         """Yield the messages at ascending slots, in runs of one source, each with the source's number."""
         if len(slots) == 1:
-            yield self._find_single(segment, int(slots[0]))
+            yield self.find_single(segment, int(slots[0]))
             return
         at = 0
         while at < len(slots):
@@ -91,8 +91,8 @@ class Sources:
             )
             at = stop
 
-    def _find_single(self, segment: Segment, slot: int) -> tuple[int, Messages]:
-        """Do the same for one slot. Slicing a column costs less than indexing it."""
+    def find_single(self, segment: Segment, slot: int) -> tuple[int, Messages]:
+        """Return the message at a slot, with the source's number. Slicing a column costs less than indexing it."""
         run = segment.run_at(slot)
         source = self._sources[run.source]
         deadline_ms, cancels, one = segment.deadline_ms, segment.cancels, slice(slot, slot + 1)
@@ -105,8 +105,10 @@ class Sources:
             None if cancels is None else cancels[one].copy(),
         )
 
-    def messages(self, segment: Segment, slots: NDArray[np.intp]) -> Iterator[Messages]:
-        """Yield the messages at ascending slots, in runs of one source."""
+    def messages(self, segment: Segment, slots: NDArray[np.intp]) -> Iterable[Messages]:
+        """Return the messages at ascending slots, in runs of one source."""
+        if len(slots) == 1:
+            return (self.find_single(segment, int(slots[0]))[1],)
         return (messages for _, messages in self.by_source(segment, slots))
 
     def drop(self, segment: Segment) -> None:

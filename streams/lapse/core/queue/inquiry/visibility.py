@@ -98,8 +98,10 @@ class Visibility:
     def locate(self, claim: Claim, outcomes: list[Outcome], row_filter: str) -> Iterator[Located]:
         """Do what `Locator.locate` does, with UNKNOWN as the outcome of invisible messages without a place (X4)."""
         if not row_filter:
-            yield from self._locator.locate(claim, outcomes)
-            return
+            return self._locator.locate(claim, outcomes)
+        return self._locate_visible(claim, outcomes, row_filter)
+
+    def _locate_visible(self, claim: Claim, outcomes: list[Outcome], row_filter: str) -> Iterator[Located]:
         missing: list[Outcome] = []
         for found in self._locator.locate(claim, missing):
             outcomes += self._hide_outcomes(missing, row_filter)

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.life.message_state import MEANINGS, State, state_mask
-from lapse.core.queue.life.table import ROWS
-from lapse.core.queue.segments.segment import DELAYED, NOBODY, TRANSFERRING, Segment, Where
+from lapse.core.queue.life.table import ROWS, ImpossibleTransition
+from lapse.core.queue.segments.segment import DELAYED, NOBODY, TRANSFERRING, Segment, Where, slots_of
 
 
 class Move(NamedTuple):
@@ -70,6 +70,25 @@ DEFERRALS: Final = frozenset(
     if change in (ChangeKind.SCHEDULED, ChangeKind.UNSCHEDULED)
 )
 """The permitted movements of messages without a place: kind of change, state before, state after."""
+
+
+def not_yet_applied(
+    change: Change, move: Move, segment: Segment, where: Where, recovering: bool
+) -> tuple[Where, NDArray[np.uint8]]:
+    """Return the slots, with their states, to which a change applies in recovery.
+
+    The journal may lack the start of a segment that was dropped soon after.
+
+    Raises:
+        Impossible: no recovery is in progress, so the change is an error.
+    """
+    slots = slots_of(where)
+    takes = move.takes[segment.state[slots]]
+    if not recovering:
+        wrong = int(slots[~takes][0])
+        found = State(int(segment.state[wrong])).name
+        raise ImpossibleTransition(f"{change.kind.name} takes no message that is {found}: place {segment.base + wrong}")
+    return slots[takes], segment.state[slots[takes]]
 
 
 def write_columns(

@@ -320,6 +320,10 @@ def _distinct_values(column: NDArray[Any]) -> Iterator[tuple[int, NDArray[np.boo
 def _by_row(trigger: Trigger, guard: Guard | None, slots: Slots) -> list[tuple[Row, Slots]]:
     """Return messages by the row that applies to them. States with the same effect are together."""
     along = route(trigger, guard)
+    if len(slots) == 1:
+        alike = state_of_all(slots[0][0].state[slots[0][1]])
+        if alike is not None and along.effects[alike] >= 0:
+            return [(along.rows[along.effects[alike]], slots)]
     found: dict[int, Slots] = {}
     for segment, some in slots:
         if not len(some):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from lapse.core.lifetime import NEVER
 from lapse.core.queue.arrival.trait import Flag
 from lapse.core.queue.groups.group_codes import GroupCodes
 from lapse.core.queue.groups.turn_columns import TurnColumns
@@ -23,7 +24,7 @@ class Index:
     """The indexes of a shard. They are derived from the segments, and again after a recovery.
 
     Args:
-        outline: returns the outline of a segment; that of an empty one if it was dropped.
+        outline: returns the outline of a segment; None if it was dropped.
         best: returns a segment's best key by priority; None if it has nothing available, or was dropped.
 
     Attributes:
@@ -39,9 +40,9 @@ class Index:
         lines: the waiting groups as lines; None unless they are needed.
     """
 
-    def __init__(self, outline: Callable[[int], Outline], best: Callable[[int], Key | None]) -> None:
-        self.deadlines = Instants(lambda index: outline(index).min_deadline_ms)
-        self.untils = Instants(lambda index: outline(index).min_until_ms)
+    def __init__(self, outline: Callable[[int], Outline | None], best: Callable[[int], Key | None]) -> None:
+        self.deadlines = Instants(lambda index: NEVER if (one := outline(index)) is None else one.min_deadline_ms)
+        self.untils = Instants(lambda index: NEVER if (one := outline(index)) is None else one.min_until_ms)
         self.barriers: list[int] = []
         self.ranked = False
         self.grouped = False

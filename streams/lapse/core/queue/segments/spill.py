@@ -71,6 +71,12 @@ class Segments(Mapping[int, Segment]):
         self._used[index] = None
         return segment
 
+    def find(self, index: int) -> Segment | None:
+        """Return a segment as `segments[index]` does; None if there is no such segment."""
+        if self.spill_store is None:
+            return self._loaded.get(index)
+        return self.get(index)
+
     def __setitem__(self, index: int, segment: Segment) -> None:
         self._loaded[index] = segment
         if self.spill_store is not None:

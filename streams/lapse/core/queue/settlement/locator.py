@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from lapse.core.generation import generation_of, position_of
 from lapse.core.queue.arrival.source import Source
-from lapse.core.queue.segments.segment import Segment
+from lapse.core.queue.segments.segment import SIZE, Segment
 from lapse.core.queue.settlement import settlement
 from lapse.core.queue.settlement.settlement import Claim, Outcome, Result
 from lapse.core.queue.state import QueueState
@@ -35,6 +35,10 @@ class Locator:
         source = self._state.sources[number]
         # All pieces are found first, since the caller may settle messages meanwhile, which can drop a segment.
         seen_to = source.next_unread_position(first)
+        if first == last and first < seen_to and (alone := self._find_single(source, first)) is not None:
+            yield alone
+            self._state.segments.make_room()
+            return
         for piece in list(source.find(first, min(last, seen_to - 1))):
             if piece.place < 0:
                 outcomes.extend(self._missing(number, piece.first, piece.last))
@@ -47,6 +51,15 @@ class Locator:
                 outcomes.extend(self._missing(number, piece.first, piece.last))
         if last >= seen_to:
             outcomes.append(Outcome(topic, partition, max(first, seen_to), last, Result.UNKNOWN))
+
+    def _find_single(self, source: Source, position: int) -> Located | None:
+        """Find the place of one message, as most claims name one; None if it has no place."""
+        run = source.find_run(position)
+        if run is None or self._state.as_of:
+            return None
+        index, slot = divmod(run.place + position - run.offset, SIZE)
+        segment = self._state.segments.find(index)
+        return None if segment is None else (segment, slot, slot + 1, position, settlement.SETTLED)
 
     def _missing(self, number: int, first: int, last: int) -> Iterator[Outcome]:
         """Yield the outcomes of offsets without a place: scheduled, expired, settled before, or of an older shard."""

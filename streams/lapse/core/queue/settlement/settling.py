@@ -271,6 +271,9 @@ class Settling:
         another, and one call for all is faster.
         """
         waiting = claims if isinstance(claims, AlikeClaims) else list(claims)
+        if len(waiting) == 1:
+            yield waiting[0]
+            return
         at, looked, is_stale = 0, 0, False
         columns = ClaimColumns(waiting) if len(waiting) > 1 else None
         while at < len(waiting):
