@@ -106,12 +106,12 @@ def test_a_demo_is_gone_through_again_event_by_event_and_leaves_a_given_broker_w
             start_ms = round(time.time() * 1000) + 500
             crew.publisher.send_line(start_ms=start_ms)
             with Watch(plan) as watch:
-                while not crew.publisher.said.get("done"):
+                while not crew.publisher.reported.get("done"):
                     crew.kill_and_restart((time.time() * 1000 - start_ms) / 1000)
                     time.sleep(0.05)
                 crew.end_accidents()
                 watch.settle_down(
-                    crew.publisher.said["published"], 60.0 + duration_s, lambda: crew.kill_and_restart(0.0)
+                    crew.publisher.reported["published"], 60.0 + duration_s, lambda: crew.kill_and_restart(0.0)
                 )
             crew.stop(crew.subscribers)  # while there are workers that let them go
         finally:

@@ -37,5 +37,5 @@ def test_a_process_that_ends_by_itself_is_reported_with_its_last_words(tmp_path:
     while "fenced" not in str(member.failure("ended")):
         assert time.monotonic() < give_up, member.failure("ended")
         time.sleep(0.02)
-    assert member.said == {"ready": True}
+    assert member.reported == {"ready": True}
     assert "ready" not in (tmp_path / "worker-0.log").read_text()

@@ -75,9 +75,9 @@ def test_what_waits_in_memory_and_what_was_not_fetched_is_told_and_passed_over(b
     inbox.receive(ORDERS, [published(at, timestamp=0) for at in range(2, 6)])
     inbox.receive(ORDERS, [published(at, timestamp=0) for at in range(6, 10)])
     removed.begins(ORDERS, begins_at)
-    removed.tell(0)
+    removed.report(0)
     removed.begins(ORDERS, begins_at)
-    removed.tell(0)
+    removed.report(0)
     assert machine.told == [(ORDERS, [(2, 4), (6, begins_at - 1)])]
     assert machine.begun == [(ORDERS, begins_at)]
     assert inbox.processed[ORDERS] == begins_at
@@ -92,11 +92,11 @@ def test_what_the_machine_has_room_for_is_taken_first_and_nothing_is_told_of_it(
     machine, _, inbox, removed = parts(room=5, position=2)
     inbox.receive(ORDERS, [published(at, timestamp=0) for at in range(2, 6)])
     removed.begins(ORDERS, 4)
-    removed.tell(0)
+    removed.report(0)
     assert (machine.told, machine.begun) == ([], [])
     assert removed.is_left
     inbox.processed[ORDERS] = 6
-    removed.tell(0)
+    removed.report(0)
     assert (machine.told, machine.begun) == ([], [(ORDERS, 4)])
     assert not removed.is_left
 
@@ -107,9 +107,9 @@ def test_of_a_log_that_was_never_read_or_is_read_no_longer_nothing_is_told() -> 
     removed.begins(ORDERS, 4)
     removed.begins(RETIRED, 4)
     removed.is_deleted(RETIRED)
-    removed.tell(0)
+    removed.report(0)
     removed.is_deleted(RETIRED)
-    removed.tell(0)
+    removed.report(0)
     assert machine.told == []
     assert [tp for tp, _ in machine.begun] == [ORDERS, RETIRED]
     assert inbox.received[ORDERS] == 0
@@ -122,6 +122,6 @@ def test_ends_of_transactions_behind_the_last_message_are_no_messages(position: 
     reader.position = position
     asyncio.run(inbox.pass_markers(ORDERS, 8))
     removed.begins(ORDERS, 8)
-    removed.tell(0)
+    removed.report(0)
     assert machine.told == told
     assert inbox.received[ORDERS] == inbox.processed[ORDERS] == reader.next[ORDERS] == 8
