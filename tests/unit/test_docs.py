@@ -15,7 +15,7 @@ from pydantic_core import PydanticUndefined
 import commands
 from lapse.cli import COMMANDS, main
 from lapse.config import loads
-from lapse.config.entity import EntityConfig, QueueConfig, SowConfig
+from lapse.config.entity_config import EntityConfig, QueueConfig, SowConfig
 from lapse.config.root import SecurityConfig, WorkerConfig
 from lapse.config.topic import TopicConfig
 from lapse.config.user import EntitlementConfig, UserConfig

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lapse.config.entity import QueueConfig, SowConfig
+from lapse.config.entity_config import QueueConfig, SowConfig
 from lapse.config.root import WorkerConfig
 from lapse.config.topic import TopicConfig
 from lapse.core.entitlement import QUEUE_RIGHTS, SOW_RIGHTS

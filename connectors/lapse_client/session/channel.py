@@ -23,10 +23,10 @@ from lapse_client.kafka.fault import NOT_THERE, unreadable
 from lapse_client.kafka.log_offsets import assign_ends
 from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
 from lapse_client.session.answer_code import is_deletion
+from lapse_client.session.backpressure import Backpressure
 from lapse_client.session.channel_thread import ChannelThread
 from lapse_client.session.command_sender import CommandSender
 from lapse_client.session.listener import Fields, Listener, T
-from lapse_client.session.pace import Pace
 from lapse_client.session.shard import Shard
 
 log = logging.getLogger("lapse_client")
@@ -49,7 +49,7 @@ class Channel(Generic[T]):
         clock: the broker's clock.
         ours: names of subscriptions, and ids of commands, whose records go to the listener.
         shards: the shards, by their numbers.
-        pace: how fast deliveries are read.
+        backpressure: how fast deliveries are read.
         sender: sends the commands.
         thread: reads; None before `start`.
     """
@@ -59,8 +59,8 @@ class Channel(Generic[T]):
         self.ours: set[bytes] = set()
         places = ((entity, partition) for entity, count in entities for partition in range(count))
         self.shards: list[Shard] = [Shard(number, *place) for number, place in enumerate(places)]
-        self.pace = Pace()
-        self.sender = CommandSender(connection, self.pace)
+        self.backpressure = Backpressure()
+        self.sender = CommandSender(connection, self.backpressure)
         self.thread: threading.Thread | None = None
         self._connection = connection
         self._by_partition = {(connection.deliveries(shard.entity), shard.partition): shard for shard in self.shards}
@@ -120,7 +120,7 @@ class Channel(Generic[T]):
         try:
             while not self._stopping.is_set():
                 wait_s = listener.on_tick(thread)
-                self.pace.keep(self._consumer, full=listener.is_full())
+                self.backpressure.keep(self._consumer, full=listener.is_full())
                 self.sender.poll(self.shards[0].entity)
                 while self.sender.vanished:
                     shard = self.sender.vanished.popleft()

@@ -30,7 +30,7 @@ from lapse_client.error import AnswerTimeout, Closed, ConnectionFailed, EntityDe
 from lapse_client.kafka.connection import Connection
 from lapse_client.kafka.fault import FORBIDDEN, NOT_THERE, PURGED, flushed, unwritable
 from lapse_client.session.attendance import Attendance
-from lapse_client.session.pace import Pace
+from lapse_client.session.backpressure import Backpressure
 from lapse_client.session.repeated_commands import RepeatedCommands, copy_of
 from lapse_client.session.shard import Shard
 from lapse_client.subscriber.settlement import correct_repeated
@@ -54,7 +54,7 @@ class CommandSender:
 
     Args:
         connection: the cluster.
-        pace: told while a caller waits for answers.
+        backpressure: notified while a caller waits for answers.
 
     Attributes:
         attendance: whether workers run the shards.
@@ -62,7 +62,7 @@ class CommandSender:
         vanished: shards whose commands topic is gone; the channel's thread takes them out.
     """
 
-    def __init__(self, connection: Connection, pace: Pace) -> None:
+    def __init__(self, connection: Connection, backpressure: Backpressure) -> None:
         self.attendance = Attendance(self.send, connection.insists, connection.transport.settles, connection.lacking)
         # Commands are already batches, so lingering would only add latency.
         self.producer: Producer = connection.producer(
@@ -71,7 +71,7 @@ class CommandSender:
         self.vanished: deque[Shard] = deque()
         self._clock = connection.clock
         self._connection = connection
-        self._pace = pace
+        self._backpressure = backpressure
         self._waiting: dict[bytes, Future[Answer]] = {}
         self._signed_by_guess: dict[bytes, tuple[Shard, Command]] = {}
         self._repeated = RepeatedCommands()
@@ -182,7 +182,7 @@ class CommandSender:
             CommandFailed, EntityDeleted: a shard refused, because the entity was deleted or for another reason.
             LapseError: a command could not be sent, or the channel failed.
         """
-        with self._pace.awaiting():
+        with self._backpressure.awaiting():
             return self._ask(asked, timeout_s)
 
     def _ask(self, asked: Sequence[tuple[Shard, Command]], timeout_s: float) -> list[Answer]:

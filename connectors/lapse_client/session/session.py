@@ -80,7 +80,7 @@ class Session(Generic[T]):
         self.lifecycle.check()
         self._listener = listener
         self.channel.start(listener, self.fail)
-        with self.channel.pace.awaiting():
+        with self.channel.backpressure.awaiting():
             self._confirmed(timeout_s, how)
 
     def _confirmed(self, timeout_s: float, how: str) -> None:

@@ -135,7 +135,7 @@ class SowQuery:
             self._pump()
 
     def _pump(self) -> None:
-        with self._channel.pace.awaiting():  # another query's results may fill the buffers
+        with self._channel.backpressure.awaiting():  # another query's results may fill the buffers
             taken = self._taken()
         if not taken:
             raise LapseError("the query was cut short: its client was closed")

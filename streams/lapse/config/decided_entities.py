@@ -14,7 +14,7 @@ from lapse.config.definition import (
     in_file,
     rebuild_fitting,
 )
-from lapse.config.entity import QueueConfig, SowConfig
+from lapse.config.entity_config import QueueConfig, SowConfig
 from lapse.config.root import Config
 
 

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from lapse.config import expiry_function
 from lapse.config.document import describe_fault
-from lapse.config.entity import QueueConfig, SowConfig
+from lapse.config.entity_config import QueueConfig, SowConfig
 from lapse.config.root import Config
 from lapse.config.topic import with_topic_lifetimes
 

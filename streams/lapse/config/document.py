@@ -291,7 +291,7 @@ _NAMED: Final = frozenset({"queue", "sow", "topic", "users"})
 
 
 def _keys_beside(path: list[str]) -> set[str]:
-    from lapse.config.entity import QueueConfig, SowConfig
+    from lapse.config.entity_config import QueueConfig, SowConfig
     from lapse.config.retry import RetryConfig
     from lapse.config.topic import TopicConfig
     from lapse.config.user import EntitlementConfig, UserConfig

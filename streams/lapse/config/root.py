@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, fi
 
 from lapse.config.circle import Way, circles
 from lapse.config.duration import DurationMs, PeriodMs
-from lapse.config.entity import QueueConfig, SowConfig
+from lapse.config.entity_config import QueueConfig, SowConfig
 from lapse.config.fault import placed_error
 from lapse.config.topic import TopicConfig, with_topic_lifetimes
 from lapse.config.topic_name import LONGEST, TopicName

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from lapse.config.duration import PeriodMs
-from lapse.config.entity import QueueConfig
+from lapse.config.entity_config import QueueConfig
 
 
 class TopicConfig(BaseModel):

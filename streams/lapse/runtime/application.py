@@ -21,8 +21,8 @@ from lapse.runtime.kafka.table import SelfRestoredTables
 from lapse.runtime.kafka.transport import BatchConsumer
 from lapse.runtime.key_watch import KeyWatch
 from lapse.runtime.metrics import MetricsServer
-from lapse.runtime.shard.entity import Entity
 from lapse.runtime.shard.runner import Runner
+from lapse.runtime.shard.served_entity import Entity
 from lapse.runtime.shard.services import Services
 from lapse.runtime.topics.advice import deletion_advice
 from lapse.runtime.topics.definer import Definer

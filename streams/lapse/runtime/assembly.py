@@ -23,10 +23,10 @@ from lapse.runtime.kafka.faust_settings import faust_settings, store_url
 from lapse.runtime.kafka.group.membership import Membership
 from lapse.runtime.key_watch import KeyWatch
 from lapse.runtime.metrics import MetricsServer
-from lapse.runtime.queue.entity import QueueEntity
-from lapse.runtime.shard.entity import Entity
+from lapse.runtime.queue.queue_entity import QueueEntity
+from lapse.runtime.shard.served_entity import Entity
 from lapse.runtime.shard.services import Services
-from lapse.runtime.sow.entity import SowEntity
+from lapse.runtime.sow.sow_entity import SowEntity
 from lapse.runtime.topics.advice import deletion_advice, warnings
 from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.definer import Definer

@@ -18,7 +18,7 @@ import orjson
 from lapse.protocol import topic as names
 
 if TYPE_CHECKING:
-    from lapse.runtime.shard.entity import Entity
+    from lapse.runtime.shard.served_entity import Entity
 
 logger = logging.getLogger(__name__)
 

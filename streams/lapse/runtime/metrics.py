@@ -22,9 +22,9 @@ from prometheus_client.registry import Collector
 from lapse.core.reason import Reason
 from lapse.runtime import health
 from lapse.runtime.endpoint import Endpoint
-from lapse.runtime.shard.entity import Entity
 from lapse.runtime.shard.figures import Distribution, ShardFigures
 from lapse.runtime.shard.machine import Machine
+from lapse.runtime.shard.served_entity import Entity
 from lapse.runtime.timers.clock import WorkerClock
 
 logger = logging.getLogger(__name__)

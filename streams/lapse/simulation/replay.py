@@ -31,7 +31,7 @@ from lapse.simulation.arriving import ArrivingAsRecorded, cuts
 from lapse.simulation.recorded_journal import RecordedEpoch, RecordedJournal, RecordedStep
 from lapse.simulation.recording import Recording
 from lapse.simulation.serving import Serving
-from lapse.testing.entity import QueueEntity
+from lapse.testing.memory_entity import QueueEntity
 from lapse.testing.memory_log import MemoryLog, at_once
 from lapse.testing.memory_reader import MemoryReader
 from lapse.testing.unpacking import outputs_of

@@ -24,7 +24,7 @@ from lapse.runtime.topics.definition_draft import Request, draft
 from lapse.runtime.topics.live_parts import live_parts
 from lapse.testing.cluster import Cluster
 from lapse.testing.definer import MemoryDefiner
-from lapse.testing.entity import APP_ID, Entity, QueueEntity, SowEntity
+from lapse.testing.memory_entity import APP_ID, Entity, QueueEntity, SowEntity
 from lapse.testing.memory_transport import MemoryTransport
 from lapse.testing.record import MemoryRecord
 from lapse.testing.shard import Crash, CrashPoint, MemoryShard

@@ -20,7 +20,7 @@ from lapse.runtime.shard.effects import Effects
 from lapse.runtime.shard.inbox import Inbox
 from lapse.runtime.shard.sent_log import PROGRESS_KEY
 from lapse.runtime.tp import TP
-from lapse.testing.entity import Entity
+from lapse.testing.memory_entity import Entity
 from lapse.testing.memory_log import at_once
 from lapse.testing.memory_reader import MemoryReader
 from lapse.testing.unpacking import outputs_of

@@ -10,8 +10,8 @@ from typing import Any
 from lapse.cli.worker import serve
 from lapse.config import load
 from lapse.core.shard.changelog import claim_key, epoch_header
-from lapse.runtime.queue.entity import QueueEntity
 from lapse.runtime.queue.machine import QueueMachine
+from lapse.runtime.queue.queue_entity import QueueEntity
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import lapse.config.entity
+import lapse.config.entity_config
 from lapse.cli.worker import serve
 from lapse.config import load
 from lapse.config.decided_entities import decide
@@ -39,7 +39,7 @@ def main() -> None:
     path, data_dir, idle_ms = sys.argv[1:]
     config = load(Path(path))
     vars(definer)["create_and_grant"] = dying(definer.create_and_grant, Path(path).parent / "died")
-    vars(lapse.config.entity)["LEAST_IDLE_MS"] = int(idle_ms)
+    vars(lapse.config.entity_config)["LEAST_IDLE_MS"] = int(idle_ms)
     vars(inbox)["_SATURATED_RECORDS"] = 1_000
     idle = {"auto_delete_on_idle": int(idle_ms)}
     impatient = {

@@ -13,12 +13,12 @@ from pathlib import Path
 from lapse.cli.worker import serve
 from lapse.config import load
 from lapse.runtime.authorization import refusal_log
-from lapse.runtime.shard import effort, standing_filter
+from lapse.runtime.shard import command_work, standing_filter
 
 
 def main() -> None:
     path, data_dir = sys.argv[1:]
-    effort.MOST_S = 0.05  # type: ignore[misc]
+    command_work.MOST_S = 0.05  # type: ignore[misc]
     standing_filter._MOST_S = 0.1  # type: ignore[misc]
     standing_filter._EACH_S = 0.0  # type: ignore[misc]
     refusal_log._PERIOD_S = 5.0  # type: ignore[misc]

@@ -6,7 +6,7 @@ import pytest
 
 from lapse.config import ConfigError
 from lapse.config.document import loads
-from lapse.config.entity import QueueConfig
+from lapse.config.entity_config import QueueConfig
 from lapse.core.queue.rates.rate import Rate
 
 

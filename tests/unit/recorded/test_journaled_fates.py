@@ -13,7 +13,7 @@ from lapse.protocol import topic
 from lapse.protocol.event import TERMINAL, EventKind, decode
 from lapse.recorded.journaled_fates import JournaledFate, JournaledFates, joined
 from lapse.testing import CrashPoint, Lapse
-from lapse.testing.entity import APP_ID
+from lapse.testing.memory_entity import APP_ID
 from lapse_client.delivery.delivery import Delivery
 from support.suite.at_length import QUICK
 

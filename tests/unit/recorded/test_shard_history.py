@@ -13,7 +13,7 @@ from lapse.protocol import topic
 from lapse.protocol.answer import QueuedMessage
 from lapse.recorded.shard_history import ShardHistory
 from lapse.testing import CrashPoint, Lapse
-from lapse.testing.entity import APP_ID
+from lapse.testing.memory_entity import APP_ID
 from lapse.testing.record import MemoryRecord
 from lapse_client.delivery.delivery import Delivery
 from support.suite.at_length import QUICK

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from lapse.cli import main
 from lapse.config import QueueConfig, SowConfig
-from lapse.config.entity import EntityConfig
+from lapse.config.entity_config import EntityConfig
 from lapse.config.retry import RetryConfig
 from lapse.config.root import Config, SecurityConfig, WorkerConfig
 from lapse.config.topic import TopicConfig

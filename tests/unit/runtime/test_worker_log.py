@@ -22,7 +22,7 @@ def test_lines_of_libraries_below_errors_are_left_out() -> None:
     assert not condensed.filter(record("faust.app", logging.INFO, "a table"))
     assert not condensed.filter(record("mode.timers", logging.WARNING, "Task timed out!"))
     assert not condensed.filter(record("lapse.runtime.application", logging.INFO, "[^-LapseApp]: Ready"))
-    assert condensed.filter(record("lapse.runtime.shard.entity", logging.INFO, "restored"))
+    assert condensed.filter(record("lapse.runtime.shard.served_entity", logging.INFO, "restored"))
     assert condensed.filter(record("faust.app", logging.CRITICAL, "crashed"))
 
 

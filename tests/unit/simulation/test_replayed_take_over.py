@@ -25,7 +25,7 @@ from lapse.simulation.recorded_journal import RecordedJournal
 from lapse.simulation.recording import Recorded, Recording
 from lapse.simulation.replay import ReplayedShard
 from lapse.simulation.serving import Serving
-from lapse.testing.entity import QueueEntity
+from lapse.testing.memory_entity import QueueEntity
 from lapse.testing.memory_log import MemoryLog, at_once
 from lapse.testing.memory_reader import MemoryReader
 from lapse.testing.unpacking import outputs_of

@@ -18,6 +18,7 @@ from faust.types import TP, EventT
 
 from lapse.core.portions import clear_in_portions, in_lots
 from lapse.core.shard.changelog import Changelog, Items, claim_key, epoch_header
+from lapse.runtime.event_loop_turns import in_turns
 from lapse.runtime.journal.lost_shards import LostShards
 from lapse.runtime.journal.pre_read import PreRead
 from lapse.runtime.journal.shard_owner import ShardOwner
@@ -25,7 +26,6 @@ from lapse.runtime.journal.standby import Standby
 from lapse.runtime.journal.troubled_shards import TROUBLE, TroubledShards
 from lapse.runtime.kafka.lean_service import LeanService, table_directory
 from lapse.runtime.kafka.producer import BatchTooLarge
-from lapse.runtime.turns import in_turns
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from lapse.core.queue.schedule.schedule import WEIGHT
 from lapse.core.queue.settlement.settlement import Claim
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
-from lapse.runtime.shard.effort import Portion
+from lapse.runtime.shard.command_work import Portion
 
 _STEP_S: Final = 0.02
 """The time that a step should take while a crowd leaves, s. Records that arrive meanwhile wait for two steps at

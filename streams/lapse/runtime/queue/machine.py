@@ -23,9 +23,9 @@ from lapse.runtime.letters.expiry_rule import ExpiryRule
 from lapse.runtime.letters.refusal import Write
 from lapse.runtime.queue.crowd import Crowd
 from lapse.runtime.queue.delivery_writer import DeliveryWriter, patience_s, sendable_s
+from lapse.runtime.queue.filter_evaluation import FilterEvaluator
 from lapse.runtime.queue.forwarding import Forwarding
 from lapse.runtime.queue.in_flight import EMITTED, QueueStepInFlight
-from lapse.runtime.queue.judging import Judge
 from lapse.runtime.queue.letters import QueueLetters
 from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.queue.parts_journal import PartsJournal
@@ -36,8 +36,8 @@ from lapse.runtime.queue.unread_records import UnreadRecords
 from lapse.runtime.queue.unsent import UnsentDeliveries
 from lapse.runtime.queue.unwritten import JournaledDeliveries, Noted, Read
 from lapse.runtime.queue.view import QueueView
+from lapse.runtime.shard.command_work import CommandWork
 from lapse.runtime.shard.effects import Effects
-from lapse.runtime.shard.effort import Effort
 from lapse.runtime.shard.machine import ShardMachine
 from lapse.runtime.shard.payload import PayloadWindow
 from lapse.runtime.tp import TP
@@ -99,7 +99,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self._output = output
         self._commands = QueueCommands(shard, publish_target, self.retry.why)
         self._parts = PartsJournal(epoch, self._commands.parts)
-        self._judge = Judge(shard, payloads, lambda: self.under_way, _STEP_RECORDS)
+        self._judge = FilterEvaluator(shard, payloads, lambda: self.under_way, _STEP_RECORDS)
         self._waiting: deque[Admitted] = deque()
         shard.allowance.counts_as_written = True
         self._handed_out = JournaledDeliveries(shard, restored.handed_out, output, payloads, restored.released)
@@ -400,7 +400,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
             self.long_command.end()
         await self._carry_out_waiting()
         if self.shard.unjudged:
-            await self._judge.places(self.shard.unjudged, Effort(), self.now_ms, self._step)
+            await self._judge.places(self.shard.unjudged, CommandWork(), self.now_ms, self._step)
         self._judge.end_too_costly(self.now_ms, self._step)
         self._flight.instants |= self.crowd.step_ends() | self.rewinder.step_ends()
 

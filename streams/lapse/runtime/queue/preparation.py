@@ -10,10 +10,10 @@ from lapse.core.queue.inquiry.row_filter import invalid_filter_refusal, with_row
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 from lapse.runtime.authorization.command_authorizer import Admitted
-from lapse.runtime.queue.judging import Judge
+from lapse.runtime.queue.filter_evaluation import FilterEvaluator
 from lapse.runtime.queue.sweep_horizon import SweepHorizon
 from lapse.runtime.queue.view import QueueView
-from lapse.runtime.shard.effort import Effort
+from lapse.runtime.shard.command_work import CommandWork
 from lapse.runtime.shard.payload import PayloadWindow
 from lapse.runtime.tp import TP
 
@@ -35,7 +35,7 @@ class Preparation:
         shard: QueueShard,
         commands: QueueCommands,
         payloads: PayloadWindow,
-        judge: Judge,
+        judge: FilterEvaluator,
         view: QueueView,
         horizon: SweepHorizon,
     ) -> None:
@@ -91,9 +91,9 @@ class Preparation:
         except ExpressionError as error:
             return invalid_filter_refusal(command, error)
         self._text = text
-        effort = Effort()
-        await self._judge.judge_for_command(self._commands, command, text, effort, now_ms, step)
-        return effort.refusal(command.command) if effort.is_spent else None
+        work = CommandWork()
+        await self._judge.judge_for_command(self._commands, command, text, work, now_ms, step)
+        return work.refusal(command.command) if work.is_spent else None
 
     def end(self) -> None:
         """Forget which messages were judged for the command, and which are younger than it."""

@@ -18,7 +18,7 @@ from lapse.runtime.authorization.command_authorizer import Admitted
 from lapse.runtime.kafka.read_record import UnreadRecord
 from lapse.runtime.queue.recovery_point import begin_offsets
 from lapse.runtime.queue.sweep_horizon import SweepHorizon
-from lapse.runtime.shard.effort import Effort
+from lapse.runtime.shard.command_work import CommandWork
 from lapse.runtime.shard.log import Record
 from lapse.runtime.shard.payload import PayloadWindow
 from lapse.runtime.shard.under_way import UnderWay
@@ -50,7 +50,7 @@ class RunningRewind:
         admitted: the command; None if the journal says that a rewind is under way.
         rewind: the shard's rewind; None before its first part.
         most: the number of records in the next part.
-        effort: what it has taken since its command, or since the take-over.
+        work: what it has taken since its command, or since the take-over.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class RunningRewind:
         self.admitted = admitted
         self.rewind: Rewind | None = None
         self.most = PART
-        self.effort = Effort()
+        self.work = CommandWork()
         self._shard = shard
         self._payloads = payloads
         self._request = request
@@ -84,7 +84,7 @@ class RunningRewind:
     @property
     def is_too_costly(self) -> bool:
         """Whether its filter takes more work than others can spare (X7). Without one, only its length costs."""
-        return self.rewind is not None and bool(self.rewind.filter) and self.effort.is_spent
+        return self.rewind is not None and bool(self.rewind.filter) and self.work.is_spent
 
     @property
     def _dry_run(self) -> bool:
@@ -106,7 +106,7 @@ class RunningRewind:
         runs, cursors = self._next(rewind)
         matches = compile_filter(rewind.filter) if rewind.filter else None
         began = time.monotonic()
-        with self.effort.measured() as looked_at:
+        with self.work.measured() as looked_at:
             self._shard.rewinding.bring_back_part(rewind, runs, cursors, matches, step, dry_run=self._dry_run)
             looked_at(sum(len(some) for _, some in runs))
         took_s = time.monotonic() - began

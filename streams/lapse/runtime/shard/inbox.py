@@ -10,13 +10,13 @@ from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.lifetime import NEVER
 from lapse.protocol.tick import TICK_KEY
 from lapse.runtime.kafka.read_record import UnreadRecord
-from lapse.runtime.shard.command_pile import CommandPile
 from lapse.runtime.shard.deaths import STOPPED
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.merged_order import MergedOrder
 from lapse.runtime.shard.pause import Pauses
 from lapse.runtime.shard.reader import Reader
 from lapse.runtime.shard.sweeps import Sweeps, earlier, sweeps
+from lapse.runtime.shard.waiting_commands import WaitingCommands
 from lapse.runtime.shard.waiting_sizes import WaitingSizes
 from lapse.runtime.tp import TP
 
@@ -64,7 +64,7 @@ class Inbox:
         self._sweeps = None if catch_up is None or machine.waits_for_updates else Sweeps(catch_up)
         self._swept = False
         """Whether a sweep was carried out, and messages behind it may still have to be taken in."""
-        self._pile = CommandPile(
+        self._waiting_commands = WaitingCommands(
             lambda: reader.saturate(self, commands), lambda: reader.fetch_caught_up(self, commands), reader.waiting
         )
         self._awaited: tuple[int, dict[TP, int]] = (-1, {})
@@ -107,7 +107,7 @@ class Inbox:
         if self._pauses is not None:
             self._pauses.stop()
         self._sizes.close()
-        self._pile.close()
+        self._waiting_commands.close()
         self._reader.forget(self)
 
     def durable(self, offsets: Mapping[TP, int]) -> None:
@@ -138,7 +138,7 @@ class Inbox:
                 self._reader.saturate(self, tp)
         elif self._sweeps is not None:
             self._sweeps.note(records)
-            self._pile.add(records)
+            self._waiting_commands.add(records)
         self._on_news()
 
     def unread(self, tp: TP, end: int) -> tuple[int, int] | None:
@@ -229,7 +229,7 @@ class Inbox:
 
     def take_messages(self, most: int) -> int:
         """Hand messages to the machine, as many as it has room for; return how many."""
-        self._pile.look(self._machine.waits_for_ends)
+        self._waiting_commands.look(self._machine.waits_for_ends)
         may_clear = self._machine.unfinished is None
         taken = self._take_messages(most, self.until_ms)
         if may_clear and taken < most:
@@ -341,7 +341,7 @@ class Inbox:
             ticked: called with each tick.
             take_all: carry out sweeps without waiting for earlier messages, because none can be taken in now.
         """
-        self._pile.look(self._machine.waits_for_ends)
+        self._waiting_commands.look(self._machine.waits_for_ends)
         batches, taken = self._batches[self.commands], 0
         self.held_ms = None
         may_wait = not take_all and any(some for tp, some in self._batches.items() if tp != self.commands)
@@ -373,7 +373,7 @@ class Inbox:
                     taken += 1
                     self._swept |= is_sweep
                     self.processed[self.commands] = record.offset + 1
-                    self._pile.done(record)
+                    self._waiting_commands.done(record)
         return taken
 
     def _command(self, record: Any) -> None:
@@ -386,14 +386,14 @@ class Inbox:
 
     def fetch_caught_up(self, taken: int) -> None:
         """Fetch partitions again if few messages are left, after `taken` records were taken; commands may need them."""
-        self._pile.look(self._machine.waits_for_ends)
+        self._waiting_commands.look(self._machine.waits_for_ends)
         if taken and self._machine.merged_by_time:
             for tp in self.sources:
                 if self._piled_up(tp) < self._most_records() // 2 and self._bytes_of(tp) <= self._most_bytes() // 2:
                     self._reader.fetch_caught_up(self, tp)
         elif taken and self._waiting < _SATURATED_RECORDS // 2 and self._bytes_of(None) <= self._most_bytes() // 2:
             self._reader.fetch_caught_up(self)
-            self._pile.stay()
+            self._waiting_commands.stay()
 
     def _take_merged(self, most: int, until_ms: int) -> int:
         """Hand over messages by timestamp, then by topic, partition and offset (C33); return how many.

@@ -10,8 +10,8 @@ from typing import Any
 from lapse.runtime.shard.gate import Gate
 from lapse.runtime.shard.inbox import Inbox
 from lapse.runtime.shard.machine import Machine
-from lapse.runtime.shard.pace import STEP_S, Pace
 from lapse.runtime.shard.timeline import Timeline
+from lapse.runtime.shard.turn_limit import STEP_S, TurnLimit
 from lapse.runtime.topics.topic_id import KnownTopics
 from lapse.runtime.tp import TP
 
@@ -43,7 +43,7 @@ class Intake:
         self._timeline = timeline
         self._topics = topics
         self._on_tick = on_tick
-        self._pace = Pace()
+        self._turn_limit = TurnLimit()
 
     async def messages(self, most: int, is_over: Callable[[], bool] | None = None) -> int:
         """Hand messages to the machine; return how many.
@@ -56,11 +56,11 @@ class Intake:
             return 0
         taken, spent_s = 0, 0.0
         while taken < most and spent_s < STEP_S and not self._topics.replaced and not (is_over and is_over()):
-            at_once = min(self._machine.most_at_once, self._pace.at_once, most - taken)
+            at_once = min(self._machine.most_at_once, self._turn_limit.at_once, most - taken)
             began_s = time.thread_time()
             messages = self._inbox.take_messages(at_once)
             cpu_s = time.thread_time() - began_s
-            self._pace.note_time(messages, cpu_s)
+            self._turn_limit.note_time(messages, cpu_s)
             taken, spent_s = taken + messages, spent_s + cpu_s
             if messages < at_once:
                 break

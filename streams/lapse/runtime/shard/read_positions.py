@@ -11,9 +11,9 @@ from lapse.config import QueueConfig, SowConfig
 from lapse.config.recovery_point import RecoveryPoint
 from lapse.protocol import topic as names
 from lapse.runtime.queue.recovery_point import begin_offsets
-from lapse.runtime.shard.gap import Gap, warn
 from lapse.runtime.shard.named_topics import is_read
 from lapse.runtime.shard.services import Services
+from lapse.runtime.shard.unread_ranges import Gap, warn
 from lapse.runtime.topics.topic_id import KnownTopics
 from lapse.runtime.tp import TP
 

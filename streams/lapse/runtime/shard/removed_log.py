@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from lapse.runtime.shard.gap import Gap, Gaps
 from lapse.runtime.shard.inbox import Inbox
 from lapse.runtime.shard.log_reader import LogReader
 from lapse.runtime.shard.machine import Machine
+from lapse.runtime.shard.unread_ranges import Gap, Gaps
 from lapse.runtime.tp import TP
 
 _EVERYTHING: Final = 1 << 62

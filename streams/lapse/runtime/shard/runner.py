@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
+from lapse.runtime.event_loop_turns import in_turns
 from lapse.runtime.journal import refused_shard
 from lapse.runtime.journal.store import Fenced, JournalStore
 from lapse.runtime.kafka.output import Output, Packed
@@ -19,6 +20,7 @@ from lapse.runtime.kafka.producer import BatchProducer
 from lapse.runtime.kafka.refusals import REFUSALS
 from lapse.runtime.letters.letter_writer import LetterWriter
 from lapse.runtime.letters.refusal import Refusal
+from lapse.runtime.shard.concurrent_writes import ConcurrentWrites
 from lapse.runtime.shard.deliveries_under_way import DeliveriesUnderWay
 from lapse.runtime.shard.effect_writer import EffectWriter
 from lapse.runtime.shard.effects import Effects
@@ -35,12 +37,10 @@ from lapse.runtime.shard.step_turns import StepTurns
 from lapse.runtime.shard.step_work import BREATH_S, StepWork, WorkAhead
 from lapse.runtime.shard.taken_over import TakenOver
 from lapse.runtime.shard.timeline import Timeline
-from lapse.runtime.shard.writing import Writing
 from lapse.runtime.timers.clock import WorkerClock
 from lapse.runtime.timers.early_stamp import EarlyStamps
 from lapse.runtime.timers.ticker import Ticker
 from lapse.runtime.tp import TP
-from lapse.runtime.turns import in_turns
 from lapse.runtime.watch import Watch, end_process
 
 _LOOK_AGAIN_S: Final = 0.05
@@ -120,7 +120,7 @@ class Runner:
         )  # fmt: skip
         self._unwritten = found.unwritten
         self._task: asyncio.Task[None] | None = None
-        self._writing = Writing()
+        self._writing = ConcurrentWrites()
         self._durable: Mapping[TP, int] = {}
         """Per source, the next offset that is not in the journal of this process yet."""
         self._more = False

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterable
 from typing import Any, Final
 
+from lapse.runtime.event_loop_turns import OneByOne
 from lapse.runtime.journal.changelog_reader import ChangelogReader
 from lapse.runtime.kafka.metadata import NeededTopics
 from lapse.runtime.kafka.producer import BatchProducer
@@ -16,7 +17,6 @@ from lapse.runtime.shard.step_turns import StepTurns
 from lapse.runtime.shard.waiting_sizes import WorkerBytes
 from lapse.runtime.timers.clock import WorkerClock
 from lapse.runtime.topics.topic_id import TopicIds
-from lapse.runtime.turns import OneByOne
 from lapse.runtime.watch import Watch
 
 _PAYLOAD_BYTES: Final = 512 << 20

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
 from lapse.core.error_code import Refusal
-from lapse.runtime.shard.effort import Effort, Portion
+from lapse.runtime.shard.command_work import CommandWork, Portion
 
 _MOST_S: Final = 1.0
 _EACH_S: Final = 0.001
@@ -30,7 +30,7 @@ class StandingFilters:
     def __init__(self, most_at_once: int) -> None:
         self._most = most_at_once
         self._portion = Portion(most_at_once)
-        self._efforts: dict[str, Effort] = {}
+        self._work_by_text: dict[str, CommandWork] = {}
         self._refusals: dict[str, Refusal] = {}
 
     def at_once(self, active: bool) -> int:
@@ -45,28 +45,30 @@ class StandingFilters:
         if active:
             self._portion.note_time(time.thread_time() - began)
 
-    def effort(self, text: str) -> Effort:
-        """Return the effort that a filter has taken so far."""
-        effort = self._efforts.get(text)
-        if effort is None:
-            effort = self._efforts[text] = Effort(_EACH_S, _MOST_S)
-        return effort
+    def work(self, text: str) -> CommandWork:
+        """Return the work that a filter has taken so far."""
+        work = self._work_by_text.get(text)
+        if work is None:
+            work = self._work_by_text[text] = CommandWork(_EACH_S, _MOST_S)
+        return work
 
     def measured(self, text: str) -> AbstractContextManager[Callable[[int], None]]:
         """Measure the work under a filter. Call the yielded function with the number of messages."""
-        return self.effort(text).measured()
+        return self.work(text).measured()
 
     def too_costly(self, subscribed: Collection[str]) -> dict[str, Refusal]:
         """Return the filters that have just exceeded their limit, each with its refusal.
 
         They are refused from now on, until a worker takes the shard over. Filters without a subscription are forgotten.
         """
-        if not self._efforts:
+        if not self._work_by_text:
             return {}
-        spent = {text: one for text, one in self._efforts.items() if text in subscribed and one.is_spent}
+        spent = {text: one for text, one in self._work_by_text.items() if text in subscribed and one.is_spent}
         found = {text: one.refusal("subscribe") for text, one in spent.items()}
         self._refusals |= found
-        self._efforts = {text: one for text, one in self._efforts.items() if text in subscribed and text not in found}
+        self._work_by_text = {
+            text: one for text, one in self._work_by_text.items() if text in subscribed and text not in found
+        }
         return found
 
     def refusal(self, text: str | None) -> Refusal | None:

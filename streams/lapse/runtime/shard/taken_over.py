@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lapse.runtime.kafka.output import Output, Packed
-from lapse.runtime.shard.gap import Gap
+from lapse.runtime.shard.unread_ranges import Gap
 from lapse.runtime.topics.topic_id import KnownTopics
 from lapse.runtime.tp import TP
 

@@ -23,9 +23,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from lapse.runtime.event_loop_turns import OneByOne
 from lapse.runtime.shard.deaths import Deaths, Mark, Name, SetAside
 from lapse.runtime.tp import TP
-from lapse.runtime.turns import OneByOne
 
 logger = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from lapse.protocol import topic as names
 from lapse.protocol.command import Encoding
 from lapse.runtime.authorization.command_authorizer import Admitted
 from lapse.runtime.letters.expiry_rule import ExpiryRule
+from lapse.runtime.shard.command_work import CommandWork, Portion
 from lapse.runtime.shard.effects import Effects, StepInFlight
-from lapse.runtime.shard.effort import Effort, Portion
 from lapse.runtime.shard.machine import ShardMachine
 from lapse.runtime.sow.letters import Read, SowLetters
 from lapse.runtime.sow.output import SowOutput
@@ -49,7 +49,7 @@ class _Query(NamedTuple):
     query: RunningQuery
     encoding: Encoding
     offset: int
-    effort: Effort
+    work: CommandWork
 
 
 class _Deletion(NamedTuple):
@@ -58,7 +58,7 @@ class _Deletion(NamedTuple):
     deletion: RunningDeletion
     encoding: Encoding
     offset: int
-    effort: Effort
+    work: CommandWork
 
 
 class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
@@ -182,20 +182,20 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
             return
         super()._execute(admitted)
         for deletion in self._step.deletions:
-            begun = _Deletion(deletion, admitted.encoding, admitted.offset, Effort())
+            begun = _Deletion(deletion, admitted.encoding, admitted.offset, CommandWork())
             self.long_command.put_off(admitted.offset, partial(self._continue_deletion, begun))
         self._step.deletions.clear()
 
     def _continue_deletion(self, begun: _Deletion) -> None:
         """Do a part of a deletion; if something is left, the next step does the next part."""
-        deletion, encoding, offset, effort = begun
+        deletion, encoding, offset, work = begun
         settings = self.shard.settings
         size = self._portion.size
         noted = self.under_way.noted(names.commands(settings.name), settings.partition, offset, offset)
-        with noted, effort.portion_measured(size, self._portion):
+        with noted, work.portion_measured(size, self._portion):
             self.shard.continue_deletion(deletion, self._step, size)
-        if effort.is_spent and not deletion.finished:
-            deletion.refuse(effort.refusal(deletion.answer.command))
+        if work.is_spent and not deletion.finished:
+            deletion.refuse(work.refusal(deletion.answer.command))
             if deletion.is_answered:
                 self._step.answers.append(deletion.answer)
         self._collect(encoding, offset)
@@ -222,10 +222,10 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
             name, partition = self.shard.settings.name, self.shard.settings.partition
             scan = self._scan.size
             noted = self.under_way.noted(names.commands(name), partition, one.offset, one.offset)
-            with noted, one.effort.portion_measured(scan, self._scan):
+            with noted, one.work.portion_measured(scan, self._scan):
                 self.shard.pull(query, now_ms, self._step, scan)
-            if one.effort.is_spent:
-                self.shard.refuse(query, now_ms, self._step, one.effort.refusal(query.command))
+            if one.work.is_spent:
+                self.shard.refuse(query, now_ms, self._step, one.work.refusal(query.command))
             self._collect(one.encoding, one.offset)
             if not query.finished:
                 self._queries.append(one)
@@ -235,7 +235,7 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
     def _collect(self, encoding: Encoding, offset: int) -> None:
         """Move new queries out of the core's step as well."""
         queries = self._step.queries
-        self._queries.extend(_Query(query, encoding, offset, Effort()) for query in queries)
+        self._queries.extend(_Query(query, encoding, offset, CommandWork()) for query in queries)
         queries.clear()
         super()._collect(encoding, offset)
 

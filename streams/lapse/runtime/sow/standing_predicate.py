@@ -15,7 +15,7 @@ from lapse.core.error_code import Refusal
 from lapse.core.sow.state import SowState
 from lapse.core.sow.subscriptions.subscription import Predicate
 from lapse.protocol.command import Command
-from lapse.runtime.shard.effort import Portion
+from lapse.runtime.shard.command_work import Portion
 from lapse.runtime.shard.standing_filter import StandingFilters
 
 _SLOW_S: Final = 0.000_2
@@ -115,5 +115,5 @@ class _Measured:
     def __call__(self, view: Any) -> Any:
         if self._uses_payload:
             view.payload  # noqa: B018  # parsed at the first access, which must not count as the filter's work
-        with self._filters.effort(self._text).portion_measured(1):
+        with self._filters.work(self._text).portion_measured(1):
             return self._predicate(view)

@@ -37,8 +37,8 @@ from lapse.runtime.topics.topology import Topology, TopologyError
 from lapse.runtime.watch import end_process
 
 if TYPE_CHECKING:
-    from lapse.runtime.shard.entity import Entity
     from lapse.runtime.shard.runner import Runner
+    from lapse.runtime.shard.served_entity import Entity
     from lapse.runtime.shard.services import Services
     from lapse.runtime.topics.late_entity import LateEntities
 

@@ -33,7 +33,7 @@ from lapse.runtime.tp import TP
 
 if TYPE_CHECKING:
     from lapse.runtime.kafka.agent import WorkerAgent
-    from lapse.runtime.shard.entity import Entity
+    from lapse.runtime.shard.served_entity import Entity
     from lapse.runtime.shard.services import Services
 
 logger = logging.getLogger(__name__)

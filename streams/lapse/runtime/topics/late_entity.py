@@ -21,7 +21,7 @@ from lapse.runtime.topics.topology import Standing, Topology, TopologyError
 from lapse.runtime.watch import end_process
 
 if TYPE_CHECKING:
-    from lapse.runtime.shard.entity import Entity
+    from lapse.runtime.shard.served_entity import Entity
 
 logger = logging.getLogger(__name__)
 

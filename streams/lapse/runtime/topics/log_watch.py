@@ -25,7 +25,7 @@ from lapse.runtime.topics.topic_id import Shape, TopicIds
 from lapse.runtime.tp import TP
 
 if TYPE_CHECKING:
-    from lapse.runtime.shard.entity import Entity
+    from lapse.runtime.shard.served_entity import Entity
 
 logger = logging.getLogger(__name__)
 

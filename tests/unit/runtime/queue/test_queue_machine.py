@@ -11,7 +11,7 @@ from lapse.core.queue.settings import Leasing, QueueSettings
 from lapse.runtime.kafka.output import Packed
 from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.output import QueueOutput
-from lapse.runtime.shard import effort
+from lapse.runtime.shard import command_work
 from support.kafka.packed import outputs_of
 from support.suite.event_loop import finished
 from unit.runtime.queue.machine_alone import Letters, Payloads, Record, answered, command, finish, machine, told
@@ -149,7 +149,7 @@ def test_the_gauges_of_an_instant_are_what_depth_answers() -> None:
 @pytest.mark.parametrize("name", ["purge", "sow", "expire"])
 def test_a_command_that_takes_too_much_work_is_refused_with_the_reason_and_changes_nothing(name, monkeypatch) -> None:
     one = machine(200)
-    monkeypatch.setattr(effort, "MOST_S", -1.0)
+    monkeypatch.setattr(command_work, "MOST_S", -1.0)
     command(one, 1_000, name, filter="/f >= 0")
     (answer,) = (json.loads(some.value) for some in finish(one).after)
     assert answer["status"] == "error"
@@ -170,7 +170,7 @@ def test_a_filter_that_takes_too_much_work_over_all_steps_ends_its_subscription_
     command(one, 1_000, "subscribe", subscription="other", filter=cheap, max_backlog=100)
     finish(one)
     now_s = [0.0]
-    monkeypatch.setattr(effort.time, "thread_time", lambda: now_s[0])
+    monkeypatch.setattr(command_work.time, "thread_time", lambda: now_s[0])
     judge, columns = one.shard.matching._filters[costly]
 
     def takes_long(view) -> bool:
@@ -197,7 +197,7 @@ def test_a_filter_that_takes_too_much_work_over_all_steps_ends_its_subscription_
 
 @pytest.mark.feature("X7")
 def test_the_next_portion_is_chosen_by_how_long_the_last_one_took() -> None:
-    portion = effort.Portion(1_000)
+    portion = command_work.Portion(1_000)
     for _ in range(10):
         portion.note_time(0.000_1)
     assert portion.size == 1_000

@@ -8,7 +8,7 @@ from lapse.core.generation import offset_of
 from lapse.core.queue.journal.restored import Restored
 from lapse.core.queue.settings import Leasing
 from lapse.runtime.queue.machine import QueueMachine
-from lapse.runtime.shard import effort
+from lapse.runtime.shard import command_work
 from lapse.runtime.timers.clock import BY_THE_BROKER
 from unit.runtime.queue.machine_alone import Payloads, Record, answered, command, finish, live, machine
 
@@ -83,7 +83,7 @@ def test_of_long_messages_a_part_of_a_rewind_with_a_filter_holds_a_few() -> None
 @pytest.mark.parametrize("text", ["", "/f = 1"])
 def test_only_a_rewind_with_a_filter_can_be_too_costly(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     """Priorities and groups of long messages take more than is allowed for each, and everybody wants all of them."""
-    monkeypatch.setattr(effort, "MOST_S", -1e9)
+    monkeypatch.setattr(command_work, "MOST_S", -1e9)
     one = machine(0)
     one.arrive("orders", 0, [Record(offset, value=b'{"f": 1}') for offset in range(2_500)])
     finish(one)

@@ -19,7 +19,7 @@ from lapse.protocol.command import CommandError
 from lapse.runtime.authorization.command_authorizer import CommandAuthorizer
 from lapse.runtime.kafka.output import Output
 from lapse.runtime.queue.machine import QueueMachine
-from lapse.runtime.shard import effort
+from lapse.runtime.shard import command_work
 from lapse.runtime.shard.shard_message import SHARD_MESSAGE_KEY
 from lapse.runtime.sow.machine import SowMachine
 from unit.runtime.authorization.test_command_authorizer import T, guard, signed
@@ -112,7 +112,7 @@ def test_what_takes_too_much_work_has_its_code(kind: str, monkeypatch: pytest.Mo
     machine = MACHINES[kind]()
     machine.arrive("prices", 0, [Input(n, b"k%d" % n) for n in range(500)])
     finish(machine)
-    monkeypatch.setattr(effort, "MOST_S", -1.0)
+    monkeypatch.setattr(command_work, "MOST_S", -1.0)
     assert refusal_of(machine, command="sow", filter="/price > 0").code == ErrorCode.TOO_COSTLY
 
 

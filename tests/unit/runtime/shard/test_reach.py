@@ -8,7 +8,7 @@ import pytest
 
 from lapse.config import QueueConfig
 from lapse.runtime.journal.store import JournalStore
-from lapse.runtime.queue.entity import QueueEntity
+from lapse.runtime.queue.queue_entity import QueueEntity
 from lapse.runtime.topics.topic_id import Shape
 from lapse.runtime.tp import TP
 

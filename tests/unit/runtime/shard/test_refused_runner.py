@@ -11,8 +11,8 @@ pytest.importorskip("faust")
 from aiokafka.errors import KafkaTimeoutError, TopicAuthorizationFailedError
 
 from lapse.runtime.journal import refused_shard
+from lapse.runtime.shard.concurrent_writes import ConcurrentWrites
 from lapse.runtime.shard.runner import Runner
-from lapse.runtime.shard.writing import Writing
 
 pytestmark = pytest.mark.feature("C52", "D3")
 
@@ -26,7 +26,7 @@ class Refused(Runner):
 
     def __init__(self) -> None:
         self.entity, self.partition, self._shown = "orders", 0, "orders, partition 0"
-        self._more, self._writing = True, Writing()
+        self._more, self._writing = True, ConcurrentWrites()
         self._news, self._idle, self._may_run = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._may_run.set()
         self._turns: Any = SimpleNamespace(turn=lambda: asyncio.sleep(0))

@@ -9,8 +9,8 @@ import orjson
 import pytest
 
 from lapse.protocol.command import Command, CommandError, decode, encode
-from lapse.runtime.shard import command_pile
 from lapse.runtime.shard import inbox as inboxes
+from lapse.runtime.shard import waiting_commands
 from lapse.runtime.shard.gate import Gate
 from lapse.runtime.shard.inbox import Inbox
 from lapse.runtime.shard.intake import Intake
@@ -248,7 +248,7 @@ def test_no_more_commands_are_fetched_while_very_many_wait_for_a_sweep(
     monkeypatch: pytest.MonkeyPatch, catch_up: int
 ) -> None:
     """Nothing waits for what is not fetched then, though not all is read that the log held at a take-over."""
-    monkeypatch.setattr(command_pile, "MOST_BYTES", 20_000)
+    monkeypatch.setattr(waiting_commands, "MOST_BYTES", 20_000)
     machine, fetched = Machine(), []
     reader = SimpleNamespace(
         **vars(NOBODY)
@@ -280,7 +280,7 @@ def test_messages_are_fetched_again_while_many_commands_wait_for_them(
 ) -> None:
     """Commands may wait for messages up to the ends of the logs: if they counted, both would wait for ever."""
     monkeypatch.setattr(inboxes, "_SATURATED_RECORDS", 100)
-    monkeypatch.setattr(command_pile, "MOST_BYTES", 20_000)
+    monkeypatch.setattr(waiting_commands, "MOST_BYTES", 20_000)
     left_out: set[TP] = set()
     reader = SimpleNamespace(
         **vars(NOBODY)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from faust.types import TP
 
+from lapse.runtime.event_loop_turns import OneByOne
 from lapse.runtime.shard.under_way import UnderWay
-from lapse.runtime.turns import OneByOne
 
 TOPIC = "orders"
 HERE = TP(TOPIC, 0)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from lapse.runtime.shard import command_pile, waiting_sizes
 from lapse.runtime.shard import inbox as inboxes
+from lapse.runtime.shard import waiting_commands, waiting_sizes
 from lapse.runtime.shard.inbox import Inbox
 from lapse.runtime.shard.waiting_sizes import WorkerBytes
 from lapse.runtime.tp import TP
@@ -92,8 +92,8 @@ def test_shards_without_room_keep_little_of_a_backlog_once_all_of_them_keep_much
 def test_commands_that_wait_count_for_all_shards_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of many shards kept 32 MiB of commands that waited for messages."""
     monkeypatch.setattr(waiting_sizes, "_WORKER_BYTES", 3_000_000)
-    monkeypatch.setattr(command_pile, "MOST_BYTES", 1_000_000)
-    monkeypatch.setattr(command_pile, "_LEAST_BYTES", 50_000)
+    monkeypatch.setattr(waiting_commands, "MOST_BYTES", 1_000_000)
+    monkeypatch.setattr(waiting_commands, "_LEAST_BYTES", 50_000)
     reader: Any = Reader()
     machine: Any = SimpleNamespace(
         merged_by_time=False,

@@ -10,7 +10,7 @@ from lapse.protocol.answer import decode as decode_answer
 from lapse.protocol.command import Command, encode
 from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.letters.refusal import Refusal
-from lapse.runtime.shard import effort
+from lapse.runtime.shard import command_work
 from lapse.runtime.shard.effects import Effects
 from lapse.runtime.sow.machine import SowMachine
 from lapse.runtime.sow.output import SowOutput
@@ -259,7 +259,7 @@ def test_a_query_that_takes_too_much_work_is_refused_with_the_reason(name: str, 
     running.arrive("prices", 0, [Arrived(n, T, b"k%d" % n, b'{"n":1}') for n in range(500)])
     asked = Command(command=name, id="1", subscription="s", filter="/n = 1")
     running.command(Arrived(0, T + 1, None, encode(asked)))
-    monkeypatch.setattr(effort, "MOST_S", -1.0)
+    monkeypatch.setattr(command_work, "MOST_S", -1.0)
     running.deliver(T + 1)
     (answer,) = [decode_answer(one.value) for one in finish(running).after if isinstance(one, Output)]
     assert answer.status == "error"
@@ -275,7 +275,7 @@ def test_a_deletion_that_takes_too_much_work_is_refused_with_what_it_has_done(mo
     running.command(Arrived(0, T + 1, None, encode(Command(command="sow_delete", id="1", filter="/n = 1"))))
     assert running.unfinished == 0
     finish(running)
-    monkeypatch.setattr(effort, "MOST_S", -1.0)
+    monkeypatch.setattr(command_work, "MOST_S", -1.0)
     running.continue_command()
     (answer,) = [decode_answer(one.value) for one in finish(running).after if isinstance(one, Output)]
     assert (answer.status, answer.code) == ("error", "too_costly")
@@ -296,7 +296,7 @@ def test_filters_on_scheduled_updates_go_in_parts_and_are_refused_after_too_much
     running.command(Arrived(0, T + 1, None, encode(Command(command=name, id="1", state="scheduled", filter="/n = 1"))))
     effects = finish(running)
     assert not [one for one in effects.after if isinstance(one, Output)], "not answered in the same step"
-    monkeypatch.setattr(effort, "MOST_S", -1.0)
+    monkeypatch.setattr(command_work, "MOST_S", -1.0)
     running.continue_command()
     running.deliver(T + 1)
     (answer,) = [decode_answer(one.value) for one in finish(running).after if isinstance(one, Output)]
@@ -315,7 +315,7 @@ def test_a_filter_that_takes_too_much_work_over_all_steps_ends_its_subscription_
     one = machine()
     one.begin_step()
     now_s = [0.0]
-    monkeypatch.setattr(effort.time, "thread_time", lambda: now_s[0])
+    monkeypatch.setattr(command_work.time, "thread_time", lambda: now_s[0])
     costly = "LENGTH(/g) = 1"
     for name, text in [("inky", costly), ("other", "/n >= 0")]:
         asked = {"command": "subscribe", "id": name, "subscription": name, "filter": text}
@@ -357,7 +357,7 @@ def test_others_have_their_turn_from_the_first_record_on_that_a_costly_filter_is
     asked = Command(command="subscribe", id="1", subscription="s", filter="/n >= 0")
     running.command(Arrived(0, T, None, encode(asked)))
     now_s = [0.0]
-    monkeypatch.setattr(effort.time, "thread_time", lambda: now_s[0])
+    monkeypatch.setattr(command_work.time, "thread_time", lambda: now_s[0])
     subscriber = running.shard.state.subscribers["s"]
     (predicate,) = subscriber.predicates
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 
-class Writing:
+class ConcurrentWrites:
     """The writes of a shard that are under way. The runner works on the next step meanwhile."""
 
     def __init__(self) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from faust.types import TP
 
-from lapse.runtime.shard import gap as module
-from lapse.runtime.shard.gap import Gap, Gaps
+from lapse.runtime.shard import unread_ranges as module
+from lapse.runtime.shard.unread_ranges import Gap, Gaps
 
 ORDERS, RISK = TP("orders", 0), TP("risk", 0)
 

@@ -15,7 +15,7 @@ STEP_S: Final = 0.02
 """CPU that a step may spend on taking in messages, s. Its journal and events need about as much again."""
 
 
-class Pace:
+class TurnLimit:
     """Adjusts the number of messages per turn to the CPU time that they take.
 
     Attributes:

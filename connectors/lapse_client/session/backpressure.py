@@ -1,4 +1,4 @@
-"""The pace of a channel: it stops reading while its application lags behind, unless a call waits for what it reads."""
+"""Backpressure: a channel stops reading while its application lags behind, unless a call waits for what it reads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from confluent_kafka import Consumer
 
 
-class Pace:
+class Backpressure:
     """Pauses and resumes a channel's consumer.
 
     Answers and deliveries come on the same partitions. The application takes nothing while one of its calls waits for

@@ -5,14 +5,14 @@ from __future__ import annotations
 from lapse.config import SowConfig
 from lapse.core.shard.changelog import Changelog
 from lapse.core.sow.shard import SowShard
+from lapse.runtime.event_loop_turns import in_turns
 from lapse.runtime.kafka.fetched_rows import FetchedRows
-from lapse.runtime.shard.entity import Entity
+from lapse.runtime.shard.served_entity import Entity
 from lapse.runtime.shard.services import Services
 from lapse.runtime.sow.machine import SowMachine
 from lapse.runtime.sow.output import SowOutput
 from lapse.runtime.sow.settings import settings as settings_of
 from lapse.runtime.tp import TP
-from lapse.runtime.turns import in_turns
 
 
 class SowEntity(Entity):

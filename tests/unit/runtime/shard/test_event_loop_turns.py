@@ -9,9 +9,9 @@ from itertools import pairwise
 import pytest
 
 from lapse.core.portions import Portions
-from lapse.runtime.shard.pace import Pace
+from lapse.runtime.event_loop_turns import OneByOne, in_turns
 from lapse.runtime.shard.step_turns import StepTurns
-from lapse.runtime.turns import OneByOne, in_turns
+from lapse.runtime.shard.turn_limit import TurnLimit
 
 
 @pytest.mark.feature("C90")
@@ -70,18 +70,18 @@ def test_what_comes_in_one_turn_goes_on_one_by_one() -> None:
 
 @pytest.mark.feature("C60")
 def test_the_pace_follows_what_messages_cost() -> None:
-    pace = Pace()
-    first = pace.at_once
-    pace.note_time(first, 0.001)
-    assert pace.at_once == 2 * first, "they are cheap"
-    pace.note_time(10, 0.001)
-    assert pace.at_once == 2 * first, "there were not so many"
-    pace.note_time(2 * first, 0.006)
-    assert pace.at_once == 2 * first, "just right"
-    pace.note_time(2 * first, 0.04)
-    assert pace.at_once == first // 5, "each costs 10 µs"
-    pace.note_time(first // 5, 30.0)
-    assert pace.at_once == 100, "not so few that steps cost more than messages"
+    limit = TurnLimit()
+    first = limit.at_once
+    limit.note_time(first, 0.001)
+    assert limit.at_once == 2 * first, "they are cheap"
+    limit.note_time(10, 0.001)
+    assert limit.at_once == 2 * first, "there were not so many"
+    limit.note_time(2 * first, 0.006)
+    assert limit.at_once == 2 * first, "just right"
+    limit.note_time(2 * first, 0.04)
+    assert limit.at_once == first // 5, "each costs 10 µs"
+    limit.note_time(first // 5, 30.0)
+    assert limit.at_once == 100, "not so few that steps cost more than messages"
 
 
 def _work(cpu_s: float) -> None:

@@ -14,6 +14,7 @@ from lapse.core.queue.journal.restored import restoring
 from lapse.core.queue.segments.spill import Segments
 from lapse.core.shard.changelog import Changelog, Items
 from lapse.protocol import topic as names
+from lapse.runtime.event_loop_turns import in_turns
 from lapse.runtime.journal.spill import Spill
 from lapse.runtime.journal.spill_file import SpillFile
 from lapse.runtime.kafka.fetched_rows import FetchedRows
@@ -23,14 +24,13 @@ from lapse.runtime.queue.growing import Growing
 from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.queue.unwritten import parse_noted, read_written
-from lapse.runtime.shard.entity import Entity
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.payload import PayloadWindow
+from lapse.runtime.shard.served_entity import Entity
 from lapse.runtime.shard.services import Services
 from lapse.runtime.shard.taken_over import Unwritten
 from lapse.runtime.topics.wanted import Role
 from lapse.runtime.tp import TP
-from lapse.runtime.turns import in_turns
 
 logger = logging.getLogger(__name__)
 

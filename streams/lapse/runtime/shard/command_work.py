@@ -60,7 +60,7 @@ class Portion:
             self.size = min(self._most, grown)
 
 
-class Effort:
+class CommandWork:
     """The CPU time that one command has taken so far, and its limit."""
 
     __slots__ = ("_each_s", "_most_s", "looked", "spent_s")

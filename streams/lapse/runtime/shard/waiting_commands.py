@@ -17,7 +17,7 @@ _RECORD_BYTES: Final = 300
 """About what a record takes in memory besides its value."""
 
 
-class CommandPile:
+class WaitingCommands:
     """Counts the bytes that wait.
 
     Args:

@@ -11,8 +11,8 @@ from lapse.core.queue.inquiry.inquiry import JUDGED_AT_ONCE
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 from lapse.protocol.command import Command
+from lapse.runtime.shard.command_work import CommandWork, Portion
 from lapse.runtime.shard.deaths import STOPPED
-from lapse.runtime.shard.effort import Effort, Portion
 from lapse.runtime.shard.payload import PayloadWindow
 from lapse.runtime.shard.standing_filter import StandingFilters
 from lapse.runtime.shard.under_way import UnderWay
@@ -21,7 +21,7 @@ _FIRST: Final = 8
 """The number of messages in the first portion, whose cost is not known yet."""
 
 
-class Judge:
+class FilterEvaluator:
     """Reads payloads and evaluates filters on them, in portions with turns for others in between.
 
     Args:
@@ -39,11 +39,11 @@ class Judge:
         self._under_way = under_way
         self._portion = Portion(JUDGED_AT_ONCE, _FIRST)
         self.filters = StandingFilters(most_at_once)
-        """The efforts of subscriptions' filters."""
+        """The work of subscriptions' filters."""
         shard.matching.measured = self.filters.measured
 
     async def judge_for_command(
-        self, commands: QueueCommands, command: Command, text: str, effort: Effort, now_ms: int, step: Step
+        self, commands: QueueCommands, command: Command, text: str, work: CommandWork, now_ms: int, step: Step
     ) -> None:
         """Judge the messages among which a command's filter, or its user's row filter, chooses.
 
@@ -51,25 +51,25 @@ class Judge:
             commands: knows which messages these are.
             command: the command.
             text: the filter.
-            effort: the limit of the command's work. Judging stops once it is spent.
+            work: the limit of the command's work. Judging stops once it is spent.
             now_ms: the instant, ms since the epoch.
             step: gets messages that turn out lost or undecodable.
         """
         for places in commands.places_to_judge(command, text, now_ms):
-            await self.places(places, effort, now_ms, step)
-            if effort.is_spent:
+            await self.places(places, work, now_ms, step)
+            if work.is_spent:
                 return
         if command.filter:
-            await self.unplaced(commands.scheduled_to_judge(command, text), text, effort)
+            await self.unplaced(commands.scheduled_to_judge(command, text), text, work)
         else:
             await self.unplaced(commands.offsets_without_place(command), text)
 
-    async def places(self, places: Sequence[int], effort: Effort, now_ms: int, step: Step) -> None:
+    async def places(self, places: Sequence[int], work: CommandWork, now_ms: int, step: Step) -> None:
         """Judge messages by their places.
 
         Args:
             places: places of the messages.
-            effort: the limit of the work. Judging stops once it is spent.
+            work: the limit of the work. Judging stops once it is spent.
             now_ms: the instant, ms since the epoch.
             step: gets messages that turn out lost or undecodable.
         """
@@ -82,9 +82,9 @@ class Judge:
             some.sort()
             records = await self._payloads.get(topic, partition, [offset for offset, _ in some], used=False)
             at = 0
-            while at < len(some) and not effort.is_spent:
+            while at < len(some) and not work.is_spent:
                 stop = self._portion.end(records, at)
-                with effort.portion_measured(stop - at, self._portion):
+                with work.portion_measured(stop - at, self._portion):
                     self._look_at(
                         [(some[n][1], topic, partition, records[n]) for n in range(at, stop)],
                         [offset for offset, _ in some[at:stop]],
@@ -120,18 +120,18 @@ class Judge:
                 self._shard.remove_undecodable(topic, partition, offset, STOPPED, now_ms, step)
 
     async def unplaced(
-        self, named: Iterable[tuple[str, int, list[int]]], text: str, effort: Effort | None = None
+        self, named: Iterable[tuple[str, int, list[int]]], text: str, work: CommandWork | None = None
     ) -> None:
         """Judge messages without a place under one filter, by topic, partition and offsets (X4, C82, C83)."""
-        effort = effort or Effort()
+        work = work or CommandWork()
         for topic, partition, offsets in named:
             records = await self._payloads.get(topic, partition, offsets, used=False)
             at = 0
             while at < len(offsets):
-                if effort.is_spent:
+                if work.is_spent:
                     return
                 stop = self._portion.end(records, at)
-                with effort.portion_measured(stop - at, self._portion):
+                with work.portion_measured(stop - at, self._portion):
                     self._look_at_unplaced(topic, partition, offsets[at:stop], records[at:stop], text)
                 at = stop
                 await asyncio.sleep(0)

@@ -17,6 +17,7 @@ from lapse.protocol import header
 from lapse.protocol import topic as names
 from lapse.runtime.authorization.authorizer_memory import remembering
 from lapse.runtime.authorization.command_authorizer import Guard
+from lapse.runtime.event_loop_turns import in_turns
 from lapse.runtime.journal.changelog_reader import ChangelogReader
 from lapse.runtime.journal.store import JournalStore
 from lapse.runtime.kafka.agent import WorkerAgent
@@ -36,7 +37,6 @@ from lapse.runtime.shard.taken_over import TakenOver, Unwritten
 from lapse.runtime.shard.under_way import UnderWay
 from lapse.runtime.timers.clock import WorkerClock
 from lapse.runtime.tp import TP
-from lapse.runtime.turns import in_turns
 
 logger = logging.getLogger(__name__)
 
