@@ -5,6 +5,7 @@ once per pytest process when the first test asks for it. Where Java is missing, 
 fail when `CI` is set.
 """
 
+import atexit
 import gc
 import os
 import shutil
@@ -100,6 +101,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Seven thousand tests are no garbage: the collector need not look through them again and again, nor once."""
     gc.freeze()
+    # Else libraries take at the end what the collector may not look at for leaks, and print pages of it. Until then
+    # pytest itself looks for garbage twice.
+    atexit.register(gc.unfreeze)
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
     gc.enable()
 
@@ -130,11 +134,6 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Take what lived in memory away, unless somebody may want to see why a test failed."""
     if (own := session.config.stash.get(_SCRATCH, None)) and exitstatus == pytest.ExitCode.OK:
         shutil.rmtree(own, ignore_errors=True)
-
-
-def pytest_unconfigure() -> None:
-    """Else libraries take what the collector may not look at for leaks, and print pages of it."""
-    gc.unfreeze()
 
 
 @pytest.hookimpl(optionalhook=True)
