@@ -34,6 +34,8 @@ _INTERPRETED: Final = (
     "-Dspark.sql.codegen.factoryMode=NO_CODEGEN",
     "-Dspark.sql.adaptive.enabled=false",
 )
+_WRITING_S: Final = 120.0
+"""How long a broker may take to end with its archive, on a busy machine. One that is killed writes none."""
 _DRIVER_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
 """The environment variable with options for the JVM of each Spark driver."""
 
@@ -76,10 +78,11 @@ def executors_options() -> list[str]:
 
 
 def _write_kafka() -> None:
-    """Write the broker's archive: start a broker, and stop it."""
+    """Write the broker's archive: start a broker, and stop it. Java writes the archive at its end."""
     unfinished = _KAFKA.with_suffix(".unfinished")
     with EmbeddedKafka(java_options=[*QUICK, *recording(unfinished)]) as kafka:
         shutil.copyfile(kafka.data / "log" / CHECKPOINT, beside(_KAFKA))
+        kafka.stop(_WRITING_S)
     unfinished.replace(_KAFKA)
 
 
