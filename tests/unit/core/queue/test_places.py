@@ -91,3 +91,12 @@ def test_places_that_lie_far_apart_take_no_more_as_bits_than_as_ranges() -> None
     packed, as_bits = pack(places)
     assert len(packed) == size_of(places) == 16 * 200
     assert unpack(packed, as_bits) == places
+
+
+@pytest.mark.feature("Q16", "X7")
+def test_the_bound_of_a_size_counts_the_blocks_that_places_span() -> None:
+    """Eleven blocks and one more at each end, wherever the places begin."""
+    places = [(50_000 + 2 * number, 1) for number in range(20_000)] + [(90_000, 11 * 4_096 - 40_000)]
+    assert size_of(places) == (11 + 2) * (8 + 4_096 // 8)
+    assert size_of([*places[:-1], (90_000, 11 * 4_096 - 40_001)]) == (10 + 2) * (8 + 4_096 // 8)
+    assert size_of([]) == 0

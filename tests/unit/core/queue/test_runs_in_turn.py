@@ -15,7 +15,7 @@ from benchmarks.instruments.plain_record import PlainRecord
 from lapse.core.lifetime import Expiration
 from lapse.core.queue.arrival.trait import TraitReader
 from lapse.core.queue.delivery.dispatch import Dispatch
-from lapse.core.queue.groups import turn_front
+from lapse.core.queue.groups import found_ahead, turn_front
 from lapse.core.queue.groups.runs_in_turn import RunsInTurn
 from lapse.core.queue.groups.search_ahead import SearchAhead
 from lapse.core.queue.groups.turn_front import TurnFront
@@ -187,3 +187,45 @@ def test_a_turn_looks_at_few_segments_if_each_group_has_its_own() -> None:
             singly, _ = _drained(_grouped(groups), len(groups), 4_096)
     assert offsets == singly
     assert max(looks) <= 64
+
+
+def _next_ones(shard: QueueShard, instants: Sequence[int]) -> list[list[int]]:
+    """Deliver at some instants, ms from `NOW_MS` on, and acknowledge. Return the offsets of each delivery."""
+    found = []
+    for at in instants:
+        step = Step()
+        shard.deliver(NOW_MS + at, step)
+        handed = [one for delivery in step.deliveries for one in delivery.messages.offsets.tolist()]
+        claims = [Claim("turn", 0, one, one) for one in handed]
+        shard.settle(SettleAction.ACKNOWLEDGE, "s", claims, NOW_MS + at, Step())
+        found.append(handed)
+    return found
+
+
+@pytest.mark.feature("Q25", "L11")
+def test_what_was_found_ahead_is_not_delivered_once_its_deadline_has_passed() -> None:
+    """The clock may go back, too: then the message is deliverable again."""
+    settings = QueueSettings(name="turn", expiration=Expiration(True), traits=TraitReader(group=lambda _: "g"))
+    shard = QueueShard(settings, QueueState())
+    shard.subscribing.subscribe("s", "c", 1, 1_000_000, "", NOW_MS, Step())
+    expiring = ("lapse-expires-at-ms", b"%d" % (NOW_MS + 50))
+    some = [PlainRecord(at, NOW_MS, b"k", b"{}", [expiring] if at == 3 else []) for at in range(9)]
+    shard.arrive("turn", 0, some, Step(), NOW_MS)
+    assert _next_ones(shard, (0, 10, 50, 50, 49, 51)) == [[0], [1], [2], [4], [3], [5]]
+
+
+@pytest.mark.feature("Q25")
+def test_what_was_found_ahead_is_forgotten_when_it_is_too_much() -> None:
+    settings = QueueSettings(name="turn", traits=TraitReader(group=lambda _: "g"))
+    shard, find = QueueShard(settings, QueueState()), SearchAhead._find_in
+    shard.subscribing.subscribe("s", "c", 1, 1_000_000, "", NOW_MS, Step())
+    shard.arrive("turn", 0, [PlainRecord(at, NOW_MS, b"k", b"{}", []) for at in range(99)], Step(), NOW_MS)
+    for most, looks in ((17, 1), (16, 8)):
+        with (
+            mock.patch.object(found_ahead, "_MOST", most),
+            mock.patch.object(SearchAhead, "_find_in", autospec=True, side_effect=find) as look,
+        ):
+            handed = _next_ones(shard, range(8))
+        assert len(handed) == 8
+        assert look.call_count == looks
+    assert _next_ones(shard, (8, 8)) == [[16], [17]]
