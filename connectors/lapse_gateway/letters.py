@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +26,7 @@ from lapse_gateway.fault import Fault
 from lapse_gateway.operation import INSTANT, TEXT, WHOLE, Call, Operation, answered, listed, obj
 from lapse_gateway.parameter import Parameter
 from lapse_gateway.payload import Content
+from lapse_gateway.subscription import first_of
 
 logger = logging.getLogger(__name__)
 
@@ -139,7 +142,7 @@ def allowed(call: Call, *, sends: bool) -> str:
 
 
 async def read(call: Call, choice: Choice, most: int) -> Letters:
-    """Count the chosen letters, and return the latest ones.
+    """Count the chosen letters, and return the latest ones. Stop reading when nobody waits for them any more.
 
     Args:
         call: the request.
@@ -147,10 +150,17 @@ async def read(call: Call, choice: Choice, most: int) -> Letters:
         most: greatest number of letters to return.
 
     Raises:
-        Fault: the filter is not valid.
+        Fault: the filter is not valid, or the gateway ends.
         LapseError: there is no dead-letter topic, or it cannot be read.
     """
-    return await _in_thread(lambda: _read(call.gateway.connection, choice, most))
+    left = threading.Event()
+    try:
+        found = await first_of(_in_thread(lambda: _read(call.gateway.connection, choice, most, left)), call.gone)
+    finally:
+        left.set()
+    if found is None:
+        raise Fault("stopping", "the gateway ends. Ask again")
+    return found
 
 
 async def one(call: Call, entity: str, place: str) -> DeadLetter:
@@ -205,12 +215,10 @@ async def now_ms(call: Call, name: str) -> int:
     return await _in_thread(lambda: _now_ms(name, call.gateway.connection))
 
 
-def _read(connection: Connection, choice: Choice, most: int) -> Letters:
-    return summary(
-        choice.of(DeadLetterReader(choice.entity, connection=connection, since_ms=choice.since_ms)),
-        most,
-        MOST_SHOWN_BYTES,
-    )
+def _read(connection: Connection, choice: Choice, most: int, left: threading.Event) -> Letters:
+    letters = DeadLetterReader(choice.entity, connection=connection, since_ms=choice.since_ms)
+    wanted = itertools.takewhile(lambda _: not left.is_set(), letters)
+    return summary(choice.of(wanted), most, MOST_SHOWN_BYTES)
 
 
 def summary(letters: Iterable[DeadLetter], most: int, most_bytes: int) -> Letters:
