@@ -12,8 +12,12 @@ from support.programs.browser import shot, view_of
 
 playwright = pytest.importorskip("playwright.sync_api")  # a machine without it still runs the other tests
 
-QUEUES = {"orders": {"lease_period": "60s"}, "shown": {"expiration": "enabled", "lease_period": "60s"}}
-SOW = {"prices": {}}
+QUEUES = {
+    "orders": {"lease_period": "60s"},
+    "shown": {"expiration": "enabled", "lease_period": "60s"},
+    "acted": {"expiration": "enabled", "lease_period": "60s"},
+}
+SOW = {"prices": {}, "acted-prices": {}}
 LAPSE = {"metrics_port": free_port()}
 
 
@@ -123,3 +127,64 @@ def test_a_queue_that_is_not_there_is_told_on_a_page(gateway: Door, browser: "pl
     assert answer.status == 404
     playwright.expect(page.get_by_role("alert")).to_contain_text("there is no queue 'nope'")
     context.close()
+
+
+@pytest.fixture(scope="module")
+def dialogs(gateway: Door) -> list[tuple[str, str, str, str]]:
+    """Each dialog: the page it is on, the buttons that open and confirm it, and what is told then."""
+    name, prices = gateway.deployment.name("acted"), gateway.deployment.name("acted-prices")
+    gateway.http.post(f"/publish/{name}", params={"ttl_ms": 1}, content="{}").raise_for_status()
+    gateway.deployment.letters("acted", 1)
+    due = {"enqueue_at_ms": int(time.time() * 1000) + 3_600_000}
+    planned = [
+        gateway.http.post(f"/publish/{to}", params={**due, **key}, content="{}").json()["bookmark"]
+        for to, key in [(name, {}), (name, {}), (prices, {"key": "A"}), (prices, {"key": "B"})]
+    ]
+    (first, *_) = gateway.publish("acted", {"n": 1}, {"n": 2})
+    queue, message = f"/console/queues/{name}", f"/console/queues/{name}/message?bookmark="
+    letters, topic = f"/console/letters/{name}", f"/console/sow/{prices}"
+    return [
+        (queue, "Pause…", "Pause", "Deliveries are stopped"),
+        (queue, "Resume…", "Resume", "Deliveries go on"),
+        (f"{message}{first}", "Expire it now…", "Expire", "is expired"),
+        (f"{message}{planned[0]}", "Cancel it…", "Cancel 1", "1 scheduled message is cancelled"),
+        (queue, "Cancel scheduled messages…", "Cancel 1", "1 scheduled message is cancelled"),
+        (queue, "Purge by key and filter…", "Purge", "1 message removed"),
+        (queue, "Rewind…", "Bring", "came back"),
+        (f"{letters}/edit?letter=dlq.{name}:0:0", "Preview…", "Send it back", "Sent back to"),
+        (letters, "Send them back…", "Send", "sent back"),
+        (topic, f"Cancel {planned[2]}…", "Cancel 1", "1 scheduled update is cancelled"),
+        (topic, "Cancel them…", "Cancel 1", "1 scheduled update is cancelled"),
+    ]
+
+
+def test_every_dialog_is_opened_left_and_confirmed_by_the_keyboard(
+    gateway: Door, view: "playwright.Page", dialogs: list[tuple[str, str, str, str]]
+) -> None:
+    """The dialog has the name of what it asks, and keeps the focus; later the focus is where it was, or near by."""
+    for path, opens, confirms, says in dialogs:
+        view.goto(f"{gateway.address}{path}")
+        opener = view.get_by_role("button", name=opens, exact=True)
+        dialog = view.get_by_role("dialog")
+        opener.focus()
+        view.keyboard.press("Enter")
+        playwright.expect(dialog).to_be_visible()
+        assert view.evaluate("dialog.contains(document.activeElement)"), f"{opens}: the focus is not in the dialog"
+        playwright.expect(dialog).to_have_accessible_name(dialog.get_by_role("heading").inner_text())
+        view.keyboard.press("Escape")
+        playwright.expect(dialog).not_to_be_visible()
+        playwright.expect(opener).to_be_focused()
+        view.keyboard.press("Enter")
+        button = dialog.get_by_role("button", name=re.compile(f"^{confirms}\\b"))
+        playwright.expect(button).to_be_visible()
+        for _ in range(4):
+            if button.evaluate("one => one === document.activeElement"):
+                break
+            view.keyboard.press("Tab")
+        playwright.expect(button).to_be_focused()
+        view.keyboard.press("Enter")
+        playwright.expect(dialog).not_to_be_visible()
+        playwright.expect(view.get_by_role("status").last).to_contain_text(says)
+        view.wait_for_load_state("networkidle")
+        where = view.evaluate("document.activeElement.outerHTML.slice(0, 60)")
+        assert not where.startswith("<body"), f"{opens}: the focus is lost"

@@ -7,17 +7,24 @@ const notice = document.getElementById("notice");
 
 // Until htmx has settled what it put in, a form in it is the browser's own: Enter would leave the page.
 document.body.addEventListener("htmx:afterSettle", (event) => {
-  if (event.detail.target === dialog && !dialog.open) dialog.showModal();
+  if (event.detail.target !== dialog || dialog.open) return;
+  dialog.setAttribute("aria-label", dialog.querySelector("h2")?.textContent ?? "Refused");
+  dialog.showModal();
 });
-// The focus stays in its place: after a pause the button that resumes is where the other one was.
-let pressed = null;
+// The focus stays in its place: after a pause the button that resumes is where the other one was. Where a button is
+// gone with what it was for, the focus goes to the heading above it.
+let pressed = null, part = null;
 document.body.addEventListener("htmx:beforeRequest", (event) => {
-  if (event.detail.target === dialog) pressed = event.detail.elt;
+  if (event.detail.target === dialog) pressed = event.detail.elt, part = pressed.closest("section, main");
 });
 function keepFocus() {
   if (!pressed || pressed.checkVisibility()) return;
-  if ([document.body, pressed].includes(document.activeElement))
-    [...pressed.parentElement.querySelectorAll("button")].find((one) => one.checkVisibility())?.focus();
+  if ([document.body, pressed].includes(document.activeElement)) {
+    const heading = part.querySelector("h1, h2");
+    heading.tabIndex = -1;
+    const beside = [...(pressed.parentElement?.querySelectorAll("button") ?? [])];
+    (beside.find((one) => one.checkVisibility()) ?? heading).focus();
+  }
   pressed = null;
 }
 document.body.addEventListener("htmx:afterSwap", (event) => {
