@@ -87,8 +87,8 @@ class Expected:
 
 def expected(path: Path = EXPECTED) -> list[Expected]:
     """Read the expected figures."""
-    told: dict[str, list[dict[str, Any]]] = tomllib.loads(path.read_text("utf-8"))
-    return [Expected(**one) for one in told["figure"]]
+    listed: dict[str, list[dict[str, Any]]] = tomllib.loads(path.read_text("utf-8"))
+    return [Expected(**one) for one in listed["figure"]]
 
 
 def recorded_work_ms(path: Path = EXPECTED) -> float:

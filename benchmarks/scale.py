@@ -235,14 +235,14 @@ class Fleet:
 def rebalancing_story(fleet: Fleet, workers: int) -> list[tuple[str, Rebalanced]]:
     """Return what happens to shards when a group starts, loses workers, gets them back, and grows."""
     everybody = [f"w{number:03}" for number in range(workers)]
-    told = [(f"{workers} workers start", fleet.rebalance(everybody))]
-    told.append(("one is killed", fleet.rebalance(everybody[1:])))
-    told.append(("it comes back", fleet.rebalance(everybody)))
-    told.append(("one more comes", fleet.rebalance([*everybody, "x"])))
-    told.append(("it leaves again", fleet.rebalance(everybody)))
+    rows = [(f"{workers} workers start", fleet.rebalance(everybody))]
+    rows.append(("one is killed", fleet.rebalance(everybody[1:])))
+    rows.append(("it comes back", fleet.rebalance(everybody)))
+    rows.append(("one more comes", fleet.rebalance([*everybody, "x"])))
+    rows.append(("it leaves again", fleet.rebalance(everybody)))
     half = everybody[: max(1, workers // 2)]
-    told.append((f"{workers - len(half)} are killed at once", fleet.rebalance(half)))
-    return told
+    rows.append((f"{workers - len(half)} are killed at once", fleet.rebalance(half)))
+    return rows
 
 
 def page() -> dict[str, str]:

@@ -99,9 +99,9 @@ def versions() -> dict[str, str]:
 
 def as_html(outcomes: Sequence[Outcome], settings: dict[str, Any], measured_on: str = "") -> str:
     """Write a page with tables, and for each goal a bar of the figure's logarithmic distance from it."""
-    said = ", ".join(f"{name} {value}" for name, value in settings.items())
+    shown = ", ".join(f"{name} {value}" for name, value in settings.items())
     intro = (
-        f"{measured_on or machine()}; {said}. Ratios are between contestants of the same run, "
+        f"{measured_on or machine()}; {shown}. Ratios are between contestants of the same run, "
         "on the same broker or each on one just started, as the row says. "
         "In the bars, the line is the goal, and right of it is better."
     )

@@ -31,6 +31,6 @@ def show(outcome: Outcome, console: Console) -> None:
             console.print(f"  [dim]{goal.text}: not measured; goal {goal.limit_text}[/dim]", highlight=False)
             continue
         mark = "[green]reached[/green]" if goal.reached(value) else "[yellow]not reached[/yellow]"
-        said = f"[bold]{value:.3g} {goal.unit}[/bold]"
-        console.print(f"  {goal.text}: {said}; goal {goal.limit_text}: {mark}", highlight=False)
+        shown = f"[bold]{value:.3g} {goal.unit}[/bold]"
+        console.print(f"  {goal.text}: {shown}; goal {goal.limit_text}: {mark}", highlight=False)
     console.print()

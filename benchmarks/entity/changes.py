@@ -113,8 +113,8 @@ def run(bootstrap_servers: str, queues: int = 200, workers: int = 1, rate: int =
 
 def _restored(workers: list[Worker], queues: list[str]) -> bool:
     """Return whether the workers' logs say that all shards of new queues are taken over."""
-    told = "".join(worker.log.read_text(errors="replace") for worker in workers)
-    return all(f"{name}, partition {shard}: restored" in told for name in queues for shard in range(_SHARDS))
+    logged = "".join(worker.log.read_text(errors="replace") for worker in workers)
+    return all(f"{name}, partition {shard}: restored" in logged for name in queues for shard in range(_SHARDS))
 
 
 def _delete(bootstrap_servers: str, queues: list[str]) -> None:

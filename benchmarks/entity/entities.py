@@ -43,11 +43,11 @@ def run(bootstrap_servers: str, entities: int = 1_000, session_timeout: str = "3
         with _Asker(bootstrap_servers, queues) as asker:
             for phase in ("start", "again"):
                 asker.ask(phase)
-                said = worker.log.stat().st_size if worker.log.exists() else 0
+                logged_bytes = worker.log.stat().st_size if worker.log.exists() else 0
                 began_s = time.time()
                 worker.start()
                 answered = asker.answers(phase, worker)
-                text = worker.log.read_text(errors="replace")[said:]
+                text = worker.log.read_text(errors="replace")[logged_bytes:]
                 restored = _RESTORED.search(text)
                 restored_s = began_s if restored is None else _seconds(restored[1])
                 figures |= {

@@ -74,12 +74,12 @@ class Caller:
             name, _, value = line.partition(b":")
             if name.lower() == b"content-length":
                 size = int(value)
-        told = self._answers.read(size)
+        answer = self._answers.read(size)
         if status == _NO_ANSWER:
             raise NoAnswer
         if status >= 300:
-            raise RuntimeError(f"{path}: {status} {told[:500]!r}")
-        return orjson.loads(told)
+            raise RuntimeError(f"{path}: {status} {answer[:500]!r}")
+        return orjson.loads(answer)
 
 
 class Run:

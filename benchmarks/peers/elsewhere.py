@@ -33,8 +33,8 @@ def python_with(requirement: str) -> Path:
             for command in commands:
                 done = subprocess.run(command, capture_output=True, text=True, check=False)
                 if done.returncode:
-                    said = (done.stderr.strip() or "no reason given").splitlines()[0]
-                    raise Skipped(f"{requirement} cannot be installed: {said}")
+                    reason = (done.stderr.strip() or "no reason given").splitlines()[0]
+                    raise Skipped(f"{requirement} cannot be installed: {reason}")
             complete.touch()
     return python
 
@@ -73,8 +73,8 @@ def go_program(name: str, module: str) -> Path:
         except subprocess.TimeoutExpired:
             raise Skipped(f"Go did not build {module} within {_BUILD_S} s") from None
         if done.returncode:
-            said = (done.stderr.strip() or "no reason given").splitlines()[-1]
-            raise Skipped(f"{name} is not installed, and Go cannot build it: {said}")
+            reason = (done.stderr.strip() or "no reason given").splitlines()[-1]
+            raise Skipped(f"{name} is not installed, and Go cannot build it: {reason}")
         (place / name).rename(kept)
         place.rmdir()
     return kept

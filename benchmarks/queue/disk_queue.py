@@ -25,7 +25,7 @@ from lapse_client import Connection, Queue, QueueSubscriber
 
 _BACKLOG = 10_000
 _LOOK_S = 0.05
-_TELL_S = 10.0
+_REPORT_S = 10.0
 _LONGEST_S = 1_800.0
 _HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
 _MIB = 1 << 20
@@ -113,13 +113,13 @@ def _take(connection: Connection, name: str, count: int, worker: Worker) -> Figu
 
 
 def _await_depth(connection: Connection, name: str, messages: int) -> None:
-    told, give_up = time.monotonic(), time.monotonic() + _LONGEST_S
+    reported_s, give_up = time.monotonic(), time.monotonic() + _LONGEST_S
     with Queue(name, connection=connection, timeout_s=180) as queue:
         while (depth := queue.depth()["depth"]) < messages:
             if time.monotonic() > give_up:
                 raise RuntimeError(f"{depth} of {messages} read within {_LONGEST_S:.0f} s")
-            if time.monotonic() - told > _TELL_S:
-                told = time.monotonic()
+            if time.monotonic() - reported_s > _REPORT_S:
+                reported_s = time.monotonic()
                 _log(f"{depth:,} of {messages:,} read")
             time.sleep(0.5)
 

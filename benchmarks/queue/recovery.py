@@ -81,9 +81,9 @@ def _watch(worker: Worker, started: int, killed: float, marks: dict[str, float])
             text = log.read()
         if text:
             marks.setdefault("started", time.perf_counter() - killed)
-        if (said := _RESTORED.search(text)) is not None:
+        if (restored := _RESTORED.search(text)) is not None:
             marks["restored"] = time.perf_counter() - killed
-            found.append(float(said[1]))
+            found.append(float(restored[1]))
         return bool(found)
 
     worker.until(restored, every_s=_LOOK_S)

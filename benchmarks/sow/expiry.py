@@ -39,7 +39,7 @@ def run(
     """
     name = f"sow-expiry-{time.time_ns()}"
     lead_s = lead_s or 30 + messages / 15_000
-    state, told = topics.sow(name), topics.deliveries(name)
+    state, deliveries = topics.sow(name), topics.deliveries(name)
     entity = f'[sow.{name}]\nexpiration = "enabled"\n'
     with Worker(bootstrap_servers, name, entity, store) as worker, Ends(bootstrap_servers) as ends:
         create(bootstrap_servers, name)
@@ -47,7 +47,7 @@ def run(
         worker.start()
         if subscribed:
             _subscribe(bootstrap_servers, name)
-        worker.until(lambda: ends.of(told) >= (2 if subscribed else 1), timeout_s=60)  # the epoch and the answer
+        worker.until(lambda: ends.of(deliveries) >= (2 if subscribed else 1), timeout_s=60)  # the epoch and the answer
         due_s = time.time() + lead_s
         first_ms = int(due_s * 1000)
         headers: list[Headers] = [[("lapse-expires-at-ms", b"%d" % (first_ms + ms))] for ms in range(1000)]
@@ -55,11 +55,11 @@ def run(
         worker.until(lambda: ends.of(state) >= messages, timeout_s=lead_s, every_s=0.2)
         if (late_s := time.time() + _BEFORE_S - due_s) > 0:
             raise RuntimeError(f"taken in {late_s:.0f} s too late; give more lead_s than {lead_s:.0f}")
-        before = ends.of(told)
+        before = ends.of(deliveries)
         time.sleep(due_s - time.time())
         watch = Stopwatch(worker.process)
         worker.until(
-            lambda: ends.of(state) >= 2 * messages and ends.of(told) >= before + subscribed * messages,
+            lambda: ends.of(state) >= 2 * messages and ends.of(deliveries) >= before + subscribed * messages,
             timeout_s=_PATIENCE_S,
             every_s=0.02,
         )

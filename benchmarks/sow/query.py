@@ -51,7 +51,7 @@ def run(
         with still_broker() as own:
             return run(own, messages, order_by, top_n)
     name = f"sow-query-{time.time_ns()}"
-    state, told = topics.sow(name), topics.deliveries(name)
+    state, deliveries = topics.sow(name), topics.deliveries(name)
     with (
         Worker(bootstrap_servers, name, f'[sow.{name}]\nexpiration = "enabled"\n') as worker,
         Ends(bootstrap_servers) as ends,
@@ -62,7 +62,7 @@ def run(
         publish(bootstrap_servers, name, messages, payload=order, keys=messages)
         worker.start()
         worker.until(lambda: ends.of(state) >= messages)
-        begin = ends.of(told)
+        begin = ends.of(deliveries)
         seconds: list[float] = []
         with (
             _updates(bootstrap_servers, name),
@@ -83,7 +83,7 @@ def run(
                 if len(found) != (top_n or messages // 100):
                     raise RuntimeError(f"{len(found)} records")
         time.sleep(0.5)
-        updates = _delivered_updates(bootstrap_servers, told, begin)
+        updates = _delivered_updates(bootstrap_servers, deliveries, begin)
         before = _made_between(updates, quiet_from_ms, asked_ms[0][0])
         pauses_ms = [_longest_pause_ms(_made_between(updates, *one)) for one in asked_ms]
         standstills = metronome.standstills()
@@ -126,10 +126,10 @@ def _updates(bootstrap_servers: str, name: str) -> Iterator[None]:
         thread.join()
 
 
-def _delivered_updates(bootstrap_servers: str, told: str, begin: int) -> list[tuple[int, int]]:
+def _delivered_updates(bootstrap_servers: str, deliveries: str, begin: int) -> list[tuple[int, int]]:
     """Return the times of each update and of its delivery to the subscription, ms since the epoch."""
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "benchmark-waits"})
-    at = TopicPartition(told, 0, begin)
+    at = TopicPartition(deliveries, 0, begin)
     end = consumer.get_watermark_offsets(at, timeout=20)[1]
     consumer.assign([at])
     updates = []
@@ -151,13 +151,13 @@ def _made_between(updates: list[tuple[int, int]], from_ms: float, until_ms: floa
 
 def _p99(updates: list[tuple[int, int]]) -> float:
     """Return the 99th percentile of the updates' delays, ms."""
-    waits = sorted(told_ms - updated_ms for updated_ms, told_ms in updates)
+    waits = sorted(delivered_ms - updated_ms for updated_ms, delivered_ms in updates)
     return float(waits[int(len(waits) * 0.99)])
 
 
 def _longest_pause_ms(updates: list[tuple[int, int]], still: Sequence[tuple[float, float]] = ()) -> float:
     """Return the longest time in which an update waited and none was delivered, less the cores' standstills, ms."""
-    pauses = [(max(before_ms, made_ms), told_ms) for (_, before_ms), (made_ms, told_ms) in pairwise(updates)]
+    pauses = [(max(before_ms, made_ms), delivered_ms) for (_, before_ms), (made_ms, delivered_ms) in pairwise(updates)]
     return max(until_ms - from_ms - still_ms(still, from_ms, until_ms) for from_ms, until_ms in pauses)
 
 

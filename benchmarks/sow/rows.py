@@ -94,13 +94,13 @@ def core_turns(load: Load) -> Row:
 
 def expiry(load: Load) -> Row:
     """Return the row of many records that expire within one second."""
-    plain, told = "nobody is subscribed", "a subscription is told of each"
+    plain, subscribed = "nobody is subscribed", "a subscription is told of each"
     return Row(
         "sow-expiry",
         f"{load.burst:,} records due within one second: until all are gone, with their tombstones",
         [
             Contestant(plain, "sow.expiry", {"messages": load.burst, "subscribed": False}),
-            Contestant(told, "sow.expiry", {"messages": load.burst}),
+            Contestant(subscribed, "sow.expiry", {"messages": load.burst}),
         ],
         [Column("seconds", "until all are gone, s"), WORKER, BROKER],
         [Goal("from the first deadline to the last tombstone", figure(plain, "seconds"), 10, False, "s")],

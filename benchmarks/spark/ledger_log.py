@@ -120,7 +120,7 @@ def _write_fates(producer: Producer, written: Written, chance: random.Random, me
             shared.setdefault((EventKind.CANCELLED.value, "s0", ()), []).append(some)
     for _ in range(2 if chance.random() < _REPORTED_TWICE else 1):
         for (fate, subscription, reasons), some in shared.items():
-            told = Event(
+            made = Event(
                 entity=queue,
                 event=fate,
                 at_ms=now_ms,
@@ -131,7 +131,7 @@ def _write_fates(producer: Producer, written: Written, chance: random.Random, me
                 subscription=subscription,
                 dead_letter_topic=topic.dead_letters(queue) if fate == EventKind.DEAD_LETTERED else "",
             )
-            _put(producer, topic.events(queue), partition, event.encode(told), None)
+            _put(producer, topic.events(queue), partition, event.encode(made), None)
             if fate == EventKind.DEAD_LETTERED:
                 for bookmark in (bookmark for one in some for bookmark in one):
                     _letter(producer, queue, bookmark, reasons, now_ms)

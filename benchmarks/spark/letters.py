@@ -97,14 +97,14 @@ def _columns(raw: DataFrame) -> DataFrame:
     """Make the reader's columns by hand, given that no header occurs twice."""
     letter = {"topic": "letter_topic", "partition": "letter_partition", "offset": "letter_offset"}
     kept = [F.col(name).alias(alias) for name, alias in {**letter, "timestamp": "letter_at"}.items()]
-    told = raw.select(*kept, "key", "value", F.map_from_entries("headers").alias("_told"))
+    named = raw.select(*kept, "key", "value", F.map_from_entries("headers").alias("_told"))
     texts = {column: F.col("_told")[name].cast("string").cast(kind) for column, (name, kind) in _BY_NAME.items()}
     made = {
         **texts,
         "reasons": F.split(F.col("_told")[names.REASONS].cast("string"), ","),
         "died_at": F.timestamp_millis(texts["expired_at_ms"]),
     }
-    return told.select("*", *(column.alias(name) for name, column in made.items()))
+    return named.select("*", *(column.alias(name) for name, column in made.items()))
 
 
 def _count_all_columns(data: DataFrame) -> int:
@@ -146,11 +146,11 @@ def _write(bootstrap_servers: str, queue: str, letters: int) -> None:
             delivery_count=number % 5,
             epoch=1,
         )
-        told: list[tuple[str, str | bytes | None]] = [*dead_letter.headers(death, _HEADERS)]
+        named: list[tuple[str, str | bytes | None]] = [*dead_letter.headers(death, _HEADERS)]
         key = b"%d" % number
         while True:
             try:
-                producer.produce(topic.dead_letters(queue), _PAYLOAD, key, number % _PARTITIONS, headers=told)
+                producer.produce(topic.dead_letters(queue), _PAYLOAD, key, number % _PARTITIONS, headers=named)
                 break
             except BufferError:
                 producer.poll(0.05)

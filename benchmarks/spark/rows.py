@@ -37,9 +37,9 @@ def letters(load: Load) -> Row:
     reader = "letters, read by Spark"
     questions = {"count": "counted", "by_reason": "by reason", "whole": "all columns", "readable": "readable ones"}
     columns = [
-        Column(f"{key}_{way}", f"{name}, {said}", 0)
+        Column(f"{key}_{way}", f"{name}, {unit}", 0)
         for key, name in questions.items()
-        for way, said in (("reader", "letters/CPU s"), ("by_hand", "by hand"))
+        for way, unit in (("reader", "letters/CPU s"), ("by_hand", "by hand"))
     ]
     return Row(
         "letters",

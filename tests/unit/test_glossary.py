@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -105,16 +106,47 @@ def test_users_are_they() -> None:
 )
 def test_nothing_is_named_by_a_retired_word(package: str) -> None:
     gone = {word for word, where in ALL if f"`{package}`" in where}
-    kept = {f"{path.relative_to(LAPSE)}: {name}" for path, name in names(LAPSE / package) if gone & set(parts(name))}
+    tests = ROOT / "tests" / "unit" / package
+    named = [*names(LAPSE / package), *(one for one in names(tests) if not _is_sentence_or_constant(one[1]))]
+    kept = {f"{path.relative_to(ROOT)}: {name}" for path, name in named if gone & set(parts(name))}
     assert sorted(kept) == []
+
+
+def _is_sentence_or_constant(name: str) -> bool:
+    """A test's name is a sentence, and a constant may be another package's."""
+    return name.startswith("test_") or name.isupper()
+
+
+@pytest.mark.parametrize("root", ["streams/lapse", "connectors", "benchmarks"])
+def test_no_package_has_a_name_with_a_word_that_is_retired_in_all(root: str) -> None:
+    gone = {tuple(word.split()) for word, where in ALL if where == "names"}
+    assert gone
+    kept = {f"{path.relative_to(ROOT)}: {name}" for path, name in names(ROOT / root) if gone & set(_runs(parts(name)))}
+    assert sorted(kept) == []
+
+
+def _runs(words: list[str]) -> Iterator[tuple[str, ...]]:
+    """The words of a name, single and in pairs."""
+    yield from ((word,) for word in words)
+    yield from pairwise(words)
 
 
 @pytest.mark.parametrize("root", ["streams/lapse", "connectors"])
-def test_no_package_has_a_name_with_a_word_that_is_retired_in_all(root: str) -> None:
-    gone = {word for word, where in ALL if where == "names"}
-    assert gone
-    kept = {f"{path.relative_to(ROOT)}: {name}" for path, name in names(ROOT / root) if gone & set(parts(name))}
-    assert sorted(kept) == []
+def test_a_place_is_no_partition(root: str) -> None:
+    """A place orders messages. A partition of a topic is `tp`, and its key `topic:partition` a `source_key`."""
+    partition = re.compile(r"\b(TopicPartition|TP)\b")
+    wrong = set()
+    for path in (ROOT / root).rglob("*.py"):
+        for node in ast.walk(tree(path)):
+            match node:
+                case ast.arg(arg=name, annotation=ast.expr() as kind) if partition.search(ast.unparse(kind)):
+                    given = [name]
+                case ast.Assign(targets=targets, value=value) if partition.search(ast.unparse(value)):
+                    given = [ast.unparse(target) for target in targets]
+                case _:
+                    continue
+            wrong |= {f"{path.relative_to(ROOT)}: {name}" for name in given if re.search(r"\bplaces?$", name)}
+    assert sorted(wrong) == []
 
 
 def attributes(package: Path) -> Iterator[tuple[str, str]]:

@@ -36,7 +36,7 @@ _NEW: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_P
 T = TypeVar("T")
 
 
-def log_bounds(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
+def log_bounds(consumer: Consumer, tp: TopicPartition) -> tuple[int, int]:
     """Return the first offset of a partition and its end offset; wait while a leader is being elected.
 
     Raises:
@@ -44,8 +44,8 @@ def log_bounds(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
     """
     return _elected(
         consumer,
-        place.topic,
-        lambda: consumer.get_watermark_offsets(place, timeout=METADATA_TIMEOUT_S),
+        tp.topic,
+        lambda: consumer.get_watermark_offsets(tp, timeout=METADATA_TIMEOUT_S),
         _ELECTING | _NEW,
     )
 
@@ -70,24 +70,24 @@ def log_end(consumer: Consumer, name: str, partition: int) -> TopicPartition:
     Raises:
         KafkaException: no answer in time, or a refusal.
     """
-    place = TopicPartition(name, partition)
-    _, place.offset = log_bounds(consumer, place)
-    return place
+    tp = TopicPartition(name, partition)
+    _, tp.offset = log_bounds(consumer, tp)
+    return tp
 
 
-def assign_ends(consumer: Consumer, places: Iterable[tuple[str, int]], servers: str) -> None:
+def assign_ends(consumer: Consumer, tps: Iterable[tuple[str, int]], servers: str) -> None:
     """Have a consumer read partitions from their present ends on.
 
     Args:
         consumer: the consumer.
-        places: topics and partitions.
+        tps: topics and partitions.
         servers: the brokers, for the error's text.
 
     Raises:
         ConnectionFailed: no answer in time, or a refusal.
     """
     try:
-        consumer.assign([log_end(consumer, *place) for place in places])
+        consumer.assign([log_end(consumer, *tp) for tp in tps])
     except KafkaException as error:
         raise ConnectionFailed(servers, error) from error
 
@@ -109,7 +109,7 @@ def offsets_at(consumer: Consumer, instants: Sequence[TopicPartition]) -> list[T
 
     def ask() -> list[TopicPartition]:
         found = consumer.offsets_for_times(asked, timeout=METADATA_TIMEOUT_S)
-        if fault := next((place.error for place in found if place.error is not None), None):
+        if fault := next((tp.error for tp in found if tp.error is not None), None):
             raise KafkaException(fault)
         return found
 

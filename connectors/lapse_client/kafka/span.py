@@ -60,12 +60,12 @@ def span(
     level = "read_committed" if committed else "read_uncommitted"
     consumer = connection.consumer(enable_partition_eof=True, isolation_level=level)
     try:
-        places, ends = _bounds(consumer, topics, listed)
+        tps, ends = _bounds(consumer, topics, listed)
         if whole:
-            ends = _whole_ends(connection, consumer, places)
-        if since_ms is not None and places:
-            _skip_older(consumer, places, ends, since_ms)
-        yield from _records(consumer, places, ends, until, progress)
+            ends = _whole_ends(connection, consumer, tps)
+        if since_ms is not None and tps:
+            _skip_older(consumer, tps, ends, since_ms)
+        yield from _records(consumer, tps, ends, until, progress)
     except KafkaException as error:
         raise ConnectionFailed(connection.bootstrap_servers, error) from error
     finally:
@@ -74,19 +74,19 @@ def span(
 
 def _records(
     consumer: Consumer,
-    places: Mapping[_Name, TopicPartition],
+    tps: Mapping[_Name, TopicPartition],
     ends: Mapping[_Name, int],
     until: Callable[[str], int | None],
     progress: Progress,
 ) -> Iterator[Message]:
     """Yield the records of partitions from their first offsets up to their ends."""
-    left = {name: place for name, place in places.items() if place.offset < ends[name]}
-    total = sum(ends[name] - place.offset for name, place in left.items())
+    left = {name: tp for name, tp in tps.items() if tp.offset < ends[name]}
+    total = sum(ends[name] - tp.offset for name, tp in left.items())
     done = 0
     progress(done, total)
     if left:
         consumer.assign(list(left.values()))
-    silence = Silence(", ".join({topic: None for topic, _ in places}))
+    silence = Silence(", ".join({topic: None for topic, _ in tps}))
     while left:
         messages = arrived(consumer, _AT_ONCE, _POLL_S)
         silence.note(messages)
@@ -112,32 +112,32 @@ def _bounds(
     consumer: Consumer, topics: Mapping[str, int], listed: bool = False
 ) -> tuple[dict[_Name, TopicPartition], dict[_Name, int]]:
     """Return the partitions of topics, each with its first offset, and their ends."""
-    places: dict[_Name, TopicPartition] = {}
+    tps: dict[_Name, TopicPartition] = {}
     ends: dict[_Name, int] = {}
     deleted = set[str]()
     for name in ((topic, partition) for topic, count in topics.items() for partition in range(count)):
         if name[0] in deleted:
             continue
-        place = TopicPartition(*name)
+        tp = TopicPartition(*name)
         try:
-            place.offset, ends[name] = log_bounds(consumer, place)
+            tp.offset, ends[name] = log_bounds(consumer, tp)
         except KafkaException as error:
             if not (listed and error.args[0].code() in NOT_THERE):
                 raise
             deleted.add(name[0])
             continue
-        places[name] = place
-    return places, ends
+        tps[name] = tp
+    return tps, ends
 
 
 def _skip_older(
-    consumer: Consumer, places: Mapping[_Name, TopicPartition], ends: Mapping[_Name, int], since_ms: int
+    consumer: Consumer, tps: Mapping[_Name, TopicPartition], ends: Mapping[_Name, int], since_ms: int
 ) -> None:
     """Move the first offsets to the first records that were written at or after an instant."""
-    instants = [TopicPartition(*name, since_ms) for name in places]
+    instants = [TopicPartition(*name, since_ms) for name in tps]
     for found in offsets_at(consumer, instants):
         name = found.topic, found.partition
-        places[name].offset = found.offset if found.offset >= 0 else ends[name]
+        tps[name].offset = found.offset if found.offset >= 0 else ends[name]
 
 
 def _is_end(message: Message) -> bool:
@@ -175,7 +175,7 @@ def await_transactions(connection: Connection, topics: Mapping[str, int], timeou
 
 
 def _whole_ends(
-    connection: Connection, consumer: Consumer, places: Mapping[_Name, TopicPartition], timeout_s: float = _OPEN_S
+    connection: Connection, consumer: Consumer, tps: Mapping[_Name, TopicPartition], timeout_s: float = _OPEN_S
 ) -> dict[_Name, int]:
     """Return where partitions end now, once no transaction before that is open.
 
@@ -184,12 +184,12 @@ def _whole_ends(
     """
     every = connection.consumer(isolation_level="read_uncommitted")
     try:
-        ends = {name: log_bounds(every, place)[1] for name, place in places.items()}
+        ends = {name: log_bounds(every, tp)[1] for name, tp in tps.items()}
     finally:
         every.close()
     give_up = time.monotonic() + timeout_s
     for name, end in ends.items():
-        while (stable := log_bounds(consumer, places[name])[1]) < end:
+        while (stable := log_bounds(consumer, tps[name])[1]) < end:
             if time.monotonic() >= give_up:
                 raise LapseError(
                     f"{name[0]}, partition {name[1]}: a transaction that begins at offset {stable} stays open, and "

@@ -79,18 +79,18 @@ class TopicReader(PacedReader[Message]):
             consumer.close()
 
     def _messages(self, consumer: Consumer) -> Iterator[Message | None]:
-        places = [TopicPartition(self.topic, partition) for partition in range(self._partitions)]
-        bounds = [log_bounds(consumer, place) for place in places]
-        for place, (first, end) in zip(places, bounds, strict=True):
-            place.offset = end if self._newer else first
+        tps = [TopicPartition(self.topic, partition) for partition in range(self._partitions)]
+        bounds = [log_bounds(consumer, tp) for tp in tps]
+        for tp, (first, end) in zip(tps, bounds, strict=True):
+            tp.offset = end if self._newer else first
         if self._since_ms is not None:
-            instants = [TopicPartition(self.topic, place.partition, self._since_ms) for place in places]
+            instants = [TopicPartition(self.topic, tp.partition, self._since_ms) for tp in tps]
             for found in offsets_at(consumer, instants):
                 # Not OFFSET_END, which would leave out what comes until it is looked up.
-                places[found.partition].offset = bounds[found.partition][1] if found.offset < 0 else found.offset
-        ends = {place.partition: bounds[place.partition][1] for place in places}
-        ends = {partition: end for partition, end in ends.items() if places[partition].offset < end}
-        consumer.assign(places)
+                tps[found.partition].offset = bounds[found.partition][1] if found.offset < 0 else found.offset
+        ends = {tp.partition: bounds[tp.partition][1] for tp in tps}
+        ends = {partition: end for partition, end in ends.items() if tps[partition].offset < end}
+        consumer.assign(tps)
         silence = Silence(self.topic)
         while ends or self._follow:
             message = consumer.poll(_POLL_S)

@@ -72,11 +72,11 @@ class LetterPurge:
             bounds = [log_bounds(consumer, TopicPartition(self.topic, partition)) for partition in partitions]
             instants = [TopicPartition(self.topic, partition, until_ms) for partition in partitions]
             spans: list[Span] = []
-            for place in offsets_at(consumer, instants):
-                begin, end = bounds[place.partition]
-                stop = end if place.offset < 0 else min(place.offset, end)
+            for tp in offsets_at(consumer, instants):
+                begin, end = bounds[tp.partition]
+                stop = end if tp.offset < 0 else min(tp.offset, end)
                 if stop > begin:
-                    spans.append(Span(place.partition, begin, stop))
+                    spans.append(Span(tp.partition, begin, stop))
             return spans
         except KafkaException as error:
             raise ConnectionFailed(self._connection.bootstrap_servers, error) from error
@@ -89,9 +89,9 @@ class LetterPurge:
         Raises:
             LapseError: the broker refuses; the text names the partition.
         """
-        places = [TopicPartition(self.topic, span.partition, span.stop) for span in spans]
+        tps = [TopicPartition(self.topic, span.partition, span.stop) for span in spans]
         admin = self._connection.admin()
-        for place, future in (admin.delete_records(places) if places else {}).items():
+        for tp, future in (admin.delete_records(tps) if tps else {}).items():
             try:
                 future.result(METADATA_TIMEOUT_S)
             except KafkaException as error:
@@ -99,6 +99,6 @@ class LetterPurge:
                 right = "Have Delete on it granted (docs/operations.md, Rights)"
                 remedy = right if fault.code() in LACKS_RIGHT else "Purge again when that is mended"
                 raise LapseError(
-                    f"{self.topic}, partition {place.partition}: letters could not be deleted: "
+                    f"{self.topic}, partition {tp.partition}: letters could not be deleted: "
                     f"{fault.str().rstrip('.')}. {remedy}"
                 ) from error

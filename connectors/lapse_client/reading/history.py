@@ -309,11 +309,11 @@ def _record(connection: Connection, name: Bookmark, **options: str) -> Message |
     """
     consumer = connection.consumer(**{"enable.partition.eof": True, **options})
     try:
-        place = TopicPartition(name.topic, name.partition, name.log_offset)
-        low, end = log_bounds(consumer, place)
+        tp = TopicPartition(name.topic, name.partition, name.log_offset)
+        low, end = log_bounds(consumer, tp)
         if not low <= name.log_offset < end:
             return None
-        consumer.assign([place])
+        consumer.assign([tp])
         while True:
             message = consumer.poll(10)
             error = None if message is None else message.error()

@@ -65,11 +65,11 @@ def paced(
         raise cluster.no_partition(f"{first.topic}:{first.partition}", topics)
     consumer = cluster.consumer(enable_partition_eof=True)
     try:
-        place = TopicPartition(first.topic, first.partition, first.log_offset)
-        low, end = log_bounds(consumer, place)
+        tp = TopicPartition(first.topic, first.partition, first.log_offset)
+        low, end = log_bounds(consumer, tp)
         if not low <= first.log_offset <= end:
             raise NoRecord(f"{first} is not in the log, which has offsets {low} to {end - 1}: start at one of them")
-        consumer.assign([place])
+        consumer.assign([tp])
         reached, silence = first.log_offset, Silence(first.topic)
         while follow or reached < end:
             message = consumer.poll(_POLL_S)

@@ -153,7 +153,7 @@ class DecisionLog:
 class _Part:
     """One partition of the log: all claims, and the committed ones."""
 
-    def __init__(self, connection: Connection, place: TopicPartition, first_ms: int) -> None:
+    def __init__(self, connection: Connection, tp: TopicPartition, first_ms: int) -> None:
         self.first_ms = first_ms
         self._asked = time.monotonic()
         self._at_first = -1
@@ -161,8 +161,8 @@ class _Part:
         self._claimed: dict[Claim, int] = {}
         """The offset of each message's last claim, committed or not."""
         self._committed: set[Claim] = set()
-        self._all = _Reader(connection, place, first_ms, "read_uncommitted")
-        self._safe = _Reader(connection, place, first_ms, "read_committed")
+        self._all = _Reader(connection, tp, first_ms, "read_uncommitted")
+        self._safe = _Reader(connection, tp, first_ms, "read_committed")
 
     @property
     def is_stale(self) -> bool:
@@ -198,18 +198,18 @@ class _Part:
 class _Reader:
     """Reads a partition to its end repeatedly. For `read_committed`, the end is the first open transaction."""
 
-    def __init__(self, connection: Connection, place: TopicPartition, first_ms: int, isolation: str) -> None:
+    def __init__(self, connection: Connection, tp: TopicPartition, first_ms: int, isolation: str) -> None:
         self._consumer: Consumer = connection.consumer(isolation_level=isolation, enable_partition_eof=True)
-        self._place = place
-        instant = TopicPartition(place.topic, place.partition, first_ms)
+        self._tp = tp
+        instant = TopicPartition(tp.topic, tp.partition, first_ms)
         (found,) = offsets_at(self._consumer, [instant])
-        first, end = log_bounds(self._consumer, place)
+        first, end = log_bounds(self._consumer, tp)
         self.end = max(first, found.offset) if found.offset >= 0 else end
-        self._consumer.assign([TopicPartition(place.topic, place.partition, self.end)])
+        self._consumer.assign([TopicPartition(tp.topic, tp.partition, self.end)])
 
     def new_claims(self) -> Sequence[tuple[Claim, int]]:
         """Return the claims since the last call, with their offsets, and move `end` to the partition's end."""
-        _, end = log_bounds(self._consumer, self._place)
+        _, end = log_bounds(self._consumer, self._tp)
         claims: list[tuple[Claim, int]] = []
         give_up = time.monotonic() + _PATIENCE_S
         while self.end < end:
@@ -223,7 +223,7 @@ class _Reader:
                 elif error.fatal():
                     raise KafkaException(error)
             if time.monotonic() >= give_up:
-                raise LapseError(f"{self._place.topic} could not be read to its end within {_PATIENCE_S:g} s")
+                raise LapseError(f"{self._tp.topic} could not be read to its end within {_PATIENCE_S:g} s")
         return claims
 
     def close(self) -> None:

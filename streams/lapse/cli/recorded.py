@@ -77,12 +77,12 @@ def _begins(connection: Connection, topics: Mapping[str, int], since_ms: int | N
     """Return from which offset each partition is read, whether or not its record was committed."""
     consumer, begins, ends = connection.consumer(), dict[TP, int](), dict[TP, int]()
     try:
-        places = [TopicPartition(one, partition) for one, count in topics.items() for partition in range(count)]
-        for place in places:
-            tp = TP(place.topic, place.partition)
-            begins[tp], ends[tp] = log_bounds(consumer, place)
-        if since_ms is not None and places:
-            instants = [TopicPartition(place.topic, place.partition, since_ms) for place in places]
+        partitions = [TopicPartition(name, partition) for name, count in topics.items() for partition in range(count)]
+        for one in partitions:
+            tp = TP(one.topic, one.partition)
+            begins[tp], ends[tp] = log_bounds(consumer, one)
+        if since_ms is not None and partitions:
+            instants = [TopicPartition(one.topic, one.partition, since_ms) for one in partitions]
             for found in offsets_at(consumer, instants):
                 tp = TP(found.topic, found.partition)
                 begins[tp] = found.offset if found.offset >= 0 else ends[tp]
@@ -131,10 +131,10 @@ def defined(
         ConfigError: the key of a user cannot be read.
         LapseError: the topic cannot be read, or does not define such a queue.
     """
-    place = topic.definitions(config.lapse.app_id)
+    defining = topic.definitions(config.lapse.app_id)
     latest: dict[str, bytes] = {}
     definitions = [
-        one.value for one in _all(read(connection, [place]), place) if note(latest, one.key, one.value) == name
+        one.value for one in _all(read(connection, [defining]), defining) if note(latest, one.key, one.value) == name
     ]
     if None in definitions:  # earlier records defined another queue of that name
         definitions = definitions[len(definitions) - definitions[::-1].index(None) :]
@@ -143,7 +143,7 @@ def defined(
         if name not in latest or versions[-1].kind != "queue":
             queues = (one.name for one in understood(latest).values() if one.kind == "queue")
             raise LapseError(
-                f"{place} defines no queue {name}{did_you_mean(name, queues)}; "
+                f"{defining} defines no queue {name}{did_you_mean(name, queues)}; "
                 "`lapse apply` defines what lapse.toml has"
             )
         whole = decide(path, config, latest).config

@@ -316,10 +316,10 @@ def _is_defined(whole: Config, connection: Connection) -> bool:
     Raises:
         LapseError: the brokers do not let this user see it.
     """
-    place = names.definitions(whole.lapse.app_id)
-    if place in connection.partitions(place):
+    definitions = names.definitions(whole.lapse.app_id)
+    if definitions in connection.partitions(definitions):
         return True
-    if hidden := connection.hidden(place):
+    if hidden := connection.hidden(definitions):
         raise hidden
     return False
 

@@ -278,13 +278,13 @@ class Replicator:
         for name in map(names.sow, self._link.topics):
             for partition in topics[name].partitions:
                 taken = reached.next_offset(name, partition)
-                place = TopicPartition(name, partition, OFFSET_BEGINNING if taken is None else taken)
-                while place.offset > (end := log_bounds(consumer, place)[1]) and time.monotonic() < until_s:
+                tp = TopicPartition(name, partition, OFFSET_BEGINNING if taken is None else taken)
+                while tp.offset > (end := log_bounds(consumer, tp)[1]) and time.monotonic() < until_s:
                     self._stopped.wait(_WAIT_S)
-                if place.offset > end:
+                if tp.offset > end:
                     logger.warning("%s, partition %d: created again upstream; read from its beginning", name, partition)
-                    place.offset = OFFSET_BEGINNING
-                starts.append(place)
+                    tp.offset = OFFSET_BEGINNING
+                starts.append(tp)
         return starts
 
 

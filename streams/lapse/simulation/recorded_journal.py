@@ -180,8 +180,8 @@ def _step(
 ) -> RecordedStep:
     """Return one step from its read positions and its instants."""
     positions: dict[TP, int] = {}
-    for place, offset in read.items():
-        topic, colon, partition = place.rpartition(":")
+    for source_key, offset in read.items():
+        topic, colon, partition = source_key.rpartition(":")
         if colon and partition.isdigit():
             positions[TP(topic, int(partition))] = int(offset)
     instants: dict[str, int] = {}

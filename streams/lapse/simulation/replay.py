@@ -181,10 +181,10 @@ class ReplayedShard:
         if noted is None:
             return
         ends: dict[TP, int] = {}
-        for place in (TP(topic, self._partition) for topic in deliveries):
-            log = self._recording.log(*place)
-            since = log[noted.floors.get(place.topic, 0) :]
-            ends[place] = next((one.offset for one in since if _epoch(one) >= epoch.number), len(log))
+        for tp in (TP(topic, self._partition) for topic in deliveries):
+            log = self._recording.log(*tp)
+            since = log[noted.floors.get(tp.topic, 0) :]
+            ends[tp] = next((one.offset for one in since if _epoch(one) >= epoch.number), len(log))
         reader = MemoryLog(self._recording.cut(ends))
         read = lambda: read_written(reader, noted, deliveries, self._partition)  # noqa: E731
         at_once(machine.unwritten(noted, read, epoch_start.unwritten_search_ms(epoch)))

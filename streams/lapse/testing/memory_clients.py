@@ -205,49 +205,49 @@ class MemoryConsumer(_InMemory):
 
     # Reading
 
-    def assign(self, places: Iterable[TopicPartition]) -> None:
+    def assign(self, tps: Iterable[TopicPartition]) -> None:
         """Read these partitions and no others."""
         with self._cluster.changed:
             self._next = {}
             self._paused.clear()
-            self.incremental_assign(places)
+            self.incremental_assign(tps)
 
-    def incremental_assign(self, places: Iterable[TopicPartition]) -> None:
+    def incremental_assign(self, tps: Iterable[TopicPartition]) -> None:
         """Read these partitions as well."""
         with self._cluster.changed:
-            for place in places:
-                name = place.topic, place.partition
+            for tp in tps:
+                name = tp.topic, tp.partition
                 end = len(self._cluster.log(*name))
-                self._next[name] = end if place.offset == OFFSET_END else max(0, place.offset)
+                self._next[name] = end if tp.offset == OFFSET_END else max(0, tp.offset)
                 self._ends_reported.pop(name, None)
-                if not self._waits and self._is_channel(place.topic):
+                if not self._waits and self._is_channel(tp.topic):
                     self._waits = True
                     self._cluster.waiters.append(self)
 
-    def incremental_unassign(self, places: Iterable[TopicPartition]) -> None:
+    def incremental_unassign(self, tps: Iterable[TopicPartition]) -> None:
         """Stop reading these partitions."""
         with self._cluster.changed:
-            for place in places:
-                self._next.pop((place.topic, place.partition), None)
+            for tp in tps:
+                self._next.pop((tp.topic, tp.partition), None)
 
     def assignment(self) -> list[TopicPartition]:
         """Return the partitions that are read."""
         return [TopicPartition(*name) for name in self._next]
 
-    def pause(self, places: Iterable[TopicPartition]) -> None:
+    def pause(self, tps: Iterable[TopicPartition]) -> None:
         """Hand out no records of these partitions."""
         with self._cluster.changed:
-            self._paused.update((place.topic, place.partition) for place in places)
+            self._paused.update((tp.topic, tp.partition) for tp in tps)
 
-    def resume(self, places: Iterable[TopicPartition]) -> None:
+    def resume(self, tps: Iterable[TopicPartition]) -> None:
         """Hand out records of these partitions again."""
         with self._cluster.changed:
-            self._paused.difference_update((place.topic, place.partition) for place in places)
+            self._paused.difference_update((tp.topic, tp.partition) for tp in tps)
 
-    def seek(self, place: TopicPartition) -> None:
+    def seek(self, tp: TopicPartition) -> None:
         """Continue at an offset."""
         with self._cluster.changed:
-            self._next[place.topic, place.partition] = place.offset
+            self._next[tp.topic, tp.partition] = tp.offset
 
     def cut_off(self, cut_off: bool) -> None:
         """Let no records through, or let them through again."""
@@ -341,20 +341,20 @@ class MemoryConsumer(_InMemory):
 
     # Offsets
 
-    def get_watermark_offsets(self, place: TopicPartition, timeout: float = -1, cached: bool = False) -> Place | Any:
+    def get_watermark_offsets(self, tp: TopicPartition, timeout: float = -1, cached: bool = False) -> Place | Any:
         """Return where a partition begins and ends, once everything is written that can be at this instant."""
         self._cluster.settle()
         with self._cluster.changed:
-            return 0, len(self._cluster.log(place.topic, place.partition))
+            return 0, len(self._cluster.log(tp.topic, tp.partition))
 
-    def offsets_for_times(self, places: Sequence[TopicPartition], timeout: float = -1) -> list[TopicPartition]:
+    def offsets_for_times(self, tps: Sequence[TopicPartition], timeout: float = -1) -> list[TopicPartition]:
         """Return the first offset of each partition at or after an instant; `OFFSET_END` if there is none."""
         found: list[TopicPartition] = []
         with self._cluster.changed:
-            for place in places:
-                at = self._cluster.offset_at(place.topic, place.partition, place.offset)
-                end = len(self._cluster.log(place.topic, place.partition))
-                found.append(TopicPartition(place.topic, place.partition, at if at < end else OFFSET_END))
+            for tp in tps:
+                at = self._cluster.offset_at(tp.topic, tp.partition, tp.offset)
+                end = len(self._cluster.log(tp.topic, tp.partition))
+                found.append(TopicPartition(tp.topic, tp.partition, at if at < end else OFFSET_END))
         return found
 
 

@@ -67,9 +67,9 @@ class MemoryShard:
         known: dict[str, Any] = orjson.loads(changelog.progress() or b"{}")
         noted = parse_noted(known.pop(PROGRESS_KEY, None))
         sources = [*entity.sources(partition)]
-        places = {tp: known.get(f"{tp.topic}:{tp.partition}") for tp in [*sources, self._commands]}
-        begins = entity.begins([tp for tp in sources if places[tp] is None])
-        positions = {tp: begins.get(tp, 0) if offset is None else offset for tp, offset in places.items()}
+        read_to = {tp: known.get(f"{tp.topic}:{tp.partition}") for tp in [*sources, self._commands]}
+        begins = entity.begins([tp for tp in sources if read_to[tp] is None])
+        positions = {tp: begins.get(tp, 0) if offset is None else offset for tp, offset in read_to.items()}
         of_messages = {tp: offset for tp, offset in positions.items() if tp != self._commands and offset}
         self.machine = entity.machine(partition, self._epoch, changelog, of_messages)
         self.machine.recall(self._epoch, changelog.runtime)
@@ -80,7 +80,7 @@ class MemoryShard:
         self._take_over(noted)
         self._more = True
         self._advanced_ms = self._rested_ms = -1
-        self._places: list[TP] = []
+        self._sources: list[TP] = []
         self._known_topics = -1
 
     def _claim(self, changelog: Changelog) -> None:
@@ -144,8 +144,8 @@ class MemoryShard:
         brought = False
         if self._known_topics != self._cluster.topics_changed:
             self._known_topics = self._cluster.topics_changed
-            self._places = [*self.entity.sources(self.partition), self._commands]
-        for tp in self._places:
+            self._sources = [*self.entity.sources(self.partition), self._commands]
+        for tp in self._sources:
             if tp not in self._inbox.received:
                 self._inbox.adopt(tp, 0)
             first, log = self._inbox.received[tp], self._cluster.log(*tp)

@@ -206,8 +206,8 @@ class Copier:
 
         def reported(error: KafkaError | None, written: Message) -> None:
             if error is None:
-                place = Bookmark(self._topic, written.partition() or 0, written.offset() or 0)
-                put.pairs.append((bookmark, place))
+                target = Bookmark(self._topic, written.partition() or 0, written.offset() or 0)
+                put.pairs.append((bookmark, target))
             elif error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
                 put.too_large.append(bookmark)
 

@@ -62,8 +62,8 @@ def test_a_command_that_names_the_same_messages_over_and_over_is_refused_and_sto
     until(lambda: here.depth("named")["depth"] == 5_000, "all arrived")
     answers = here.tail(topic.deliveries(name), from_end=True)
     commands = [
-        json.dumps({"command": verb, "id": verb, "subscription": "s", "bookmarks": [f"{name}:0:0-4999"] * 20_000})
-        for verb in ("acknowledge", "renew")
+        json.dumps({"command": action, "id": action, "subscription": "s", "bookmarks": [f"{name}:0:0-4999"] * 20_000})
+        for action in ("acknowledge", "renew")
     ]
     write(here.servers, topic.commands(name), [one.encode() for one in commands], **COMPRESSED)
 

@@ -16,16 +16,16 @@ def main() -> None:
     with QueueSubscriber(queue, 3, connection=Connection(servers)) as subscriber:
         first = subscriber.receive(60)
         assert first is not None
-        _say(got=(first.value or b"").decode(), count=first.delivery_count)
+        _print_facts(got=(first.value or b"").decode(), count=first.delivery_count)
         sys.stdin.readline()
         (result,) = subscriber.settle("acknowledge", [first], wait=True)
-        _say(result=result.result)
+        _print_facts(result=result.result)
         for delivery in subscriber.messages(5):
-            _say(got=(delivery.value or b"").decode(), count=delivery.delivery_count)
+            _print_facts(got=(delivery.value or b"").decode(), count=delivery.delivery_count)
             delivery.acknowledge()
 
 
-def _say(**what: object) -> None:
+def _print_facts(**what: object) -> None:
     print(json.dumps(what), flush=True)
 
 

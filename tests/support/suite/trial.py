@@ -104,7 +104,7 @@ def forks(
     run: Callable[[Mutant], str],
     cpu_s: float,
     jobs: int,
-    tell: Callable[[Mutant, Fate], None],
+    report: Callable[[Mutant, Fate], None],
 ) -> None:
     """Try mutants in forks, several at a time. Call `tell` with each and its result."""
     running: dict[int, tuple[Mutant, Fork]] = {}
@@ -112,7 +112,7 @@ def forks(
     def wait() -> None:
         pid, status, usage = os.wait4(-1, 0)
         mutant, child = running.pop(pid)
-        tell(mutant, child.ended(status, usage))
+        report(mutant, child.ended(status, usage))
 
     for mutant in mutants:
         if len(running) == jobs:
@@ -208,11 +208,11 @@ class Replacing(First):
         directory: Path,
         limit_s: Callable[[float], float],
         jobs: int,
-        tell: Callable[[Mutant, Fate], None],
+        report: Callable[[Mutant, Fate], None],
     ) -> None:
         super().__init__()
         self._chosen, self._trees, self._directory = chosen, trees, str(directory)
-        self._limit_s, self._jobs, self._tell = limit_s, jobs, tell
+        self._limit_s, self._jobs, self._report = limit_s, jobs, report
         self._trials: dict[str, Trial] = {}
 
     @pytest.hookimpl(tryfirst=True)
@@ -255,7 +255,7 @@ class Replacing(First):
     def _note_fate(self, mutant: Mutant, fate: Fate) -> None:
         if fate.by in self._trials:
             self._trials[fate.by].noticed.update([_name(mutant), mutant.module])
-        self._tell(mutant, fate)
+        self._report(mutant, fate)
 
     def _try(self, mutant: Mutant) -> str:
         mutant.apply()

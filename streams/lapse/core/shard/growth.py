@@ -45,14 +45,14 @@ class Growth:
         """By `topic:partition`, the offset from which the shard has read what older shards have read before (C62)."""
         return self.first if self.first or self.grown else self.read
 
-    def knows(self, place: str, topics: Mapping[str, str]) -> bool:
+    def knows(self, source_key: str, topics: Mapping[str, str]) -> bool:
         """Return whether an offset is one of the present topic, and not of one that was deleted since (C42).
 
         Args:
-            place: the partition, as `topic:partition`.
+            source_key: the partition, as `topic:partition`.
             topics: the present ids of topics.
         """
-        name = place.rpartition(":")[0]
+        name = source_key.rpartition(":")[0]
         return self.topics.get(name, "") in ("", topics.get(name, ""))
 
     def encode(self) -> bytes:
@@ -101,7 +101,7 @@ def adopted_shard_note(
     if before is None or before.shards != shards:
         old = Growth(shards) if before is None else before
         known, first = (
-            {place: offset for place, offset in of.items() if old.knows(place, {**old.topics, **topics})}
+            {source_key: offset for source_key, offset in of.items() if old.knows(source_key, {**old.topics, **topics})}
             for of in (old.read, old.begun)
         )
         before = Growth(
@@ -119,14 +119,14 @@ def adopted_shard_note(
 
 
 def first_offsets(
-    shards: int, older: Iterable[Growth | None], places: Iterable[str], topics: Mapping[str, str]
+    shards: int, older: Iterable[Growth | None], source_keys: Iterable[str], topics: Mapping[str, str]
 ) -> dict[str, int] | None:
     """Return the offsets at which a new shard begins to read.
 
     Args:
         shards: number of shards now.
         older: the notes of the shards with lower numbers whose journals are not empty; None = no note yet.
-        places: the partitions of the new shard, as `topic:partition`.
+        source_keys: the partitions of the new shard, as `topic:partition`.
         topics: the present ids of topics. One that was created anew is read from its beginning (C42).
 
     Returns:
@@ -134,11 +134,13 @@ def first_offsets(
         wait for the older shards first.
     """
     found: dict[str, int] = {}
-    wanted = list(places)
+    wanted = list(source_keys)
     for one in older:
         if one is None or one.shards != shards or one.until is not None:
             return None
         if one.grown:  # a partition that no older shard has read is read from its beginning
-            read = {place: one.read.get(place, 0) if one.knows(place, topics) else 0 for place in wanted}
-            found.update({place: max(found.get(place, 0), offset) for place, offset in read.items()})
+            read = {
+                source_key: one.read.get(source_key, 0) if one.knows(source_key, topics) else 0 for source_key in wanted
+            }
+            found.update({source_key: max(found.get(source_key, 0), offset) for source_key, offset in read.items()})
     return found

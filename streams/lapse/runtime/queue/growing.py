@@ -120,11 +120,11 @@ class Growing:
         return None if value is None else Growth.decode(value)
 
     async def opened(
-        self, store: JournalStore, shard: int, shards: int, places: Iterable[str]
+        self, store: JournalStore, shard: int, shards: int, source_keys: Iterable[str]
     ) -> dict[str, int] | None:
         """Return the offsets from which a new shard reads; None if it must wait for the older shards first."""
         older: list[Growth | None] = []
-        wanted = list(places)
+        wanted = list(source_keys)
         topics = await self._topics(wanted)
         async with self._reading:
             for other in range(shard):
@@ -139,7 +139,7 @@ class Growing:
         finals = growth.first_offsets(shards, [one and replace(one, until=None) for one in older], wanted, topics)
         self._waits_from.pop(shard, None)
         if finals is not None:
-            at = [(*place.rpartition(":")[::2], offset) for place, offset in finals.items()]
+            at = [(*source_key.rpartition(":")[::2], offset) for source_key, offset in finals.items()]
             self._waits_from[shard] = {TP(topic, int(partition)): offset for topic, partition, offset in at}
         if found is None and shard not in self._warned:
             self._warned.add(shard)
@@ -158,7 +158,7 @@ class Growing:
         shards: int,
         changelog: Changelog,
         known: dict[str, Any],
-        places: Sequence[str],
+        source_keys: Sequence[str],
     ) -> bool:
         """Find the offsets from which a shard reads; return whether it must wait.
 
@@ -168,14 +168,16 @@ class Growing:
             shards: the number of shards.
             changelog: its journal.
             known: its read positions. Those of an older shard that read its partitions before are added.
-            places: its partitions, as `topic:partition`.
+            source_keys: its partitions, as `topic:partition`.
         """
         own = self.note(changelog)
         topics: dict[str, str] = {}
-        if own is not None and (own.waits or any(place in own.read and place not in known for place in places)):
-            topics = await self._topics(places)
+        if own is not None and (
+            own.waits or any(source_key in own.read and source_key not in known for source_key in source_keys)
+        ):
+            topics = await self._topics(source_keys)
         if own is not None and own.waits:
-            begin = await self.opened(store, shard, shards, places)
+            begin = await self.opened(store, shard, shards, source_keys)
             if begin is None:
                 self._own[shard] = own
                 return True
@@ -190,9 +192,9 @@ class Growing:
         self._inherited.pop(shard, None)
         if own is not None:
             begun = {
-                place: own.read[place] if own.knows(place, topics) else 0
-                for place in places
-                if place in own.read and place not in known
+                source_key: own.read[source_key] if own.knows(source_key, topics) else 0
+                for source_key in source_keys
+                if source_key in own.read and source_key not in known
             }
             if begun:
                 self._inherited[shard] = await self._inherit(store, shard, begun, topics)
@@ -214,16 +216,16 @@ class Growing:
             into = Changelog(_Facts())
             await store.owner.changelog_reader.read(store.changelog_topic, other, into)
             note, of = self.note(into), dict[Place, int]()
-            for place, offset in begun.items():
-                if note is None or note.knows(place, topics):
-                    topic, _, partition = place.rpartition(":")
+            for source_key, offset in begun.items():
+                if note is None or note.knows(source_key, topics):
+                    topic, _, partition = source_key.rpartition(":")
                     of[topic, int(partition)] = offset
             found.append(inherited(into.items(), of))
         return found
 
-    async def _topics(self, places: Iterable[str]) -> dict[str, str]:
+    async def _topics(self, source_keys: Iterable[str]) -> dict[str, str]:
         """Return the present ids of topics with these partitions, each named `topic:partition`."""
-        return await self._services.topic_ids.of({place.rpartition(":")[0] for place in places})
+        return await self._services.topic_ids.of({source_key.rpartition(":")[0] for source_key in source_keys})
 
     def inherited(self, shard: int) -> list[Inherited]:
         """Return, once, what a new shard takes over from older ones at the take-over under way."""
@@ -246,7 +248,7 @@ class Growing:
             next_place: place of the next message that arrives.
         """
         before = self.note(changelog)
-        read = {place: offset for place, offset in known.items() if ":" in place}
+        read = {source_key: offset for source_key, offset in known.items() if ":" in source_key}
         topics = {name: fact[0] for name, fact in known.items() if ":" not in name}
         after = growth.adopted_shard_note(self._own.get(shard), shards, read, topics, first_occupied, next_place)
         self._own[shard] = after

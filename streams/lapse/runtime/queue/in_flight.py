@@ -92,10 +92,10 @@ class QueueStepInFlight(StepInFlight[Step]):
             clock_ms: the instant of arrival, ms since the epoch; None if the broker's timestamp counts.
         """
         if self.outcomes != outcomes:
-            place = f"{topic}:{partition}:{records[0].offset}"
-            self.instants[place] = records[-1].offset + 1
+            first_bookmark = f"{topic}:{partition}:{records[0].offset}"
+            self.instants[first_bookmark] = records[-1].offset + 1
             if clock_ms is not None:
-                self.instants[f"{ARRIVED}:{place}"] = clock_ms
+                self.instants[f"{ARRIVED}:{first_bookmark}"] = clock_ms
 
     def note_take(self, ends: Mapping[TP, int]) -> None:
         """Note the take before this one, because a replay would make one of two takes of a step (X10).

@@ -114,7 +114,7 @@ class QueueEntity(Entity):
             if self._growing.is_drained(shard, runner.machine.shard.state.first_occupied()):
                 return True
             if self._growing.waits(shard):
-                opened = await self._growing.opened(self._store(), shard, self.partitions, self._places(shard))
+                opened = await self._growing.opened(self._store(), shard, self.partitions, self._source_keys(shard))
                 if opened is not None:
                     return True
         return False
@@ -141,8 +141,8 @@ class QueueEntity(Entity):
             await self.look_at_size(note.shards, certain=True)
         if self.has_own_readers:
             return False
-        places = self._places(partition)
-        return await self._growing.take_over(self._store(), partition, self.partitions, changelog, known, places)
+        source_keys = self._source_keys(partition)
+        return await self._growing.take_over(self._store(), partition, self.partitions, changelog, known, source_keys)
 
     async def _begins(
         self, partition: int, epoch: int, changelog: Changelog, machine: Machine, known: dict[str, Any]
@@ -163,7 +163,7 @@ class QueueEntity(Entity):
                 state.next_place,
             )
 
-    def _places(self, partition: int) -> list[str]:
+    def _source_keys(self, partition: int) -> list[str]:
         """Return the partitions of a shard, as its journal names them."""
         shapes = [(topic, self.shapes.get(topic)) for topic in self.config.underlying(self.name)]
         return [

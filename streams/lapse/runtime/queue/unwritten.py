@@ -223,23 +223,23 @@ def _once(read: Read) -> Read:
 async def read_written(reader: Log, noted: Noted, topics: Iterable[str], partition: int) -> Written:
     """Return the deliveries since a step, without topics of which Kafka has removed a part of them."""
     written = Written()
-    places = [TP(topic, partition) for topic in topics if topic in noted.floors]
-    begins, ends = await reader.begins(places), await reader.ends(places)
-    for place in places:
-        if begins[place] <= noted.floors[place.topic] < ends[place]:
-            rows = await _read(reader, place, noted.floors[place.topic], ends[place])
+    tps = [TP(topic, partition) for topic in topics if topic in noted.floors]
+    begins, ends = await reader.begins(tps), await reader.ends(tps)
+    for tp in tps:
+        if begins[tp] <= noted.floors[tp.topic] < ends[tp]:
+            rows = await _read(reader, tp, noted.floors[tp.topic], ends[tp])
             if rows is not None:
-                written.rows[place.topic] = rows
-            await reader.release(*place)
+                written.rows[tp.topic] = rows
+            await reader.release(*tp)
     return written
 
 
-async def _read(reader: Log, place: TP, first: int, end: int) -> set[Row] | None:
+async def _read(reader: Log, tp: TP, first: int, end: int) -> set[Row] | None:
     """Read a range of a deliveries topic; return None if it cannot be read any more."""
     rows: set[Row] = set()
     epoch = 0
     while first < end:
-        records = await reader.read(*place, first, min(first + _AT_ONCE, end) - 1)
+        records = await reader.read(*tp, first, min(first + _AT_ONCE, end) - 1)
         if not records:
             return None
         try:

@@ -83,7 +83,7 @@ class EffectWriter:
 
     async def begin(self, began: Items, processed: Mapping[TP, int]) -> None:
         """Make the epoch's beginning durable."""
-        self._quiet.begin(_places(processed))
+        self._quiet.begin(_source_keys(processed))
         await self._store.commit(self._partition, self._epoch, began, [self._progress(processed, 0)])
         self._journaled_at = time.monotonic()
 
@@ -116,7 +116,7 @@ class EffectWriter:
         must_last = effects.journal or effects.ahead or effects.has_acted
         if must_last or time.monotonic() - self._journaled_at > 1:
             await self._write_journal(effects, processed)
-        elif self._quiet.add(_places(processed), self._instants, alone=effects.stands_alone):
+        elif self._quiet.add(_source_keys(processed), self._instants, alone=effects.stands_alone):
             self._instants = {}
         if effects.after:
             delivered = decided if effects.delivers else None
@@ -158,13 +158,13 @@ class EffectWriter:
         if self._instants and PROGRESS_KEY in sent:
             sent[PROGRESS_KEY][INSTANTS] = self._instants
             self._instants = {}
-        offsets = _places(processed)
+        offsets = _source_keys(processed)
         if (quiet := self._quiet.take(offsets)) and PROGRESS_KEY in sent:
             sent[PROGRESS_KEY][STEPS] = quiet
         known = {**self._topics.absent, **offsets, **self._topics.facts, **sent}
         return progress_key(self._epoch), orjson.dumps(known)
 
 
-def _places(processed: Mapping[TP, int]) -> dict[str, int]:
+def _source_keys(processed: Mapping[TP, int]) -> dict[str, int]:
     """Return the next offset of each source, in the journal's form."""
     return {f"{tp.topic}:{tp.partition}": offset for tp, offset in processed.items()}

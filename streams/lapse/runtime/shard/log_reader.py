@@ -190,8 +190,8 @@ class LogReader:
     async def _written_since(self, tps: Iterable[TP], instant_ms: int) -> dict[TP, int]:
         """Return the first offset at or after an instant, ms since the epoch, of partitions that have one."""
         consumer = await self._asker()
-        places = [TopicPartition(*tp) for tp in tps]
-        found = await consumer.offsets_for_times(dict.fromkeys(places, instant_ms)) if places else {}
+        partitions = [TopicPartition(*tp) for tp in tps]
+        found = await consumer.offsets_for_times(dict.fromkeys(partitions, instant_ms)) if partitions else {}
         return {TP(*tp): at.offset for tp, at in found.items() if at is not None}
 
     async def offset_at(self, tps: Iterable[TP], instant_ms: int) -> dict[TP, int]:

@@ -115,11 +115,11 @@ class Definer:
                 await consumer.start()
                 consumer.subscribe([self._topic], listener=_Listener(self._forget))
                 while True:
-                    for place, records in (await consumer.getmany(timeout_ms=_WAIT_MS)).items():
+                    for tp, records in (await consumer.getmany(timeout_ms=_WAIT_MS)).items():
                         for some in one_by_one(records):
-                            await self._creations.begin(consumer, place, some[0].offset)
-                            await self._carry_out(place, some)
-                            await consumer.commit({place: some[-1].offset + 1})
+                            await self._creations.begin(consumer, tp, some[0].offset)
+                            await self._carry_out(tp, some)
+                            await consumer.commit({tp: some[-1].offset + 1})
                             self._creations.end()
             except (CommitFailedError, IllegalStateError):
                 logger.debug("%s: another worker goes on, and repeats what was not answered", self._topic)
@@ -153,9 +153,9 @@ class Definer:
         self._authorizer = None
         self._creations.forget()
 
-    async def _carry_out(self, place: TopicPartition, records: list[Any]) -> None:
+    async def _carry_out(self, tp: TopicPartition, records: list[Any]) -> None:
         if self._guard is not None and self._authorizer is None:
-            at, now_ms = TP(place.topic, place.partition), self._services.clock.now_ms()
+            at, now_ms = TP(tp.topic, tp.partition), self._services.clock.now_ms()
             self._authorizer = await remembering(self._guard, at, records[0].offset, self._services.log_reader, now_ms)
         self._refusals.sum_up()
         for record in records:

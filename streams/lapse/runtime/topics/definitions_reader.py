@@ -62,7 +62,7 @@ class DefinitionsReader:
 
     def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
         self._name = name
-        self._place = TopicPartition(name, 0, OFFSET_BEGINNING)
+        self._tp = TopicPartition(name, 0, OFFSET_BEGINNING)
         self._found: dict[str, bytes] = {}
         self._offsets: dict[str, int] = {}
         self._next = 0
@@ -115,7 +115,7 @@ class DefinitionsReader:
         """
         try:
             if not self._consumer.assignment():
-                self._consumer.assign([self._place])
+                self._consumer.assign([self._tp])
             give_up = time.monotonic() + _PATIENCE_S
             while time.monotonic() < give_up:
                 if self._end > beyond and self._next >= self._end:
@@ -140,7 +140,7 @@ class DefinitionsReader:
             raise KafkaException(failure)
 
     def _open_from(self) -> int | None:
-        _, end = self._consumer.get_watermark_offsets(self._place, cached=True)  # with the records of open transactions
+        _, end = self._consumer.get_watermark_offsets(self._tp, cached=True)  # with the records of open transactions
         return self._end if end > self._end else None
 
     def _fault(self, error: KafkaException) -> TopologyError:

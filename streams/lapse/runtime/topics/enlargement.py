@@ -73,7 +73,7 @@ def enlargement(topology: Topology, queue: str) -> Enlargement:
             f"{queue}: {partitions} partitions are no multiple of its {shards} shards, so keys would move between the "
             f"old ones as well, and lose their order. Add partitions up to {(partitions // shards + 1) * shards}"
         )
-    if partitions > 1 and (why := _needs_one_order(config, partitions)):
+    if partitions > 1 and (why := _needs_total_order(config, partitions)):
         raise TopologyError(
             f"{queue}: {why}. Its one shard reads all partitions of its topics, so nothing has to be done. For more "
             "shards, take this setting away first"
@@ -83,7 +83,7 @@ def enlargement(topology: Topology, queue: str) -> Enlargement:
     return Enlargement(queue, shards, partitions, few, tuple(one for one in few if one in deliveries))
 
 
-def _needs_one_order(config: QueueConfig, partitions: int) -> str:
+def _needs_total_order(config: QueueConfig, partitions: int) -> str:
     """Return why a queue in the order of its partitions can have one shard only; empty if it can have more."""
     if config.priority is not None:
         return f'priority over {partitions} shards requires ordering = "total" (Q17)'

@@ -328,9 +328,9 @@ class EntityCleanup:
     async def _holds_something(self, admin: AIOKafkaAdminClient, topic: str) -> bool:
         """Return whether records were ever written to a topic; True if that cannot be found out."""
         (described,) = await admin.describe_topics([topic])
-        places = [TP(topic, one["partition"]) for one in described["partitions"]]
-        ends = await self._app.services.aside_reader.existing_ends(places)
-        return not places or len(ends) < len(places) or any(ends.values())
+        tps = [TP(topic, one["partition"]) for one in described["partitions"]]
+        ends = await self._app.services.aside_reader.existing_ends(tps)
+        return not tps or len(ends) < len(tps) or any(ends.values())
 
     async def _read_by_groups(self, admin: AIOKafkaAdminClient) -> set[str]:
         """Return the topics that other consumer groups read, or have read."""
@@ -338,7 +338,7 @@ class EntityCleanup:
         for group, *_ in await admin.list_consumer_groups():
             if group == self._app.conf.id:
                 continue
-            found |= {place.topic for place in await admin.list_consumer_group_offsets(group)}
+            found |= {tp.topic for tp in await admin.list_consumer_group_offsets(group)}
             for answer in await admin.describe_consumer_groups([group]):
                 for one in answer.to_object()["groups"]:
                     with contextlib.suppress(ValueError, TypeError, struct.error):  # not a consumer group

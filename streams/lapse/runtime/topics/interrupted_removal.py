@@ -96,12 +96,12 @@ class InterruptedRemovals:
                     ) from error
 
 
-def _read_retired(consumer: Consumer, place: TopicPartition) -> bool:
+def _read_retired(consumer: Consumer, tp: TopicPartition) -> bool:
     """Read a changelog's first partition to its end; return whether its last note on the entity's end says RETIRED."""
-    _, end = consumer.get_watermark_offsets(place, timeout=_PATIENCE_S)
-    consumer.assign([place])
+    _, end = consumer.get_watermark_offsets(tp, timeout=_PATIENCE_S)
+    consumer.assign([tp])
     retired, waited_until = False, time.monotonic() + _PATIENCE_S
-    while end and consumer.position([place])[0].offset < end and time.monotonic() < waited_until:
+    while end and consumer.position([tp])[0].offset < end and time.monotonic() < waited_until:
         for message in consumer.consume(1_000, 0.2):
             if (failure := message.error()) is not None:
                 if failure.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:

@@ -123,7 +123,7 @@ class TopicFollower:
 
     async def _run(self) -> None:
         await self._wait_for_topic()
-        place = TopicPartition(self._topic, 0)
+        tp = TopicPartition(self._topic, 0)
         repeated = RepeatedError(logger, f"{self._topic} could not be read, and is tried again")
         while True:
             consumer = AIOKafkaConsumer(
@@ -131,15 +131,13 @@ class TopicFollower:
             )
             try:
                 await consumer.start()
-                consumer.assign([place])
+                consumer.assign([tp])
                 await (consumer.seek_to_end if self._from_end else consumer.seek_to_beginning)()
                 open_transaction = OpenTransaction(self._topic)
                 while self._identity is None or not await self._identity.has_changed(time.monotonic()):
                     batches = await consumer.getmany(timeout_ms=_WAIT_MS)
-                    await self._take(batches.get(place, ()))
-                    open_transaction.look(
-                        consumer.last_stable_offset(place), consumer.highwater(place), time.monotonic()
-                    )
+                    await self._take(batches.get(tp, ()))
+                    open_transaction.look(consumer.last_stable_offset(tp), consumer.highwater(tp), time.monotonic())
             except (KafkaError, OSError) as error:
                 repeated.note(error)
                 await asyncio.sleep(_WAIT_MS / 1000)

@@ -193,9 +193,9 @@ class KnownTopics:
         self.facts: dict[str, list[Any]] = {name: fact for name, fact in progress.items() if ":" not in name}
         self._now = dict(ids)
         self.absent = {
-            place: int(offset)
-            for place, offset in progress.items()
-            if ":" in place and place.rpartition(":")[0] not in ids
+            source_key: int(offset)
+            for source_key, offset in progress.items()
+            if ":" in source_key and source_key.rpartition(":")[0] not in ids
         }
         self.replaced = sorted(name for name, found in ids.items() if self.is_another(name, found))
         for name, found in ids.items():

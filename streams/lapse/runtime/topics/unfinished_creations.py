@@ -34,7 +34,7 @@ class UnfinishedCreations:
         self._topics: frozenset[str] = frozenset()
         self._is_read = False
         self._consumer: AIOKafkaConsumer | None = None
-        self._place = TopicPartition("", 0)
+        self._tp = TopicPartition("", 0)
         self._offset = 0
 
     @property
@@ -42,13 +42,13 @@ class UnfinishedCreations:
         """The topics that did not exist before the commands that are under way."""
         return self._topics
 
-    async def begin(self, consumer: AIOKafkaConsumer, place: TopicPartition, offset: int) -> None:
+    async def begin(self, consumer: AIOKafkaConsumer, tp: TopicPartition, offset: int) -> None:
         """Note the offset of the next commands, which may be carried out for the second time.
 
         Raises:
             KafkaError: the stored note cannot be read.
         """
-        self._consumer, self._place, self._offset = consumer, place, offset
+        self._consumer, self._tp, self._offset = consumer, tp, offset
         if not self._is_read:
             self._topics |= await self._read()
             self._is_read = True
@@ -65,7 +65,7 @@ class UnfinishedCreations:
         self._topics = noted
         text = orjson.dumps(sorted(noted)).decode()
         if self._consumer is not None and len(text) <= _MOST_BYTES:
-            await self._consumer.commit({self._place: OffsetAndMetadata(self._offset, text)})
+            await self._consumer.commit({self._tp: OffsetAndMetadata(self._offset, text)})
 
     def end(self) -> None:
         """Note that the commands are done, and their offset is committed."""
@@ -82,10 +82,10 @@ class UnfinishedCreations:
         admin = AIOKafkaAdminClient(**self._connection)
         try:
             await admin.start()
-            committed = await admin.list_consumer_group_offsets(self._group, partitions=[self._place])
+            committed = await admin.list_consumer_group_offsets(self._group, partitions=[self._tp])
         finally:
             await admin.close()
-        found = committed.get(self._place)
+        found = committed.get(self._tp)
         if found is None or found.offset != self._offset or not found.metadata:
             return frozenset()
         try:

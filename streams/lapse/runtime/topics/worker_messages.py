@@ -76,10 +76,10 @@ class WorkerMessages:
         """Start to listen."""
         await self._measure_clock()
         if self._guard is not None:
-            place = TP(self._topic, 0)
-            end = (await self._services.log_reader.ends([place]))[place]
+            tp = TP(self._topic, 0)
+            end = (await self._services.log_reader.ends([tp]))[tp]
             now_ms = self._services.clock.now_ms()
-            self._authorizer = await remembering(self._guard, place, end, self._services.log_reader, now_ms)
+            self._authorizer = await remembering(self._guard, tp, end, self._services.log_reader, now_ms)
         self._follower.start()
         self._listens = True
 

@@ -93,32 +93,32 @@ def world_in(state: Callable[..., None], leasing: Leasing, f: int) -> World:
 
 
 @pytest.mark.feature("X4")
-@pytest.mark.parametrize("verb", ["acknowledge", "cancel", "expire", "renew"])
+@pytest.mark.parametrize("action", ["acknowledge", "cancel", "expire", "renew"])
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
 @pytest.mark.parametrize("leasing", Leasing)
-def test_what_is_hidden_answers_as_what_never_was(verb: str, state: Callable[..., None], leasing: Leasing) -> None:
+def test_what_is_hidden_answers_as_what_never_was(action: str, state: Callable[..., None], leasing: Leasing) -> None:
     world = world_in(state, leasing, f=2)
     beyond = 10_000
-    (hidden,) = world.settle(verb, "mine", at(0), row_filter=MINE)
-    (never,) = world.settle(verb, "mine", at(NEVER), row_filter=MINE)
-    (behind,) = world.settle(verb, "mine", at(beyond), row_filter=MINE)
+    (hidden,) = world.settle(action, "mine", at(0), row_filter=MINE)
+    (never,) = world.settle(action, "mine", at(NEVER), row_filter=MINE)
+    (behind,) = world.settle(action, "mine", at(beyond), row_filter=MINE)
     assert hidden == never == behind == "unknown"
-    assert world.settle(verb, "mine", at(0, NEVER), row_filter=MINE) == ["unknown"] * (NEVER + 1)
+    assert world.settle(action, "mine", at(0, NEVER), row_filter=MINE) == ["unknown"] * (NEVER + 1)
 
 
 @pytest.mark.feature("X4")
-@pytest.mark.parametrize("verb", ["acknowledge", "cancel", "expire", "renew"])
+@pytest.mark.parametrize("action", ["acknowledge", "cancel", "expire", "renew"])
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
 @pytest.mark.parametrize("leasing", Leasing)
-def test_what_may_be_seen_answers_as_to_anybody(verb: str, state: Callable[..., None], leasing: Leasing) -> None:
+def test_what_may_be_seen_answers_as_to_anybody(action: str, state: Callable[..., None], leasing: Leasing) -> None:
     with_filter, without = (world_in(state, leasing, f=1) for _ in range(2))
-    assert with_filter.settle(verb, "mine", at(0), row_filter=MINE) == without.settle(verb, "mine", at(0))
+    assert with_filter.settle(action, "mine", at(0), row_filter=MINE) == without.settle(action, "mine", at(0))
 
 
 @pytest.mark.feature("X4", "Q6")
-@pytest.mark.parametrize("verb", ["acknowledge", "cancel", "expire", "renew"])
-def test_what_another_was_sent_at_most_once_is_hidden(verb: str) -> None:
+@pytest.mark.parametrize("action", ["acknowledge", "cancel", "expire", "renew"])
+def test_what_another_was_sent_at_most_once_is_hidden(action: str) -> None:
     world = World(QueueSettings(name="orders", semantics=Semantics.AT_MOST_ONCE))
     leased(world, body={"f": 2})
     world.subscribe("mine")
-    assert world.settle(verb, "mine", at(0), row_filter=MINE) == ["unknown"]
+    assert world.settle(action, "mine", at(0), row_filter=MINE) == ["unknown"]

@@ -136,10 +136,10 @@ class ShardMachine(RuleBasedStateMachine):
         patience=st.sampled_from([1, 1, 3, 12]),
         at_once=st.sampled_from([1, 3, 1_000]),
         room=st.sampled_from([None, 0, 0, 4_000]),
-        ready=st.booleans(),
+        filled=st.booleans(),
     )
     def begin(
-        self, queue: QueueSettings, size: int, ring: int, patience: int, at_once: int, room: int | None, ready: bool
+        self, queue: QueueSettings, size: int, ring: int, patience: int, at_once: int, room: int | None, filled: bool
     ) -> None:
         self._small.__exit__(None, None, None)
         self._small = small(size, ring, at_once)
@@ -147,7 +147,7 @@ class ShardMachine(RuleBasedStateMachine):
         self.world = World(queue, room)
         self.patience = patience
         self.on_their_way: list[tuple[str, str, Claim]] = []
-        if ready:
+        if filled:
             for name, max_backlog in (("inky", 2), ("blinky", 4)):
                 self.world.subscribe(name, max_backlog)
             for number in range(10):

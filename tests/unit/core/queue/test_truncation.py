@@ -109,8 +109,8 @@ def test_a_topic_that_was_created_again_begins_anew_and_its_old_bookmarks_are_st
         # Never delivered, so there is no first delivery to settle; with the epoch even after one.
         assert one.settle("acknowledge", "inky", Claim("orders", 0, 0, 0, 1)) == ["stale"]
         one.deliver()
-        for verb in ("acknowledge", "cancel", "expire", "renew"):
-            assert one.settle(verb, "inky", Claim("orders", 0, 0, 0, 1, epoch)) == ["stale"]
+        for action in ("acknowledge", "cancel", "expire", "renew"):
+            assert one.settle(action, "inky", Claim("orders", 0, 0, 0, 1, epoch)) == ["stale"]
         assert one.settle("acknowledge", "inky", Claim("orders", 0, 0, 0, 1, one.epoch)) == ["settled"]
         one.commit()
         one.crash()

@@ -234,7 +234,7 @@ def test_a_query_shows_the_records_as_they_stood(order: str | None) -> None:
 
 @given(st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c", b"d"]), st.booleans()), max_size=40), st.integers(0, 3))
 @pytest.mark.feature("S5")
-def test_each_record_is_on_the_roster_once(changes: list[tuple[bytes, bool]], slack: int) -> None:
+def test_each_record_is_among_the_names_once(changes: list[tuple[bytes, bool]], slack: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(record_names, "_SLACK", slack)
         entries: dict[bytes, bytes] = {}

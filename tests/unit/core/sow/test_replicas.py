@@ -200,8 +200,8 @@ def test_whatever_happens_all_hold_the_same_in_the_end(
         read[link] += len(rows)
         # Kafka may have removed what was replaced ten seconds ago.
         old = T + TURN * turn - 10_000
-        last = {row.key: place for place, row in enumerate(rows) if row.written_at_ms <= old}
-        target.bring(source, [row for place, row in enumerate(rows) if place >= last.get(row.key, 0)])
+        last = {row.key: at for at, row in enumerate(rows) if row.written_at_ms <= old}
+        target.bring(source, [row for at, row in enumerate(rows) if at >= last.get(row.key, 0)])
         return bool(rows)
 
     turn = 1

@@ -41,7 +41,7 @@ def selects(text, doc):
     return text is None or (type(value) is int and (value > 0 if text == "/x > 0" else value == 1))
 
 
-class ShardLife(RuleBasedStateMachine):
+class ShardHistory(RuleBasedStateMachine):
     queries = Bundle("queries")
 
     @initialize(
@@ -312,14 +312,14 @@ class ShardLife(RuleBasedStateMachine):
                 assert min(deadlines) - 1024 < due <= min(deadlines) or due < min(deadlines)
 
 
-TestShardLife = ShardLife.TestCase
-TestShardLife.settings = settings(
+TestShardHistory = ShardHistory.TestCase
+TestShardHistory.settings = settings(
     max_examples=max(examples(600), int(os.environ.get("LAPSE_SOAK", "0"))),
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-TestShardLife.pytestmark = [
+TestShardHistory.pytestmark = [
     pytest.mark.feature(
         "S2",
         "S3",

@@ -162,40 +162,40 @@ def test_a_temporary_queue_remembers_the_topics_that_are_created_with_it() -> No
 @pytest.mark.feature("C65")
 def test_what_a_temporary_queue_takes_along_nobody_else_reads() -> None:
     made = ask("reply", {"auto_delete_on_idle": "5m", "topics": ["own", "read"]}, new=True).after
-    reply = replace(made, made=("own", "read"))
+    temporary = replace(made, made=("own", "read"))
     reader = Definition("reader", "queue", 1, "bob", {"topic_pattern": "re.d", "default_publish_target": "read"})
     follower = DefinitionFollower(
         SimpleNamespace(services=SimpleNamespace(topics=None)), Config(), DecidedEntities(Config(), {}, (), Path()), {}
     )
-    follower._found = {"reply": reply.encode(), "reader": reader.encode(), "broken": b"{"}
+    follower._found = {"reply": temporary.encode(), "reader": reader.encode(), "broken": b"{"}
     assert follower.topics_deleted_along(["reply"]) == ["own"]
     assert follower.topics_deleted_along(["reader"]) == []
-    follower._found["second"] = replace(reply, name="second").encode()
+    follower._found["second"] = replace(temporary, name="second").encode()
     assert follower.topics_deleted_along(["reply"]) == [], "the second one reads them"
     assert follower.topics_deleted_along(["reply", "second"]) == ["own"], "they end together"
     del follower._found["second"]
     del follower._found["reader"]
     assert follower.topics_deleted_along(["reply"]) == ["own", "read"]
     made = ("dlq.reply", "lapse.events.reply", "own")
-    follower._found["reply"] = replace(reply, made=made).encode()
+    follower._found["reply"] = replace(temporary, made=made).encode()
     assert follower.topics_deleted_along(["reply"]) == [*made]
-    elsewhere = replace(reply, made=made, settings={**reply.settings, "dead_letter": "letters"})
+    elsewhere = replace(temporary, made=made, settings={**temporary.settings, "dead_letter": "letters"})
     follower._found["reply"] = elsewhere.encode()
     assert follower.topics_deleted_along(["reply"]) == ["dlq.reply", "own"], (
         "the letters stay, and the events with them"
     )
-    follower._found["reply"] = replace(reply, made=made).encode()
+    follower._found["reply"] = replace(temporary, made=made).encode()
     follower._found["other"] = Definition("other", "queue", 1, "bob", {"dead_letter": "dlq.reply"}).encode()
     assert follower.topics_deleted_along(["reply"]) == ["lapse.events.reply", "own"], (
         "another queue writes its letters there"
     )
-    follower._found["reply"] = replace(reply, made=("own", "read")).encode()
+    follower._found["reply"] = replace(temporary, made=("own", "read")).encode()
     follower._found["other"] = Definition("other", "queue", 1, "bob", {"forward_to": "own"}).encode()
     assert follower.topics_deleted_along(["reply"]) == ["read"], "another queue forwards to it"
     strange = {"topics": ["own"], "on_expire": "nowhere_to_be_found:rule"}
     follower._found["other"] = Definition("other", "queue", 1, "bob", strange).encode()
     assert follower.topics_deleted_along(["reply"]) == ["read"], "it is served by another worker, which has the rule"
-    lasting = replace(reply, settings={"topics": ["own", "read"]})
+    lasting = replace(temporary, settings={"topics": ["own", "read"]})
     follower._found["reply"] = lasting.encode()
     assert follower.topics_deleted_along(["reply"]) == [], "it is not temporary any more"
 

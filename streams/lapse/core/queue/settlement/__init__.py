@@ -1,1 +1,1 @@
-"""Settlements: acknowledgments, cancels, expiries and renewals, by bookmarks or by a filter."""
+"""Settlements: acknowledgments, cancels, expirations and renewals, by bookmarks or by a filter."""

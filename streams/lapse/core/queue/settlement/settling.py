@@ -1,4 +1,4 @@
-"""Settling: carries out acknowledgments, cancels, expiries and renewals by bookmark (Q8, C13 to C18)."""
+"""Settling: carries out acknowledgments, cancels, expirations and renewals by bookmark (Q8, C13 to C18)."""
 
 from __future__ import annotations
 

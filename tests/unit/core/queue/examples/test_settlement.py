@@ -68,7 +68,7 @@ def expected_result(action: str, state: str, stale: bool, strict: bool) -> str:
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("token", [None, 1, 2])
-def test_every_verb_on_every_state(action: str, state: str, token: int | None, leasing: Leasing) -> None:
+def test_every_action_on_every_state(action: str, state: str, token: int | None, leasing: Leasing) -> None:
     one = standing(state, leasing)
     assert one.settle(action, "inky", at(0, token=token)) == [
         expected_result(action, state, token == 1, leasing is Leasing.STRICT)

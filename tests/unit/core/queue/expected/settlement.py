@@ -9,7 +9,7 @@ from unit.core.queue.expected.subscriptions import Subscriptions
 
 
 class Settlements(Subscriptions):
-    """Acknowledgments, cancels, expiries, renewals."""
+    """Acknowledgments, cancels, expirations, renewals."""
 
     def judge(
         self,
