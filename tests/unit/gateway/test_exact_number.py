@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lapse_gateway import body
-from lapse_gateway.exact_number import _LONG, _may_have_long, dumped, loaded
+from lapse_gateway.exact_number import _LONG, ExactNumber, _may_have_long, dumped, loaded
 from lapse_gateway.fault import Fault
 from lapse_gateway.publishing import Batch
 
@@ -69,9 +69,10 @@ def test_a_value_that_is_nested_too_deeply_is_refused_by_its_field() -> None:
                 message.content()
 
 
-def test_deep_nesting_is_read_as_before() -> None:
+def test_deep_nesting_is_read() -> None:
+    """Before Python 3.12 its decoder of JSON does not go as deep as orjson, which rounds."""
     deep = b"[" * 1_000 + b"1234567890123456789012" + b"]" * 1_000
     found = loaded(deep)
     for _ in range(1_000):
         (found,) = found
-    assert found == float("1234567890123456789012")
+    assert found in (float("1234567890123456789012"), ExactNumber("1234567890123456789012"))
