@@ -9,6 +9,7 @@ import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import methodcaller
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -255,7 +256,7 @@ class LogPlace:
             if first is None:
                 return False
             arrived = [first, *self.consumer.consume(_AT_ONCE, 0)]
-        if not any(map(Message.error, arrived)):
+        if not any(map(_ERROR, arrived)):
             self._is_at_end = False
             self._fetched, self._at = arrived, 0
             return True
@@ -276,6 +277,10 @@ class LogPlace:
                 )
         self._fetched, self._at = fetched, 0
         return bool(fetched)
+
+
+_ERROR: Final[Callable[[Message], KafkaError | None]] = methodcaller("error")
+"""The error in the place of a record: of confluent-kafka's messages, and of those of `lapse.testing`."""
 
 
 def _message_offset(message: Message) -> int:
