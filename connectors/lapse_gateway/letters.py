@@ -329,7 +329,7 @@ OPERATIONS: Final = (
             Parameter(name="filter", description="An expression; only letters that match."),
             Parameter(
                 name="top_n",
-                description="At most so many are told.",
+                description="At most so many.",
                 kind="whole",
                 least=1,
                 most=MOST_SHOWN,

@@ -248,7 +248,7 @@ OPERATIONS: Final = (
         handler=_explain,
         parameters=(
             Parameter(name="bookmark", description="Which message: topic:partition:offset.", required=True),
-            Parameter(name="entity", description="Only what this queue or SOW topic tells."),
+            Parameter(name="entity", description="Only events of this queue or SOW topic."),
         ),
         answer=obj(
             bookmark=TEXT,

@@ -184,7 +184,7 @@ OPERATIONS: Final = (
             ),
             _BACKLOG,
             _FILTER,
-            Parameter(name="format", description="How messages are told.", choices=("json", "raw"), default="json"),
+            Parameter(name="format", description="The form of messages.", choices=("json", "raw"), default="json"),
         ),
         answer=obj(messages=listed(_DELIVERY)),
         raw=True,

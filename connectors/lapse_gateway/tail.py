@@ -79,13 +79,13 @@ OPERATIONS: Final = (
         summary="Follow what happens to the messages of a queue or SOW topic, as server-sent events",
         description=(
             "Events `event`: what happened to which messages, when and why. From now on, or since an instant. After a "
-            "crash one may be told twice."
+            "crash one may come twice."
         ),
         handler=_tail,
         parameters=(
             Parameter(
                 name="since_ms",
-                description="Told at this instant or later, ms since the epoch.",
+                description="Written at this instant or later, ms since the epoch.",
                 kind="whole",
                 most=_LATEST_MS,
             ),

@@ -71,7 +71,7 @@ DEAD_LETTER: Final = _columns(
     ("died_at", _TIME, "When it was decided: `expired_at_ms`, else the letter's timestamp."),
     ("expires_at_ms", _LONG, "Its deadline, ms since the epoch; null without one."),
     ("expired_at_ms", _LONG, "Instant of the decision, ms since the epoch; lapse's letters only."),
-    ("delivery_count", _INT, "How often it was delivered; null where the family does not tell."),
+    ("delivery_count", _INT, "How often it was delivered; null where the family does not have it."),
     ("cancel_count", _INT, "How often it was cancelled; lapse's letters only."),
     ("redriven_count", _INT, "How often it had been redriven before; 0 where not told."),
     ("letter_topic", _TEXT, "Topic of the letter."),
@@ -80,7 +80,7 @@ DEAD_LETTER: Final = _columns(
     ("letter_at", _TIME, "Timestamp of the letter, UTC."),
     *_record_columns("letter"),
     _FAULT,
-    ("epoch", _LONG, "The shard's epoch that decided it; null where the letter does not tell."),
+    ("epoch", _LONG, "The shard's epoch that decided it; null where the letter does not have it."),
 )
 
 MESSAGE_RANGE: Final = StructType(
@@ -97,7 +97,7 @@ EVENT: Final = _columns(
     ("entity", _TEXT, "The queue or SOW topic."),
     ("event", _TEXT, "What happened: acknowledged, dead_lettered, cancelled, … (`schemas/event.avsc`)."),
     ("at_ms", _LONG, "The instant at which it counts, ms since the epoch."),
-    ("shard", _INT, "Partition of the entity that tells it."),
+    ("shard", _INT, "Partition of the entity that reports it."),
     ("epoch", _LONG, "The shard's epoch that decided it."),
     ("messages", ArrayType(MESSAGE_RANGE), "Which messages: ranges of bookmarks, both ends included."),
     ("reasons", _TEXTS, "Why the messages left, in the contract's order."),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def lapse() -> Iterator[Lapse]:
     """An empty deployment in memory; client objects without a connection of their own work on it."""
     try:
-        from lapse.testing import Lapse  # only who uses the fixture needs the packages
+        from lapse.testing import Lapse  # only users of the fixture need these packages
     except ModuleNotFoundError as error:
         raise RuntimeError(
             f"the fixture `lapse` needs {error.name}, which is not installed: pip install 'lapse[testing]'"

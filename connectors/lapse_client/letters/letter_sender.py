@@ -95,7 +95,7 @@ class LetterSender:
                 del self._producer  # its next transaction would fail: this one left a gap in the sequence numbers
                 self._producer = self._opened()
         except PublishFailed:
-            raise  # each line was told why
+            raise  # each line has the reason
         except (KafkaException, LapseError) as error:
             self._note_outcome(lines, f"not sent: {error.args[0]}")
             raise

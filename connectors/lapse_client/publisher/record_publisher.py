@@ -180,7 +180,7 @@ class RecordPublisher(Client[None]):
         return batch.future
 
     def _delivery_callback(self, set_outcome: _OnOutcome) -> Callable[[KafkaError | None, Message], None]:
-        """Return a callback for a record's delivery report that passes the outcome to `tell`."""
+        """Return a callback for a record's delivery report that passes the outcome to `set_outcome`."""
 
         def reported(error: KafkaError | None, message: Message) -> None:
             with self._lock:

@@ -43,7 +43,7 @@ ARRIVED: Final = "arrived"
 ABORTED: Final = "aborted"
 
 HIDDEN: Final = "hidden"
-"""What is told of a record behind an open transaction: it may be part of it, and nobody reads it yet (C41)."""
+"""What is shown of a record behind an open transaction: it may be part of it, and nobody reads it yet (C41)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

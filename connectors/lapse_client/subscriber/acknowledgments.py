@@ -26,7 +26,7 @@ class Acknowledgments:
         enough: returns how many acknowledgments of a shard are worth a command.
         send: sends a shard's ranges of bookmarks, with the number of their messages by end of lease;
             called by the thread that adds or flushes them.
-        held_back: delays what the application is told until the end of a block, because the thread holds a lock.
+        held_back: delays reports to the application until the end of a block, because the thread holds a lock.
 
     Attributes:
         lock: held while deliveries are marked as settled, and while the ends of their leases change.

@@ -51,7 +51,7 @@ class SubscriptionSettler:
 
     Attributes:
         work: commits transactions.
-        refusals: tells the application of them.
+        refusals: reports them to the application.
         tracing: makes the spans of processing and settling; None = no spans.
     """
 

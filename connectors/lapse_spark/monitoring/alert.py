@@ -198,6 +198,6 @@ def _post(url: str, body: bytes) -> None:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S):  # noqa: S310  # the scheme was checked
             return
     except urllib.error.HTTPError as error:
-        raise OSError(f"the webhook at {address.hostname} answered {error.code}: the alerts are told again") from None
+        raise OSError(f"the webhook at {address.hostname} answered {error.code}: the alerts are sent again") from None
     except OSError as error:
         raise OSError(f"the webhook at {address.hostname} cannot be reached ({error})") from None

@@ -64,7 +64,7 @@ def publish(
     try:
         with Publisher(cluster.connection(bootstrap_servers, insists=False)) as publisher:
             if live:
-                publisher.topic_of(to)  # a wrong name is told before anybody types
+                publisher.topic_of(to)  # a wrong name is reported before anybody types
                 click.echo("Each line is a message. Ctrl-D ends.", err=True)
             for payload in _values(value, delete):
                 reports.add(

@@ -233,7 +233,7 @@ def replay(
     named = {source for one in servings.values() for source in one.config.underlying(name)}
     _check_there(name, connection, there, own if sources else [*own, *sorted(named)], changelog)
     own += topic.private_deliveries(name, there)
-    sources |= named  # hidden ones are told
+    sources |= named  # hidden ones are reported
     recording = read(connection, [*own, *sorted(sources)], changelog=changelog)
     for forward in {one.forward for one in servings.values() if one.forward is not None}:
         recording.create(forward, there.get(forward, 1))

@@ -1,11 +1,11 @@
-"""Skew warning: when a difference between two clocks is told (L13, C74)."""
+"""Skew warning: when a difference between two clocks is reported (L13, C74)."""
 
 from __future__ import annotations
 
 from typing import Final
 
 AGAIN_S: Final = 3_600.0
-"""How often a difference is told while it lasts, s. A log that was rotated must not hide it for ever."""
+"""How often a difference is reported while it lasts, s. A log that was rotated must not hide it for ever."""
 
 _MUCH_GREATER: Final = 2.0
 
@@ -22,7 +22,7 @@ class SkewWarning:
         self._last: tuple[float, float] | None = None
 
     def is_due(self, skew_ms: float, now_s: float) -> bool:
-        """Return whether a difference is to be told now. The caller tells it then.
+        """Return whether a difference is to be reported now. The caller reports it then.
 
         Args:
             skew_ms: the difference, ms.

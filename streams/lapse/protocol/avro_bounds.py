@@ -140,7 +140,7 @@ class AvroBounds:
                             raise ValueError(f"more than {MOST_EMPTY_ITEMS:,} items that take no bytes")
                         left = 1
                     elif left > len(data) - at:
-                        raise ValueError("it ends too early")  # otherwise as many items of no end would be walked
+                        raise ValueError("it ends too early")  # otherwise endlessly many items would be walked
                 left, at = _pass_plain(data, at, left, part)
                 if not left:
                     ahead.append((part, level, _FURTHER))
@@ -340,7 +340,7 @@ def _end_of_leaves(data: bytes, at: int, count: int, part: _Part, *, keyed: bool
 def _pass_plain(data: bytes, at: int, left: int, part: _Part) -> tuple[int, int]:
     """Pass items of a block that contain no others. An item of a union that may contain some ends that.
 
-    A megabyte of nulls in the place of records would else take longer to walk than to decode.
+    Otherwise a megabyte of nulls in the place of records would take longer to walk than to decode.
 
     Returns:
         How many items are left, and the index of the next one, with its key if it has one.

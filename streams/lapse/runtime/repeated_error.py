@@ -36,6 +36,6 @@ class RepeatedError:
         if why == self._why and now_s - self._logged_s < _REPEAT_S:
             self._silent += 1
             return
-        more = f" ({self._silent} times since this was told)" if self._silent and why == self._why else ""
+        more = f" ({self._silent} times since this was logged)" if self._silent and why == self._why else ""
         self._logger.warning("%s: %s%s", self._what, why, more)
         self._why, self._logged_s, self._silent = why, now_s, 0

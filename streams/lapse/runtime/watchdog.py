@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 _PER_PERIOD: Final = 3
-"""How often systemd is told in the time that it waits for."""
+"""How often systemd is notified in the time that it waits for."""
 
 
 def begin(healthy: Callable[[], bool], environment: Mapping[str, str] = os.environ) -> threading.Thread | None:

@@ -16,7 +16,7 @@ def test_the_same_error_is_told_once_a_minute_and_another_one_at_once(caplog: py
     told.note(ValueError("no right"), 60.2)
     assert caplog.messages == [
         "the topic is tried again: no right",
-        "the topic is tried again: no right (2 times since this was told)",
+        "the topic is tried again: no right (2 times since this was logged)",
         "the topic is tried again: OSError",
         "the topic is tried again: no right",
     ]

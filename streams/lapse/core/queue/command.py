@@ -359,7 +359,7 @@ class QueueCommands:
         if command.keys:
             raise CommandRefused("sow of a queue takes a filter or bookmarks, and no keys")
         if command.bookmarks and command.state:
-            raise CommandRefused("sow: name either bookmarks or a state; with bookmarks messages in any state are told")
+            raise CommandRefused("sow: name either bookmarks or a state; bookmarks find messages in any state")
         if command.bookmarks:
             found = self._shard.find_named(self._settling.claims(command), at_ms, self._refused, self._row_filter or "")
             all_seen = self._row_filter is None

@@ -120,7 +120,7 @@ class ChangelogReader:
         """Yield the records of a partition up to its end, and where the next ones begin; -1 if that is not known."""
         async with self._borrowed() as consumer:
             if self._needed is not None:
-                self._needed.copy_for(client_of(consumer), tp.topic)  # else each shard would ask once more
+                self._needed.copy_for(client_of(consumer), tp.topic)  # otherwise each shard would ask once more
             consumer.assign([tp])
             consumer.seek(tp, position)
             heard = time.monotonic()

@@ -85,7 +85,7 @@ class PackedLetters:
         varint, join = VARINT, b"".join
         letters: list[bytes] = []
         put = letters.append
-        own: Any = None  # these values are of the message before
+        own: Any = None  # these are values of the previous message
         known_facts: Sequence[tuple[str, bytes]] = ()
         copied, copies, headers = b"", 0, 0
         before = between = behind = until = id_head = id_tail = b""

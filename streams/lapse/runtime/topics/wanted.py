@@ -63,7 +63,7 @@ class Wanted:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """The precedence of the entities' wishes for a shared topic: letters need most, forwarded messages least."""
+        """The precedence of the entities' requests for a shared topic: letters need most, forwarded messages least."""
         order = {Role.FORWARDED: 0, Role.UNDERLYING: 1}
         return order.get(self.role, 2), int(self.config.get(MOST_BYTES, 0))
 

@@ -187,7 +187,7 @@ class WorkerMessages:
         elif kind == _LIVE:
             live_by_shard = self._live.get(facts["question"])
             if live_by_shard is not None:
-                by_topic = facts.get("topics", {})  # older versions tell the numbers of all topics together
+                by_topic = facts.get("topics", {})  # older versions send the numbers of all topics together
                 for shard, count in facts["live"].items():
                     live_by_shard[int(shard)] = dict(by_topic.get(shard, {"": int(count)}))
         elif kind == _ASK_SERVED:
