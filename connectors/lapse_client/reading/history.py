@@ -5,7 +5,7 @@ A message that is forwarded, redriven or handed over continues as another record
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -179,7 +179,7 @@ class _Chain:
                 steps[step.before, step.after] = step
                 for other in (step.before, step.after):
                     # Chains of versions have no end, so only the neighbours of each message are named.
-                    if other not in seen and not step.cluster and step.what != "replaced":
+                    if not _is_shown(other, seen) and not step.cluster and step.what != "replaced":
                         seen.add(other)
                         ways.append((other, self._find_record(other)))
         for step in steps.values():
@@ -191,7 +191,7 @@ class _Chain:
                     what=step.what,
                     facts={title: fact for title, fact in facts.items() if fact},
                     shown_by=step.after,
-                    message=step.before if step.before in seen else step.after,
+                    message=step.before if _is_shown(step.before, seen) else step.after,
                 )
             )
         return moments
@@ -216,8 +216,8 @@ class _Chain:
             yield from lineage.origin(bookmark, record)
         for moment in life:
             facts = moment.facts
-            if moment.what == EventKind.ACKNOWLEDGED and facts.get("subscription") == FORWARDER:
-                yield from lineage.forwarded(bookmark, moment.entity, moment.at_ms)
+            if moment.what in _FORWARDING and facts.get("subscription") == FORWARDER:
+                yield from lineage.forwarded(moment.message, moment.entity, moment.at_ms)
             elif moment.what == EventKind.TRANSFERRED:
                 yield from lineage.transferred(bookmark, moment.entity, facts.get("detail", ""), moment.at_ms)
             elif moment.what == DEAD_LETTER and facts["lapse_id"]:
@@ -233,6 +233,14 @@ class _Chain:
         except LapseError:
             return None
 
+
+def _is_shown(message: Bookmark, seen: Iterable[Bookmark]) -> bool:
+    """Return whether the life of a message is shown: as itself, or as one generation of its record."""
+    return any(is_about(message, one) for one in seen)
+
+
+_FORWARDING: Final = frozenset({EventKind.ACKNOWLEDGED, EventKind.DELIVERED_AT_MOST_ONCE})
+"""The events of the forwarder's messages: an at-most-once queue has removed them before it sends them (Q6)."""
 
 _RANK: Final = {ARRIVED: 0, DEAD_LETTER: 2}
 """The order of moments in the same millisecond: the record first, the dead letter last."""

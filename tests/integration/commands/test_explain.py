@@ -32,6 +32,9 @@ QUEUES = {
     "received": {"expiration": "enabled"},
     "dlq.received": {"expiration": "enabled"},
     "unstamped": {},
+    "once": {"semantics": "at-most-once", "forward_to": "handed{}"},
+    "again": {"topics": ["once{}"], "forward_to": "handed{}"},
+    "handed": {},
 }
 
 pytestmark = pytest.mark.feature("D6")
@@ -189,6 +192,28 @@ def test_a_message_is_followed_through_forward_death_redrive_and_transfer_from_e
     for words in ("forwarded", "redriven", "transferred", "max_cancels"):
         assert words in shown.stdout
     assert {one.what for one in history(origin, entity=last, connection=served.connection).moments} == {"arrived"}
+
+
+@pytest.mark.feature("C59", "C61", "C62", "Q6")
+def test_a_message_that_was_forwarded_at_most_once_or_a_second_time_is_followed(served: Deployment) -> None:
+    """A rewind brings it back to both queues over its topic, and both forward it again."""
+    (written,) = served.write("once", "x")
+    origin, tail = served.bookmark("once", written), served.tail(served.name("handed"))
+    until(lambda: len(tail.drain()) == 2, "both have forwarded it")
+    for stem in ("once", "again"):
+        with served.queue(stem) as client:
+            client.rewind("beginning", handed_over=True)
+    until(lambda: len(tail.drain()) == 4, "both have forwarded it again")
+    steps = set()
+    for record in tail.drain():
+        source = dict(record.headers() or ())[header.MESSAGE_ID].decode().split("/")[2]
+        steps.add(("forwarded", source, f"{record.topic()}:0:{record.offset()}"))
+    assert {source for _, source, _ in steps} == {origin, f"{origin}~1"}
+    assert chain(served, origin) == steps
+    again = next(one for one in steps if one[1] != origin)
+    assert again in chain(served, again[2])
+    told = list(map(str, history(origin, connection=served.connection).moments))
+    assert len(told) == len(set(told)), "nothing is shown twice"
 
 
 @pytest.mark.feature("C54", "C59")
