@@ -26,7 +26,6 @@ from lapse_gateway.fault import Fault
 from lapse_gateway.operation import INSTANT, TEXT, WHOLE, Call, Operation, answered, listed, obj
 from lapse_gateway.parameter import Parameter
 from lapse_gateway.payload import Content
-from lapse_gateway.subscription import first_of
 
 logger = logging.getLogger(__name__)
 
@@ -155,12 +154,9 @@ async def read(call: Call, choice: Choice, most: int) -> Letters:
     """
     left = threading.Event()
     try:
-        found = await first_of(_in_thread(lambda: _read(call.gateway.connection, choice, most, left)), call.gone)
+        return await call.while_waited(_in_thread(lambda: _read(call.gateway.connection, choice, most, left)))
     finally:
         left.set()
-    if found is None:
-        raise Fault("stopping", "the gateway ends. Ask again")
-    return found
 
 
 async def one(call: Call, entity: str, place: str) -> DeadLetter:

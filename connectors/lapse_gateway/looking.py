@@ -121,7 +121,9 @@ async def _explain(call: Call) -> Response:
         call.caller.check_reads(entity, about, call.gateway.users.readers(about))
     if entity and not topic.NAME.match(entity):
         raise Fault("unknown_entity", f"{entity[:40]!r} can name no entity")
-    found = await history(call.parameters["bookmark"], entity=entity or None, connection=call.caller.connection)
+    found = await call.while_waited(
+        history(call.parameters["bookmark"], entity=entity or None, connection=call.caller.connection)
+    )
     moments: list[dict[str, Any]] = [
         {
             "at_ms": one.at_ms,

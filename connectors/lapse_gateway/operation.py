@@ -17,12 +17,14 @@ from starlette.responses import Response
 
 from lapse_client.error import LapseError
 from lapse_gateway import body as bodies
-from lapse_gateway.fault import STATUSES
+from lapse_gateway.fault import STATUSES, Fault
 from lapse_gateway.gateway import Gateway
 from lapse_gateway.parameter import Parameter
+from lapse_gateway.subscription import first_of
 from lapse_gateway.user import Caller
 
 Model = TypeVar("Model", bound=BaseModel)
+T = TypeVar("T")
 
 audit: Final = logging.getLogger("lapse_gateway.audit")
 
@@ -69,6 +71,17 @@ class Call:
             for one in waits:
                 one.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
+
+    async def while_waited(self, wanted: Awaitable[T]) -> T:
+        """Return a result that takes long, unless the caller disconnects first, or the gateway stops.
+
+        Raises:
+            Fault: nobody waits for it any more. It is cancelled.
+        """
+        found = await first_of(wanted, self.gone)
+        if found is None:
+            raise Fault("stopping", "the gateway ends. Ask again")
+        return found
 
     def record(self, what: str, entity: str, **facts: Any) -> None:
         """Write an audit record that says who changed what."""

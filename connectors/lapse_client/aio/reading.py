@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
 from lapse.protocol.event import Event
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 _AT_ONCE: Final = 1_000
 
 T = TypeVar("T")
+
+
+class _Left(Exception):
+    """Nobody waits for a search any more."""
 
 
 class _Reader(Generic[T]):
@@ -91,8 +96,17 @@ async def replay(
 async def history(
     bookmark: Bookmark | str, *, entity: str | None = None, connection: Connection | None = None
 ) -> History:
-    """Find everything that happened to a message; see `lapse_client.history`."""
-    return await asyncio.to_thread(sync_history, bookmark, entity=entity, connection=connection)
+    """Find everything that happened to a message; see `lapse_client.history`. A cancelled search stops reading."""
+    left = threading.Event()
+
+    def go_on(*_: object) -> None:
+        if left.is_set():
+            raise _Left
+
+    try:
+        return await asyncio.to_thread(sync_history, bookmark, entity=entity, connection=connection, watcher=go_on)
+    finally:
+        left.set()
 
 
 async def _in_turns(records: Iterator[T | None], at_once: int) -> AsyncIterator[T]:

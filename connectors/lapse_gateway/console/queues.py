@@ -116,7 +116,7 @@ def _requested_bookmark(call: Call) -> Bookmark:
 async def _life(call: Call) -> Response:
     """Return the part with a message's life. It is a request of its own, because it reads whole topics."""
     bookmark = _requested_bookmark(call)
-    found = await history(bookmark, entity=call.path["queue"], connection=call.caller.connection)
+    found = await call.while_waited(history(bookmark, entity=call.path["queue"], connection=call.caller.connection))
     return rendered(call, "life.html", life=found, queue=call.path["queue"], bookmark=str(bookmark))
 
 
