@@ -113,7 +113,7 @@ def _reply_over_a_crash(office: Entitled, publisher: Publisher, consumer: QueueS
 
 def _reply_too_late(office: Entitled, publisher: Publisher, consumer: QueueSubscriber) -> None:
     """A reply after the deadline reaches nobody."""
-    late = publisher.submit_request(office.name("quotes"), b"L", timeout=1)
+    late = publisher.submit_request(office.name("quotes"), b"L", timeout=4)
     request = next(one for one in consumer.messages(20) if one.value == b"L")
     with pytest.raises(NoReply):
         late.result()

@@ -185,7 +185,7 @@ def test_a_client_with_a_wrong_password_or_an_unknown_authority_says_so_at_once(
             began = time.monotonic()
             with pytest.raises(ConnectionFailed, match=cause) as caught:
                 use()
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 20
             assert "s3cret-no" not in str(caught.value)
 
 
