@@ -26,7 +26,7 @@ from lapse.core.queue.settlement.settlement import Claim, SettleAction
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Step
-from support.suite.at_length import alike
+from support.suite.at_length import AT_LENGTH, alike
 from unit.core.queue.compared.small_shard import small
 
 NOW_MS = 1_800_000_000_000
@@ -60,7 +60,7 @@ def test_of_many_groups_those_whose_turn_is_next_are_enough(
         calls["build"] += 1
         build(self, *args)
 
-    for seed in range(10):
+    for seed in range(10 if AT_LENGTH else 4):
         with small(64, ring=256, at_once=4_096):
             of_all = _handed_out(seed, groups, backlogs, (0, 2, 70), 120)
             with (
