@@ -92,7 +92,7 @@ chaos: setup $(CLASSES) ## Kill workers and the broker while messages flow, and 
 	  tests/unit/core/queue/test_shard_search.py tests/integration/worker/test_runtime_recovery.py \
 	  tests/integration/gateway/test_console.py tests/integration/spark/test_spark_state_chaos.py \
 	  tests/acceptance/test_frozen_workers.py tests/acceptance/test_sow_crashes.py \
-	  $$(grep -rl --include='test_*.py' at_length tests | sort) $(ARGS)
+	  $$(grep -rlE --include='test_*.py' 'at_length|@given' tests | sort) $(ARGS)
 
 mutation: setup ## Break the core on purpose, and see whether its tests notice
 	@$(BIN)/python tests/mutation.py $(ARGS)

@@ -12,18 +12,22 @@ from _pytest.mark import ParameterSet
 
 AT_LENGTH: Final = "LAPSE_SOAK" in os.environ
 QUICK: Final = "LAPSE_QUICK" in os.environ and not AT_LENGTH
-_FEWEST = 100
+_FEWEST = 50
 _SHARE = 4
+_QUICK_FEWEST = 25
+_QUICK_SHARE = 16
 
 T = TypeVar("T")
 
 
 def examples(all_of_them: int) -> int:
-    """Return how many examples a generated test tries: a quarter in `make test`, a sixteenth in `make test-fast`."""
+    """Return how many examples a generated test tries.
+
+    `make test` tries a quarter, and at least 50. `make test-fast` tries a sixteenth, and at least 25.
+    """
     if AT_LENGTH:
         return all_of_them
-    several = max(_FEWEST, all_of_them // _SHARE)
-    return several // _SHARE if QUICK else several
+    return max(_QUICK_FEWEST, all_of_them // _QUICK_SHARE) if QUICK else max(_FEWEST, all_of_them // _SHARE)
 
 
 def cases(always: Sequence[T], at_length: Sequence[T]) -> list[T]:
