@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Hashable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -38,6 +38,7 @@ class SharedQuestion(Generic[K, V]):
         self._wanted.update(dict.fromkeys(keys))
         if self._next is None:
             self._next = asyncio.create_task(self._ask_next())
+            self._next.add_done_callback(_heard)
         found = await asyncio.shield(self._next)
         return {key: found[key] for key in keys if key in found}
 
@@ -45,3 +46,9 @@ class SharedQuestion(Generic[K, V]):
         async with self._under_way:
             asked, self._wanted, self._next = list(self._wanted), {}, None
             return await self._ask(asked)
+
+
+def _heard(question: asyncio.Task[Any]) -> None:
+    """Take the error of a question whose askers may all have gone. Otherwise asyncio logs it."""
+    if not question.cancelled():
+        question.exception()

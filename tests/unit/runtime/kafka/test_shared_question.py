@@ -1,6 +1,7 @@
 """Questions that are asked together."""
 
 import asyncio
+import gc
 
 import pytest
 
@@ -43,3 +44,28 @@ def test_a_failed_question_fails_for_all_who_took_part_and_for_nobody_else() -> 
         assert await together.of([1]) == {1: 1}
 
     asyncio.run(main())
+
+
+def test_a_question_that_fails_once_nobody_waits_for_it_is_not_logged() -> None:
+    told: list[object] = []
+    answer = asyncio.Event()
+
+    async def ask(_: list[int]) -> dict[int, int]:
+        await answer.wait()
+        raise TimeoutError
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        together = SharedQuestion(ask)
+        asking = asyncio.create_task(together.of([0]))
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        answer.set()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        del together
+        gc.collect()
+
+    asyncio.run(main())
+    assert not told
