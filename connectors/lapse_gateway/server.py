@@ -6,17 +6,16 @@ import asyncio
 import contextlib
 import errno
 import logging
-import os
 import signal
 import socket
 import ssl
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import uvicorn
 
+from lapse.process_end import bounded_end
 from lapse_client.error import LapseError
 from lapse_gateway.application import application
 from lapse_gateway.gateway import Gateway
@@ -28,6 +27,8 @@ _PATIENCE_S: Final = 10
 
 _CLOSING_S: Final = 6
 """How long the gateway then waits for Kafka until its clients are closed, in seconds."""
+
+_HELD: Final = "Messages that it holds return when its heartbeats are missed"
 
 _THREADS: Final = 64
 """The most threads that wait for answers to the client."""
@@ -126,13 +127,12 @@ def serve(gateway: Gateway, opened: socket.socket, started: Callable[[str], None
         CannotListen: TLS cannot be used.
     """
     tls = context(gateway)
-    last = threading.Timer(_PATIENCE_S + _CLOSING_S, _end_process)
-    last.daemon = True
-    try:
-        with asyncio.Runner(loop_factory=_loop()) as runner:  # its end waits for threads, which may wait for Kafka
-            runner.run(_serve(gateway, opened, tls, started, last.start))
-    finally:
-        last.cancel()
+    # The end of the runner waits for threads, which may wait for Kafka.
+    with (
+        bounded_end(_PATIENCE_S + _CLOSING_S, log, "the gateway", _HELD) as ending,
+        asyncio.Runner(loop_factory=_loop()) as runner,
+    ):
+        runner.run(_serve(gateway, opened, tls, started, ending))
 
 
 def _loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -176,8 +176,7 @@ async def _serve(
     loop.set_default_executor(ThreadPoolExecutor(_THREADS, "lapse gateway"))
 
     def end() -> None:
-        if not server.should_exit:
-            ending()
+        ending()
         for one in gateway.deployments:
             one.stopping.set()
         server.should_exit = True
@@ -185,13 +184,3 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
     await server.serve(sockets=[opened])
-
-
-def _end_process() -> None:
-    """End the process, although threads still wait for Kafka."""
-    log.warning(
-        "Kafka did not answer within %g s, and the gateway ends all the same. Messages that it holds return when its "
-        "heartbeats are missed",
-        _PATIENCE_S + _CLOSING_S,
-    )
-    os._exit(0)

@@ -22,7 +22,8 @@ ALLOWED = {
         "lapse.embedded",  # the jars of Spark, and Java
         "lapse.recorded",
     },
-    "lapse_gateway": ON_THE_WIRE | {"lapse", "lapse.core.entitlement", "lapse.core.near_name", "lapse.core.reason"},
+    "lapse_gateway": ON_THE_WIRE
+    | {"lapse", "lapse.core.entitlement", "lapse.core.near_name", "lapse.core.reason", "lapse.process_end"},
     "lapse_kombu": {"lapse"},
 }
 """Beside `lapse.protocol`, which every package may use."""

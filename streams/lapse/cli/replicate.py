@@ -6,13 +6,14 @@ import logging
 import os
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from lapse.cli import cluster
 from lapse.config import ConfigError
 from lapse.config import load as load_lapse_toml
+from lapse.process_end import bounded_end
 from lapse.runtime.worker_log import TextFormatter, begin
 from lapse_client.error import LapseError
 from lapse_client.kafka.connection import Connection
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from lapse.replication.link import Link
 
 logger = logging.getLogger(__name__)
+
+_ENDING_S: Final = 20.0
+"""How long it may take to end after a signal, s."""
 
 
 @click.command()
@@ -62,9 +66,15 @@ def replicate(config: Path | None, upstream: str | None, downstream: str | None,
             Connection(servers, for_librdkafka(of_side)).await_broker(cluster.PATIENCE_S)
         begin(TextFormatter("%(asctime)s %(levelname)s %(message)s"))
         replicator = Replicator(link, lambda count: logger.info("%d records", count), lambda: _log_link(link))
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: replicator.stop())
-        replicator.run()
+        with bounded_end(_ENDING_S, logger, "the replication", "The next one continues where it stopped") as begin_end:
+
+            def stop(*_: object) -> None:
+                begin_end()
+                replicator.stop()
+
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, stop)
+            replicator.run()
     except (ConfigError, LinkError, LapseError) as error:
         raise click.ClickException(str(error)) from error
 

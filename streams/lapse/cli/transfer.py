@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from lapse.cli import cluster
 from lapse.log_limit import LogLimit
+from lapse.process_end import bounded_end
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.runtime.worker_log import TextFormatter, begin
 from lapse_client.error import LapseError
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _AGAIN_S: Final = 1.0
+_ENDING_S: Final = 20.0
+"""How long a process that follows may take to end after a signal, s."""
 """How long a follower waits before it tries again after an error, s."""
 
 _SOMETHING_STAYED: Final = 3
@@ -208,26 +211,35 @@ def _follow(link: Link, source: Connection, queue: str, there: Connection) -> No
     from lapse.transfer.retries import Retries
 
     begin(TextFormatter("%(asctime)s %(levelname)s %(message)s"))
-    stopping, retries, limit = threading.Event(), Retries(), LogLimit()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
-    while not stopping.is_set():
-        to_queue, skew_ms = link.to_queue or queue, link.max_clock_skew
-        try:
-            with Follower(source, queue, there, to_queue, link.to_topic, skew_ms, _log_handed) as follower:
-                logger.info("following %s for %s", queue, follower.target)
-                try:
-                    follower.follow(stopping)
-                finally:
-                    if follower.begun:
-                        retries.note_begun()
-        except (LapseError, KafkaException) as error:
-            now_s = time.monotonic()
-            if retries.is_final(error, now_s):
-                raise
-            if limit.allows(error, now_s):
-                logger.warning("%s; trying again", error)
-            stopping.wait(_AGAIN_S)
+    stopping = threading.Event()
+    with bounded_end(
+        _ENDING_S, logger, "the transfer", "The next one with this link returns what it holds"
+    ) as begin_end:
+
+        def stop(*_: object) -> None:
+            begin_end()
+            stopping.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)
+        retries, limit = Retries(), LogLimit()
+        while not stopping.is_set():
+            to_queue, skew_ms = link.to_queue or queue, link.max_clock_skew
+            try:
+                with Follower(source, queue, there, to_queue, link.to_topic, skew_ms, _log_handed) as follower:
+                    logger.info("following %s for %s", queue, follower.target)
+                    try:
+                        follower.follow(stopping)
+                    finally:
+                        if follower.begun:
+                            retries.note_begun()
+            except (LapseError, KafkaException) as error:
+                now_s = time.monotonic()
+                if retries.is_final(error, now_s):
+                    raise
+                if limit.allows(error, now_s):
+                    logger.warning("%s; trying again", error)
+                stopping.wait(_AGAIN_S)
 
 
 def _log_handed(count: int) -> None:

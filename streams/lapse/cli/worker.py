@@ -23,6 +23,7 @@ import click
 
 from lapse.cli.config_option import CONFIG
 from lapse.parent_death import end_with_parent
+from lapse.process_end import bounded_end
 
 if TYPE_CHECKING:
     from lapse.config import Config
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
 CRASHED: Final = 70
 _RESTART_DELAYS_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _STEADY_S: Final = 60.0
+_ENDING_S: Final = 30.0
+"""How long a worker may take to end after a signal, s. Only one whose brokers do not answer needs so long."""
+
+_NOTHING_LOST: Final = "Nothing is lost: the next owner of its shards reads their journals"
 _AGAIN_S: Final = 0.2
 _EMPTY_S: Final = 10.0
 """How long a definitions topic that was without a leader is not believed to be empty, s."""
@@ -305,17 +310,26 @@ def _run_until_stopped(app: LapseApp, log_level: str, logging_config: dict[str, 
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
     gc.enable()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    running = Worker(app, loglevel=log_level, logging_config=logging_config, quiet=True, redirect_stdouts=False)
+
+    class EndingWorker(Worker):
+        """Faust's worker, which ends in the time after a signal, whether brokers answer or not."""
+
+        def _schedule_shutdown(self, signal: signal.Signals) -> None:
+            begin_end()
+            super()._schedule_shutdown(signal)
+
+    running = EndingWorker(app, loglevel=log_level, logging_config=logging_config, quiet=True, redirect_stdouts=False)
     running.spinner = None  # above the level `info` it writes control characters into the log, and logs everything
     code = 0
-    try:
-        running.execute_from_commandline()
-    except SystemExit as end:
-        # Faust exits with 1 after a crash. With CRASHED, a supervisor starts the worker again.
-        code = CRASHED if end.code == 1 or isinstance(end.code, str) else end.code or 0
-    except Exception:
-        logging.getLogger("lapse").critical("lapse worker ends: Faust crashed", exc_info=True)
-        code = CRASHED
-    logging.shutdown()
-    sys.stdout.flush()
-    os._exit(code)  # a normal exit would wait for threads that wait for a broker
+    with bounded_end(_ENDING_S, logging.getLogger("lapse.worker"), "the worker", _NOTHING_LOST) as begin_end:
+        try:
+            running.execute_from_commandline()
+        except SystemExit as end:
+            # Faust exits with 1 after a crash. With CRASHED, a supervisor starts the worker again.
+            code = CRASHED if end.code == 1 or isinstance(end.code, str) else end.code or 0
+        except Exception:
+            logging.getLogger("lapse").critical("lapse worker ends: Faust crashed", exc_info=True)
+            code = CRASHED
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(code)  # a normal exit would wait for threads that wait for a broker

@@ -202,10 +202,13 @@ def test_the_end_gives_back_what_is_held_and_ends_who_waits(shop: Deployment) ->
 @pytest.mark.feature("X3", "Q5")
 @pytest.mark.parametrize("gone", ["killed", "frozen"])
 def test_the_end_comes_without_a_broker_as_well(own_kafka: EmbeddedKafka, deploy: Deploy, gone: str) -> None:
-    """It holds a message, its clients of all kinds are open, and records are under way."""
+    """It holds a message, its clients of all kinds are open, and records are under way. So for worker and transfer."""
     shop = deploy(QUEUES, own_kafka.bootstrap_servers)
     shop.configure(QUEUES, SOW)
-    shop.apply().worker().wait_for_shards(len(QUEUES) + 1 + len(SOW))
+    worker = shop.apply().worker().wait_for_shards(len(QUEUES) + 1 + len(SOW))
+    link = ["--to", shop.servers, "--to-queue", shop.name("worked"), "--follow", "--config", str(shop.config)]
+    transfer = shop.run(["-m", "lapse", "transfer", shop.name("shown"), *link])
+    until(lambda: "following" in transfer.text, "the transfer", 40)
     with door(shop) as gate:
         gate.publish("orders", "held")
         until(lambda: gate.receive("orders", subscription="ending"), "a message")
@@ -215,11 +218,12 @@ def test_the_end_comes_without_a_broker_as_well(own_kafka: EmbeddedKafka, deploy
         try:
             with pytest.raises(httpx.ReadTimeout):
                 gate.http.post(f"/publish/{shop.name('orders')}", content=b"{}", timeout=1)
-            gate.process.signal(signal.SIGTERM)
-            assert gate.process.wait(40) == 0
+            for process in (gate.process, transfer, worker):
+                process.signal(signal.SIGTERM)
+            assert [one.wait(60) for one in (gate.process, transfer, worker)] == [0, 0, 0]
         finally:
             own_kafka.restart() if gone == "killed" else own_kafka.resume()
-        assert "ends all the same" in gate.process.text
+        assert "the gateway ends all the same" in gate.process.text
 
 
 def test_a_wrong_broker_and_an_occupied_port_are_told_in_a_sentence() -> None:
