@@ -66,7 +66,8 @@ class Channel(Generic[T]):
         self._by_partition = {(connection.deliveries(shard.entity), shard.partition): shard for shard in self.shards}
         self._stopping = threading.Event()
         self._closing = threading.Lock()
-        self._closed = self._ends_itself = self._was_ended = False
+        self._closed = self._ends_itself = False
+        self._flush_s = METADATA_TIMEOUT_S
         self._name = f"lapse {entities[0][0]}"
         self._consumer = connection.consumer()
 
@@ -94,13 +95,17 @@ class Channel(Generic[T]):
         self.thread = threading.Thread(target=self._run, args=(listener, failed), name=self._name, daemon=True)
         self.thread.start()
 
-    def close(self) -> None:
-        """Stop reading, and send the commands that are still queued. May be called twice, from any thread."""
+    def close(self, flush_s: float = METADATA_TIMEOUT_S) -> None:
+        """Stop reading, and send the commands that are still queued. May be called twice, from any thread.
+
+        Args:
+            flush_s: how long to wait for Kafka to have them, in seconds.
+        """
         with self._closing:
             if self._closed:
                 return
             self._closed = True
-        self._was_ended = self._stopping.is_set()
+        self._flush_s = 0.0 if self._stopping.is_set() else flush_s
         self._stopping.set()
         self.sender.end()
         self._connection.transport.wake()
@@ -112,7 +117,7 @@ class Channel(Generic[T]):
         self._disconnect()
 
     def _disconnect(self) -> None:
-        self.sender.close(0 if self._was_ended else METADATA_TIMEOUT_S)
+        self.sender.close(self._flush_s)
         self._consumer.close()
 
     def _run(self, listener: Listener[T], failed: Callable[[BaseException], None]) -> None:

@@ -10,19 +10,23 @@ import logging
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command
 from lapse_client.error import AnswerTimeout, EntityDeleted, LapseError
 from lapse_client.kafka.clock import ClientClock
 from lapse_client.kafka.connection import Connection
+from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
 from lapse_client.session.channel import Channel
 from lapse_client.session.lifecycle import Lifecycle
 from lapse_client.session.listener import Listener
 from lapse_client.session.shard import Shard
 
 log = logging.getLogger("lapse_client")
+
+_IN_VAIN_S: Final = 1.0
+"""How long to wait for Kafka at the end of a session whose shards have not answered in time, in seconds."""
 
 T = TypeVar("T")
 
@@ -110,11 +114,14 @@ class Session(Generic[T]):
     def leave(self, timeout_s: float) -> None:
         """Unsubscribe and disconnect. A missing answer within `timeout_s` seconds is logged, not raised.
 
+        After that Kafka gets little more time for what is queued: if it could answer, it would have it by then.
+
         In the channel's thread, it does not wait for answers, because this thread reads them.
         """
         if threading.current_thread() is self.channel.thread:
             self.undo()
             return
+        flush_s = METADATA_TIMEOUT_S
         if self._subscription and self.lifecycle.error is None:
             leave = self.command("unsubscribe")
             try:
@@ -123,7 +130,8 @@ class Session(Generic[T]):
                 log.debug("%s ended with the entity", self.lifecycle.what)
             except LapseError as error:
                 log.warning("%s ends when heartbeats are missed, not at once: %s", self.lifecycle.what, error)
-        self.channel.close()
+                flush_s = _IN_VAIN_S
+        self.channel.close(flush_s)
 
     def fail(self, error: BaseException) -> None:
         """End the session with an error. All waiting calls raise it."""

@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from lapse.protocol.command import Command
 from lapse.testing import Lapse
+from lapse.testing.memory_clients import MemoryProducer
 from lapse_client import Connection, LapseError, QueueSubscriber
 from lapse_client.session.channel import Channel
 from lapse_client.sow.query import SowQuery
@@ -78,3 +79,24 @@ def test_a_client_is_closed_although_its_producer_has_ended(lapse: Lapse, monkey
         monkeypatch.setattr(producer, "flush", ended)
         monkeypatch.setattr(producer, "close", lambda: closed.append(producer))
     assert closed == [producer]
+
+
+@pytest.mark.feature("X3", "C2")
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_close_without_answers_does_not_wait_for_kafka_as_well(
+    lapse: Lapse, monkeypatch: pytest.MonkeyPatch, answered: bool
+) -> None:
+    waited: list[float] = []
+    flush = MemoryProducer.flush
+
+    def noted(producer: MemoryProducer, timeout: float = 0.0) -> int:
+        waited.append(timeout)
+        return flush(producer, timeout)
+
+    monkeypatch.setattr(MemoryProducer, "flush", noted)
+    lapse.queue("orders")
+    with lapse.subscriber("orders") as subscriber:
+        if not answered:
+            lapse.lose(subscriber)
+        waited.clear()
+    assert waited[0] == (15.0 if answered else 1.0)
