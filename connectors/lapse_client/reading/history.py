@@ -219,7 +219,7 @@ class _Chain:
             if moment.what in _FORWARDING and facts.get("subscription") == FORWARDER:
                 yield from lineage.forwarded(moment.message, moment.entity, moment.at_ms)
             elif moment.what == EventKind.TRANSFERRED:
-                yield from lineage.transferred(bookmark, moment.entity, facts.get("detail", ""), moment.at_ms)
+                yield from lineage.transferred(moment.message, moment.entity, facts.get("detail", ""), moment.at_ms)
             elif moment.what == DEAD_LETTER and facts["lapse_id"]:
                 yield from lineage.redriven(bookmark, moment.entity, facts["lapse_id"])
                 yield from lineage.letter_step(bookmark, moment.entity, moment.shown_by, moment.at_ms)

@@ -17,8 +17,9 @@ from typing import Final, Self
 
 from confluent_kafka import Consumer, TopicPartition
 
+from lapse.core.generation import position_of
 from lapse.protocol.answer import Answer, QueuedMessage
-from lapse.protocol.bookmark import Bookmark, BookmarkRange
+from lapse.protocol.bookmark import Bookmark, BookmarkRange, range_text
 from lapse.protocol.command import Command
 from lapse.protocol.hand_over import HandOver, join_neighbours
 from lapse.transfer.copier import Copier, TransferError
@@ -288,7 +289,7 @@ class Mover:
         try:
             return {
                 shard: tuple(
-                    text for source in answer.sources for text in _range_to_end(consumer, Bookmark.parse(source))
+                    text for source in answer.sources for text in _ranges_to_end(consumer, Bookmark.parse(source))
                 )
                 for shard, answer in answers.items()
             }
@@ -412,8 +413,18 @@ class Mover:
         self.outcome.discarded += sum(answer.counts.get("removed", 0) for answer in answers.values())
 
 
-def _range_to_end(consumer: Consumer, source: Bookmark) -> list[str]:
-    """Return the range of an underlying partition up to its present end; empty if it has no records."""
+def _ranges_to_end(consumer: Consumer, source: Bookmark) -> list[str]:
+    """Return the ranges of an underlying partition up to its present end, one for each generation (C61).
+
+    Args:
+        consumer: reads the end.
+        source: the position before which the shard has read, in the latest generation.
+    """
     _, end = log_bounds(consumer, TopicPartition(source.topic, source.partition))
-    end = max(end, source.offset)
-    return [str(BookmarkRange(source.topic, source.partition, 0, end - 1))] if end else []
+    last = max(end, source.log_offset) - 1
+    if last < 0:
+        return []
+    return [
+        range_text(source.topic, source.partition, position_of(0, generation), position_of(last, generation))
+        for generation in range(source.generation + 1)
+    ]

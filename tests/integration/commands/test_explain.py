@@ -35,6 +35,7 @@ QUEUES = {
     "once": {"semantics": "at-most-once", "forward_to": "handed{}"},
     "again": {"topics": ["once{}"], "forward_to": "handed{}"},
     "handed": {},
+    "moved": {},
 }
 
 pytestmark = pytest.mark.feature("D6")
@@ -194,9 +195,9 @@ def test_a_message_is_followed_through_forward_death_redrive_and_transfer_from_e
     assert {one.what for one in history(origin, entity=last, connection=served.connection).moments} == {"arrived"}
 
 
-@pytest.mark.feature("C59", "C61", "C62", "Q6")
+@pytest.mark.feature("C57", "C59", "C61", "C62", "Q6", "Q17")
 def test_a_message_that_was_forwarded_at_most_once_or_a_second_time_is_followed(served: Deployment) -> None:
-    """A rewind brings it back to both queues over its topic, and both forward it again."""
+    """A rewind brings it back to both queues over its topic, and both forward it again. A transfer takes all."""
     (written,) = served.write("once", "x")
     origin, tail = served.bookmark("once", written), served.tail(served.name("handed"))
     until(lambda: len(tail.drain()) == 2, "both have forwarded it")
@@ -214,6 +215,13 @@ def test_a_message_that_was_forwarded_at_most_once_or_a_second_time_is_followed(
     assert again in chain(served, again[2])
     told = list(map(str, history(origin, connection=served.connection).moments))
     assert len(told) == len(set(told)), "nothing is shown twice"
+    with served.queue("handed") as client:
+        client.purge()
+        client.rewind("beginning")
+    with Mover(served.connection, tail.topic, served.connection, served.name("moved"), None, "rewound") as mover:
+        assert mover.run(Choice()).transferred == 4
+    (moved,) = (one for one in chain(served, again[2]) if one[:2] == ("transferred", f"{again[2]}~1"))
+    assert moved in chain(served, moved[2])
 
 
 @pytest.mark.feature("C54", "C59")

@@ -16,7 +16,7 @@ from lapse.core.shard.refused import CommandRefused
 from lapse.protocol import hand_over as wire
 from lapse.protocol import topic as names
 from lapse.protocol.answer import FilterDemand
-from lapse.protocol.bookmark import BookmarkRange
+from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.command import Command
 
 MOST_JUDGED: Final = 5_000
@@ -125,7 +125,10 @@ class TransferCommands:
         if command.spare:
             counts |= {"wanted": shard.transfer_source.spare.unfiltered_demand(), "unseen": int(unseen)}
             asks = self._demand_fields()
-        sources = tuple(f"{one.topic}:{one.partition}:{one.next_offset}" for one in shard.state.sources.current())
+        sources = tuple(
+            str(Bookmark(one.topic, one.partition, position_of(one.next_offset, one.generation)))
+            for one in shard.state.sources.current()
+        )
         answer = {"settlements": requested_settlements(outcomes, command), "messages": messages, "counts": counts}
         return {**answer, "sources": sources, **asks, **self._hand_over_fields(transfer_id)}
 
