@@ -152,11 +152,7 @@ async def read(call: Call, choice: Choice, most: int) -> Letters:
         Fault: the filter is not valid, or the gateway ends.
         LapseError: there is no dead-letter topic, or it cannot be read.
     """
-    left = threading.Event()
-    try:
-        return await call.while_waited(_in_thread(lambda: _read(call.gateway.connection, choice, most, left)))
-    finally:
-        left.set()
+    return await _while_waited(call, lambda left: _read(call.gateway.connection, choice, most, left))
 
 
 async def one(call: Call, entity: str, place: str) -> DeadLetter:
@@ -192,16 +188,15 @@ async def redrive(
         facts: further facts for the audit record.
 
     Raises:
-        Fault: the filter is not valid.
+        Fault: the filter is not valid, or the gateway ends while it only counts.
         LapseError: there is no dead-letter topic, or letters could not be sent.
     """
     found = Redrive()
     connection = call.gateway.connection
     if dry_run:
-        await _in_thread(lambda: _redrive_letters(connection, choice, letters, found, really=False))
-        return found
+        return await _while_waited(call, lambda left: _redrive_letters(connection, choice, letters, found, left))
     with call.recording("redrive", choice.entity, **facts) as outcome:
-        await _in_thread(lambda: _redrive_letters(connection, choice, letters, found, really=True))
+        await _in_thread(lambda: _redrive_letters(connection, choice, letters, found))
         outcome.update(sent=found.ready, refused=dict(found.refused))
     return found
 
@@ -244,21 +239,37 @@ def _size_bytes(letter: DeadLetter) -> int:
 
 
 def _redrive_letters(
-    connection: Connection, choice: Choice, letters: Sequence[DeadLetter] | None, found: Redrive, *, really: bool
-) -> None:
-    """Plan a redrive, and with `really` carry it out. Count in `found` what becomes of the letters."""
+    connection: Connection,
+    choice: Choice,
+    letters: Sequence[DeadLetter] | None,
+    found: Redrive,
+    left: threading.Event | None = None,
+) -> Redrive:
+    """Carry out a redrive, or only plan it until `left` is set. Count in `found` what becomes of the letters."""
     known = Known.of(connection)
     among = DeadLetterReader(choice.entity, connection=connection, since_ms=choice.since_ms)
-    planned = plan(among if letters is None else letters, choice, Target(), _now_ms(choice.entity, connection), known)
-    lines = found.noted(planned)
-    if really:
+    given: Iterable[DeadLetter] = among if letters is None else letters
+    if left is not None:
+        given = itertools.takewhile(lambda _: not left.is_set(), given)
+    lines = found.noted(plan(given, choice, Target(), _now_ms(choice.entity, connection), known))
+    if left is None:
         send(lines, connection, letters=among.topic, redriven=known.redriven, copies=among.copies)
     else:
         deque(lines, maxlen=0)
+    return found
 
 
 def _now_ms(name: str, connection: Connection) -> int:
     return time_check.now_ms(connection, name, logger.warning)
+
+
+async def _while_waited(call: Call, work: Callable[[threading.Event], T]) -> T:
+    """Run work in a thread that is over soon after its event is set: when nobody waits for it any more."""
+    left = threading.Event()
+    try:
+        return await call.while_waited(_in_thread(lambda: work(left)))
+    finally:
+        left.set()
 
 
 async def _in_thread(work: Callable[[], T]) -> T:

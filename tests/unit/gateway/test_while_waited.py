@@ -69,6 +69,7 @@ async def answer(gateway: Gateway, path: str, query: str, gone: asyncio.Event) -
     [
         ("/v1/letters/orders", ""),
         ("/console/letters/orders/found", "since=all"),
+        ("/console/letters/orders/confirm", "since=all"),
         ("/v1/explain", BOOKMARK),
         ("/console/queues/orders/message/life", BOOKMARK),
     ],
@@ -79,6 +80,8 @@ def test_topics_are_read_as_long_as_somebody_waits(
     """They may have millions of records. Each page that is opened again would read all of them beside the others."""
     endless = Endless()
     monkeypatch.setattr(letters, "DeadLetterReader", endless.letters)
+    monkeypatch.setattr(letters.Known, "of", lambda _: None)
+    monkeypatch.setattr(letters, "_now_ms", lambda *_: 0)
     monkeypatch.setattr(reading, "sync_history", endless.history)
     monkeypatch.setattr(Connection, "partitions", lambda *_: {"orders": 1})
 
