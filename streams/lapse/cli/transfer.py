@@ -36,9 +36,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _AGAIN_S: Final = 1.0
+"""How long a follower waits before it tries again after an error, s."""
+
 _ENDING_S: Final = 20.0
 """How long a process that follows may take to end after a signal, s."""
-"""How long a follower waits before it tries again after an error, s."""
 
 _SOMETHING_STAYED: Final = 3
 """Exit code if messages stayed in the queue; 0 = all were handed over, 1 = the transfer failed."""
