@@ -30,8 +30,8 @@ QUEUES = {
     "both": {"max_deliveries": 2, "max_cancels": 1},
     "renewed": {"lease_period": "2s", "max_lease_period": "60s"},
     "delayed": {},
-    "hung": {"lease_period": "3s", "max_deliveries": 3, "fairness": "proportional"},
-    "hung-first": {"lease_period": "3s", "max_deliveries": 3, "fairness": "fast"},
+    "hung": {"lease_period": "8s", "max_deliveries": 3, "fairness": "proportional"},
+    "hung-first": {"lease_period": "8s", "max_deliveries": 3, "fairness": "fast"},
     "rotating": {},
     "handed-on": {},
     "paused": {},
@@ -212,7 +212,7 @@ def test_a_hung_consumer_does_not_use_up_deliveries_beside_a_healthy_one(served:
         served.write(queue, "good")
         (held,) = take(hung, 1)
         with served.subscriber(queue) as healthy:
-            (again,) = take(healthy, 1, 10)
+            (again,) = take(healthy, 1, 30)
             assert (again.bookmark, again.delivery_count) == (held.bookmark, 2)
             (result,) = healthy.settle("acknowledge", [again], wait=True)
             assert result.result == "settled"
