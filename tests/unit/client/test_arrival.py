@@ -70,15 +70,20 @@ def test_the_narrowest_measurement_wins_and_a_step_is_followed() -> None:
     from lapse_client.kafka.clock import elapsed_ms
 
     clock, base = ClientClock(), 1_000_000
+
+    def ahead_ms() -> float:
+        """How far the clock is ahead of this machine's. A process that waits between two looks finds too little."""
+        return max(clock.now_ms() - elapsed_ms() for _ in range(9))
+
     assert clock.past_ms() == float("-inf")
     clock.observe(100.0, base + 105, 110.0)
     assert clock.uncertainty_ms == 5.5
     clock.observe(200.0, base + 290, 300.0)
     assert clock.uncertainty_ms == 5.5
-    assert abs(clock.now_ms() - elapsed_ms() - base) < 5
-    assert abs(clock.past_ms() - clock.now_ms()) < 5
+    assert abs(ahead_ms() - base) < 5
+    assert min(abs(clock.past_ms() - clock.now_ms()) for _ in range(9)) < 5
     clock.observe(400.0, base + 9_401, 402.0)
-    assert abs(clock.now_ms() - elapsed_ms() - base - 9_000) < 5
+    assert abs(ahead_ms() - base - 9_000) < 5
 
 
 @pytest.mark.feature("X3")
