@@ -20,7 +20,7 @@ from lapse.runtime.queue.unwritten import Row, take
 from lapse_client import Delivery, LapseError, QueueSubscriber
 from support.kafka.created_topic import create
 from support.kafka.log import Tail, until
-from support.processes.deployment import Deploy, broker_now_ms
+from support.processes.deployment import Deploy, Deployment, broker_now_ms
 
 LEASE_S = 6
 STILL_S = 14
@@ -30,6 +30,17 @@ SLACK_MS = 2_000
 HASTY = 3_000
 LASTING = 20_000
 SHORT = 2_000
+
+
+def written(servers: str, name: str, count: int) -> dict[int, list[bytes | None]]:
+    """The values of that many records of a topic, by partition, in order."""
+    tail = Tail(servers, name)
+    records = tail.wait(count)
+    tail.close()
+    found: dict[int, list[bytes | None]] = {}
+    for record in sorted(records, key=lambda one: (one.partition() or 0, one.offset() or 0)):
+        found.setdefault(record.partition() or 0, []).append(record.value())
+    return found
 
 
 @pytest.mark.feature("L10")
@@ -83,13 +94,7 @@ def test_a_delivery_is_not_sent_when_its_lease_is_nearly_over(module_kafka: Embe
         await other.stop()
 
     asyncio.run(run())
-    tail = Tail(servers, "deliveries")
-    records = tail.wait(4 + 3 + 2 + 4 + 4)
-    tail.close()
-    found: dict[int, list[bytes | None]] = {}
-    for record in sorted(records, key=lambda one: (one.partition() or 0, one.offset() or 0)):
-        found.setdefault(record.partition() or 0, []).append(record.value())
-    assert found == {
+    assert written(servers, "deliveries", 4 + 3 + 2 + 4 + 4) == {
         0: [b"warm", b"sent", b"sent as well", b"answer sent", b"next"],
         1: [b"warm", b"answer", b"next"],
         2: [b"warm", b"next"],
@@ -141,6 +146,16 @@ class Seen(NamedTuple):
     at_ms: int
     lease_until_ms: int
     expires_at_ms: int | None
+
+
+def written_late_ms(here: Deployment) -> list[int]:
+    """The timestamps of deliveries that Kafka stored after their leases were over."""
+    late_ms = []
+    for record in here.tail(topic.deliveries(here.name("orders"))).drain():
+        until_ms = dict(record.headers() or ()).get("lapse-lease-until-ms")
+        if until_ms is not None and record.timestamp()[1] > int(until_ms):
+            late_ms.append(record.timestamp()[1])
+    return late_ms
 
 
 @pytest.mark.feature("L10", "Q5", "Q16", "X3")
@@ -196,12 +211,6 @@ def test_what_lands_after_its_lease_or_deadline_reaches_no_application(
     assert len(acknowledged) >= LASTING, "none is lost"
 
     # A plain client sees by the header which delivery is over, and what was given up is not written again and again.
-    overdue_ms = []
-    for record in here.tail(topic.deliveries(here.name("orders"))).drain():
-        headers = dict(record.headers() or ())
-        if "lapse-lease-until-ms" in headers:
-            stamp_ms = record.timestamp()[1]
-            if stamp_ms > int(headers["lapse-lease-until-ms"]):
-                overdue_ms.append(stamp_ms - resumed_ms)
+    overdue_ms = [stamp_ms - resumed_ms for stamp_ms in written_late_ms(here)]
     assert all(one < 30_000 for one in overdue_ms), overdue_ms
     assert not overdue_ms or "it is given up" in worker.text, "it was sent although its lease was over"

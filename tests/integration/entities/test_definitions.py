@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from confluent_kafka import Producer
@@ -18,7 +19,7 @@ from lapse.runtime.topics import deleted_entities
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange
 from lapse_client import Admin, SowClient
 from support.kafka.log import until
-from support.processes.deployment import Deploy, Deployment
+from support.processes.deployment import Deploy, Deployment, WorkerProcess
 
 
 def defined(here: Deployment) -> dict[str, Definition]:
@@ -170,6 +171,23 @@ def also(message):
 """
 
 
+def altered(here: Deployment, worker: WorkerProcess, queue: str, *changed: str) -> None:
+    """Alter a queue, and wait until its worker serves the new version."""
+    done = here.lapse("queue", "alter", queue, *changed, "--json")
+    assert done.returncode == 0, done.stderr
+    version = json.loads(done.stdout)["version"]
+    until(lambda: f"{queue}: version {version} is served" in worker.text, f"{changed} is taken up", 20)
+
+
+def delivered_value(here: Deployment, stem: str = "orders", text: str = "") -> bytes | None:
+    """Receive a message of a queue, and acknowledge it."""
+    with here.subscriber(stem, 1, filter=text) as subscriber:
+        delivery = subscriber.receive(20)
+        assert delivery is not None
+        delivery.acknowledge()
+        return delivery.value
+
+
 @pytest.mark.feature("Q23", "C65", "Q21", "L15", "Q2")
 def test_topics_forwarding_rule_and_format_change_at_run_time(deploy: Deploy) -> None:
     here = deploy(
@@ -179,19 +197,7 @@ def test_topics_forwarding_rule_and_format_change_at_run_time(deploy: Deploy) ->
     worker = here.worker().wait_for_shards(2)
     name, behind, left = here.name("orders"), here.name("behind"), here.directory
 
-    def alter(queue: str, *changed: str) -> None:
-        told = here.lapse("queue", "alter", queue, *changed, "--json")
-        assert told.returncode == 0, told.stderr
-        version = json.loads(told.stdout)["version"]
-        until(lambda: f"{queue}: version {version} is served" in worker.text, f"{changed} is taken up", 20)
-
-    def delivered(stem: str = "orders", text: str = "") -> bytes | None:
-        with here.subscriber(stem, 1, filter=text) as subscriber:
-            delivery = subscriber.receive(20)
-            assert delivery is not None
-            delivery.acknowledge()
-            return delivery.value
-
+    alter, delivered = partial(altered, here, worker), partial(delivered_value, here)
     alter(name, f'topics=["{here.name("one")}", "{here.name("more")}"]')
     here.write("more", "of the added topic")
     assert delivered() == b"of the added topic"
@@ -355,6 +361,18 @@ def test_an_entity_that_cannot_be_served_when_it_is_defined_is_served_once_it_ca
         delivery.acknowledge()
 
 
+def check_that_a_missing_topic_is_named_and_deletion_is_defined(here: Deployment, name: str, prices: str) -> None:
+    admin = AdminClient({"bootstrap.servers": here.servers})
+    admin.delete_topics([f"dlq.{name}"])[f"dlq.{name}"].result(15)
+    until(lambda: f"dlq.{name}" not in here.connection.partitions(), "somebody has deleted one of its topics")
+    assert f"{name} is defined, and not in lapse.toml: topic dlq.{name}: missing" in here.lapse("check").stderr
+    assert json.loads(here.lapse("check", "--json").stdout)["also_defined"] == sorted((name, prices))
+    assert here.lapse("queue", "delete", name).returncode == 0
+    assert name not in here.lapse("definitions").stdout, "it is listed no longer, though it is defined for a moment"
+    assert here.lapse("sow", "delete-topic", prices).returncode == 0
+    until(lambda: set(defined(here)) == {here.name("orders")}, "a deletion is in the topic, too", 40)
+
+
 @pytest.mark.feature("Q23", "C64", "C65", "X7")
 def test_commands_create_alter_and_delete_entities_of_a_running_deployment(deploy: Deploy) -> None:
     here = deploy({"orders": {}}, definitions="file").apply()
@@ -415,15 +433,7 @@ def test_commands_create_alter_and_delete_entities_of_a_running_deployment(deplo
     checked = here.lapse("check")
     assert checked.returncode == 0
     assert f"not in lapse.toml: {', '.join(sorted((name, prices)))}." in checked.stdout
-    admin = AdminClient({"bootstrap.servers": here.servers})
-    admin.delete_topics([f"dlq.{name}"])[f"dlq.{name}"].result(15)
-    until(lambda: f"dlq.{name}" not in here.connection.partitions(), "somebody has deleted one of its topics")
-    assert f"{name} is defined, and not in lapse.toml: topic dlq.{name}: missing" in here.lapse("check").stderr
-    assert json.loads(here.lapse("check", "--json").stdout)["also_defined"] == sorted((name, prices))
-    assert here.lapse("queue", "delete", name).returncode == 0
-    assert name not in here.lapse("definitions").stdout, "it is listed no longer, though it is defined for a moment"
-    assert here.lapse("sow", "delete-topic", prices).returncode == 0
-    until(lambda: set(defined(here)) == {here.name("orders")}, "a deletion is in the topic, too", 40)
+    check_that_a_missing_topic_is_named_and_deletion_is_defined(here, name, prices)
 
 
 @pytest.mark.feature("Q23", "C4")

@@ -80,16 +80,8 @@ def more_shards(here: Deployment, stems: Sequence[str]) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.feature("C81", "Q8", "Q13", "Q17", "C21", "C43", "L5", "X6", "X9")
-def test_what_was_promised_of_a_partition_holds_when_another_shard_reads_it(deploy: Deploy) -> None:
-    here = deploy(QUEUES).apply()
-    worker = here.worker().wait_for_shards(9)
+def check_that_bookmarks_find_their_shard(here: Deployment) -> None:
     later = [(header.ENQUEUE_AT_MS, b"%d" % (broker_now_ms() + LATER))]
-    grown = ("deep", "once", "halted", "atomic")
-    for stem, count in (("flow", 4), ("sink", 4), ("ranked", 4), *((stem, 2) for stem in grown)):
-        add_partitions(here, stem, count)
-    until(lambda: all(f"{here.name(stem)}" in worker.text for stem in grown), "it is told", 40)
-
     # Two shards read four partitions: commands by bookmark find the shard.
     here.write("flow", "withdrawn", "later", headers=later, partition=3)
     here.write("flow", "moved", partition=2)
@@ -101,6 +93,18 @@ def test_what_was_promised_of_a_partition_holds_when_another_shard_reads_it(depl
         assert found.state == "scheduled"
     assert moved(here, "--bookmark", bookmark(here, "flow", 2, 0)) == 1
     assert received(here, "sink") == "moved"
+
+
+@pytest.mark.feature("C81", "Q8", "Q13", "Q17", "C21", "C43", "L5", "X6", "X9")
+def test_what_was_promised_of_a_partition_holds_when_another_shard_reads_it(deploy: Deploy) -> None:
+    here = deploy(QUEUES).apply()
+    worker = here.worker().wait_for_shards(9)
+    grown = ("deep", "once", "halted", "atomic")
+    for stem, count in (("flow", 4), ("sink", 4), ("ranked", 4), *((stem, 2) for stem in grown)):
+        add_partitions(here, stem, count)
+    until(lambda: all(f"{here.name(stem)}" in worker.text for stem in grown), "it is told", 40)
+
+    check_that_bookmarks_find_their_shard(here)
 
     # What only the older shard knows of messages that it has not handed out.
     here.write("deep", "first", "acknowledged", "third", partition=1)

@@ -98,6 +98,43 @@ def write_error(office: Guarded, user: str, name: str) -> int | None:
 REFUSED = KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
+def check_that_kafka_lets_nobody_else_in(office: Guarded, orders: str) -> None:
+    assert read_error(office, "alice", topic.deliveries(orders, "alice")) is None
+    for user, name in (
+        ("bob", topic.deliveries(orders, "alice")),
+        ("mallory", topic.deliveries(orders, "alice")),
+        ("bob", topic.commands(orders)),
+        ("bob", orders),
+        ("alice", orders),
+        ("alice", topic.events(orders)),
+        ("bob", topic.sow(office.name("quotes"))),
+    ):
+        assert read_error(office, user, name) in (REFUSED, KafkaError.UNKNOWN_TOPIC_OR_PART), (user, name)
+    assert write_error(office, "alice", orders) is None
+    for user, name in (
+        ("bob", orders),
+        ("mallory", topic.commands(orders)),
+        ("bob", topic.deliveries(orders, "alice")),
+        ("alice", topic.deliveries(orders, "alice")),
+    ):
+        assert write_error(office, user, name) in (REFUSED, KafkaError.UNKNOWN_TOPIC_OR_PART), (user, name)
+
+
+def check_that_rights_end_with_what_they_were_given_for(office: Guarded) -> None:
+    """What alice creates for a while takes the rights along that were given for it."""
+    own, admin = office.name("own"), AdminClient({"bootstrap.servers": office.broker.plain})
+
+    def rights() -> int:
+        return sum(own in one.name for one in access.look(admin).bindings)
+
+    with Admin(office.app_id, connection=office.as_user("alice")) as creator:
+        assert creator.create_queue(own, auto_delete_on_idle="5m", dead_letter=False).changed
+        assert rights() > 5
+        creator.delete_queue(own)
+        until(lambda: not any(own in name for name in admin.list_topics(timeout=15).topics), "its topics go", 40)
+        until(lambda: not rights(), "the rights go", 10)
+
+
 def test_apply_grants_what_users_need_and_nothing_to_others(office: Guarded) -> None:
     orders = office.name("orders")
     shown = json.loads(office.lapse("check", "--json").stdout)
@@ -138,37 +175,8 @@ def test_apply_grants_what_users_need_and_nothing_to_others(office: Guarded) -> 
     with office.sow_of("bob", "quotes") as sow:
         until(lambda: [one.key for one in sow.query()] == [b"1"], "bob's record")
 
-    assert read_error(office, "alice", topic.deliveries(orders, "alice")) is None
-    for user, name in (
-        ("bob", topic.deliveries(orders, "alice")),
-        ("mallory", topic.deliveries(orders, "alice")),
-        ("bob", topic.commands(orders)),
-        ("bob", orders),
-        ("alice", orders),
-        ("alice", topic.events(orders)),
-        ("bob", topic.sow(office.name("quotes"))),
-    ):
-        assert read_error(office, user, name) in (REFUSED, KafkaError.UNKNOWN_TOPIC_OR_PART), (user, name)
-    assert write_error(office, "alice", orders) is None
-    for user, name in (
-        ("bob", orders),
-        ("mallory", topic.commands(orders)),
-        ("bob", topic.deliveries(orders, "alice")),
-        ("alice", topic.deliveries(orders, "alice")),
-    ):
-        assert write_error(office, user, name) in (REFUSED, KafkaError.UNKNOWN_TOPIC_OR_PART), (user, name)
-    # What alice creates for a while takes the rights along that were given for it.
-    own, admin = office.name("own"), AdminClient({"bootstrap.servers": office.broker.plain})
-
-    def rights() -> int:
-        return sum(own in one.name for one in access.look(admin).bindings)
-
-    with Admin(office.app_id, connection=office.as_user("alice")) as creator:
-        assert creator.create_queue(own, auto_delete_on_idle="5m", dead_letter=False).changed
-        assert rights() > 5
-        creator.delete_queue(own)
-        until(lambda: not any(own in name for name in admin.list_topics(timeout=15).topics), "its topics go", 40)
-        until(lambda: not rights(), "the rights go", 10)
+    check_that_kafka_lets_nobody_else_in(office, orders)
+    check_that_rights_end_with_what_they_were_given_for(office)
     # Who signs as alice with her key, and is somebody else to Kafka, cannot even send it.
     stranger = Connection(office.servers, office.options("mallory"), user="alice", secret=office.secret("alice"))
     with pytest.raises(LapseError):

@@ -212,7 +212,8 @@ def test_a_gateway_that_waits_shows_what_its_user_may_see_and_else_answers_as_if
     assert "Traceback" not in gateway.text
 
 
-def test_who_lacks_rights_is_told_which_and_waits_for_nothing(office: Office, kafka: str) -> None:
+def check_that_commands_name_the_topics_they_may_not_see(office: Office) -> None:
+    """Each by its topic, or by the pattern of those that it looks for."""
     client = [
         (("queue", "depth", office.orders), f"lapse.{office.orders}.commands"),
         (("queue", "subscribe", office.orders, "--count", "1"), f"lapse.{office.orders}.commands"),
@@ -238,6 +239,10 @@ def test_who_lacks_rights_is_told_which_and_waits_for_nothing(office: Office, ka
         *((("spark", job, "out"), "dlq.*") for job in ("archive", "monitor", "redrive")),
     ]:
         assert f"the brokers do not let this user see topics {topics}, if there are any" in office.refused(*arguments)
+
+
+def test_who_lacks_rights_is_told_which_and_waits_for_nothing(office: Office, kafka: str) -> None:
+    check_that_commands_name_the_topics_they_may_not_see(office)
     definitions = names.definitions(office.served.app_id)
     for arguments in (
         ("definitions",),

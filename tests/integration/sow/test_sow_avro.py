@@ -10,6 +10,7 @@ from pathlib import Path
 import fastavro
 import pytest
 from click.testing import CliRunner
+from confluent_kafka import Message
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
 from lapse.cli import main
@@ -129,6 +130,15 @@ class Writer:
         return fastavro.schemaless_reader(io.BytesIO(data[len(self.frame) :]), self.schema, None)
 
 
+def first_letter(kafka: str, name: str) -> Message:
+    """The first dead letter of a SOW topic."""
+    letters = Tail(kafka, f"dlq.{name}")
+    try:
+        return letters.wait(1)[0]
+    finally:
+        letters.close()
+
+
 @pytest.mark.slow
 @pytest.mark.feature("S1", "S2", "S5", "S11", "X1", "X7", "D2")
 @pytest.mark.parametrize("confluent", [False, True], ids=["single-object", "confluent"])
@@ -186,16 +196,11 @@ def test_records_of_older_and_newer_writers_are_one_topic(
         # A schema that nobody told of is a dead letter with what is known.
         stranger = Writer(schema(field("symbol", "string"), field("price", "string")), 7, confluent)
         publisher.publish(name, stranger(symbol="X", price="much"))
-        letters = Tail(kafka, f"dlq.{name}")
-        try:
-            (letter,) = letters.wait(1)
-        finally:
-            letters.close()
+        letter = first_letter(kafka, name)
         assert letter.value() == stranger(symbol="X", price="much")
-        told = texts(letter)
-        assert told["lapse-reasons"] == "undecodable"
+        assert texts(letter)["lapse-reasons"] == "undecodable"
         known = "written with the schema of id 7; known are 1, 2, 3" if confluent else "v1.avsc"
-        assert known in told["__dlq.errors.message"]
+        assert known in texts(letter)["__dlq.errors.message"]
         assert len(keys()) == 4
 
 

@@ -43,6 +43,42 @@ def counted(spark, path):
     return {} if totals is None else {(row.reasons, row.window_start.hour): row.letters for row in totals.collect()}
 
 
+def check_the_report(path, tmp_path):
+    """The page shows the counts of a monitor, and ledgers beside them."""
+    fates = {"acknowledged": 7, "dead_lettered": 2}
+    sound = ledger.Ledger(
+        queue="orders.work",
+        published=9,
+        fates=fates,
+        dead_lettered={"time_limit": 2},
+        expired={},
+        still_queued=0,
+        quarantined=3,
+    )
+    odd = {"bookmark": "orders:0:5", "difference": "letter_missing", "fates": "dead_lettered", "reasons": ""}
+    torn = replace(sound, queue="orders.risk", difference_counts={"letter_missing": 1}, differences=[odd])
+    words = ["--output", str(tmp_path / "report.html")]
+    for found in (sound, torn):
+        file = tmp_path / f"{found.queue}.json"
+        file.write_bytes(orjson.dumps(found.as_json()))
+        words += ["--ledger", str(file)]
+    page = CliRunner().invoke(commands, ["report", path, *words])
+    assert page.exit_code == 0, page.output
+    text = (tmp_path / "report.html").read_text()
+    shown = (
+        "max_cancels",
+        "What became of the messages of orders.work",
+        "orders:0:5",
+        "records in quarantine",
+        "✓ balanced",
+    )
+    assert [word for word in (*shown, "✗ NOT balanced") if word not in text] == []
+    data = json.loads(CliRunner().invoke(commands, ["report", path, *words[2:], "--json"]).stdout)
+    assert "Ledger of orders.risk" in [part["title"] for part in data["parts"]]
+    refused = CliRunner().invoke(commands, ["report", path, "--ledger", str(tmp_path / "report.html")])
+    assert (refused.exit_code, "no ledger as lapse spark ledger --json prints it" in refused.output) == (1, True)
+
+
 @pytest.mark.feature("D2", "D3", "X7")
 def test_counts_survive_a_restart_and_a_crash_without_counting_twice(spark, kafka, dead, tmp_path, monkeypatch):
     path, connection = str(tmp_path / "out"), Connection(kafka)
@@ -80,38 +116,7 @@ def test_counts_survive_a_restart_and_a_crash_without_counting_twice(spark, kafk
     assert Output(spark, path).read("quarantine").count() == 1
     assert json.loads((tmp_path / "out" / "lag.json").read_text())["lag"] == 0
 
-    fates = {"acknowledged": 7, "dead_lettered": 2}
-    sound = ledger.Ledger(
-        queue="orders.work",
-        published=9,
-        fates=fates,
-        dead_lettered={"time_limit": 2},
-        expired={},
-        still_queued=0,
-        quarantined=3,
-    )
-    odd = {"bookmark": "orders:0:5", "difference": "letter_missing", "fates": "dead_lettered", "reasons": ""}
-    torn = replace(sound, queue="orders.risk", difference_counts={"letter_missing": 1}, differences=[odd])
-    words = ["--output", str(tmp_path / "report.html")]
-    for found in (sound, torn):
-        file = tmp_path / f"{found.queue}.json"
-        file.write_bytes(orjson.dumps(found.as_json()))
-        words += ["--ledger", str(file)]
-    page = CliRunner().invoke(commands, ["report", path, *words])
-    assert page.exit_code == 0, page.output
-    text = (tmp_path / "report.html").read_text()
-    shown = (
-        "max_cancels",
-        "What became of the messages of orders.work",
-        "orders:0:5",
-        "records in quarantine",
-        "✓ balanced",
-    )
-    assert [word for word in (*shown, "✗ NOT balanced") if word not in text] == []
-    data = json.loads(CliRunner().invoke(commands, ["report", path, *words[2:], "--json"]).stdout)
-    assert "Ledger of orders.risk" in [part["title"] for part in data["parts"]]
-    refused = CliRunner().invoke(commands, ["report", path, "--ledger", str(tmp_path / "report.html")])
-    assert (refused.exit_code, "no ledger as lapse spark ledger --json prints it" in refused.output) == (1, True)
+    check_the_report(path, tmp_path)
 
 
 @pytest.mark.feature("D2", "D3", "X7")

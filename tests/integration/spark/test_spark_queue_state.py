@@ -35,6 +35,45 @@ def told(kafka: str, name: str, at_ms: int) -> Messages:
     ]
 
 
+def peeked(queue: Queue) -> Messages:
+    """What a peek shows of each message."""
+    return [
+        (
+            one.bookmark,
+            one.state,
+            one.delivery_count,
+            one.cancel_count,
+            one.subscription,
+            one.until_ms,
+            one.expires_at_ms,
+        )
+        for one in queue.peek()
+    ]
+
+
+def check_the_output(kafka: str, name: str, tmp_path: Path, at_ms: int, shown: Messages) -> None:
+    done = spark_state.state(kafka, "--entity", name, "--at", str(at_ms), "--output", str(tmp_path / "out"))
+    assert done.exit_code == 0, done.output
+    assert set(pq.read_table(tmp_path / "out").column("bookmark").to_pylist()) == {one[0] for one in shown}
+
+
+def publish_short_lived(connection: Connection, name: str) -> None:
+    with Publisher(connection) as publisher:
+        for number in range(5):
+            publisher.submit(name, b"short", f"q{number}", ttl_ms=3_000)
+        publisher.flush()
+
+
+def publish_all_kinds(connection: Connection, name: str) -> None:
+    """With and without a deadline, to a queue that keeps what has expired, and a scheduled one."""
+    with Publisher(connection) as publisher:
+        for number in range(40):
+            publisher.submit(name, b"x", f"k{number}", ttl_ms=3_600_000 if number % 2 else None)
+        publisher.submit(f"{name}.kept", b"x", ttl_ms=1)
+        publisher.submit(name, b"later", "s", enqueue_at_ms=time.time_ns() // 1_000_000 + 600_000)
+        publisher.flush()
+
+
 def test_the_messages_of_earlier_instants_are_what_peeks_showed(
     spark, kafka: str, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
@@ -53,18 +92,7 @@ def test_the_messages_of_earlier_instants_are_what_peeks_showed(
             time.sleep(SETTLED_S)
             at_ms = time_check.now_ms(connection, name, pytest.fail)
             with Queue(name, connection=connection) as queue:
-                shown: Messages = [
-                    (
-                        one.bookmark,
-                        one.state,
-                        one.delivery_count,
-                        one.cancel_count,
-                        one.subscription,
-                        one.until_ms,
-                        one.expires_at_ms,
-                    )
-                    for one in queue.peek()
-                ]
+                shown = peeked(queue)
             shots.append((at_ms, shown))
             return shown
 
@@ -72,12 +100,7 @@ def test_the_messages_of_earlier_instants_are_what_peeks_showed(
             with Queue(name, connection=connection) as queue:
                 return queue.depth()
 
-        with Publisher(connection) as publisher:
-            for number in range(40):
-                publisher.submit(name, b"x", f"k{number}", ttl_ms=3_600_000 if number % 2 else None)
-            publisher.submit(f"{name}.kept", b"x", ttl_ms=1)
-            publisher.submit(name, b"later", "s", enqueue_at_ms=time.time_ns() // 1_000_000 + 600_000)
-            publisher.flush()
+        publish_all_kinds(connection, name)
         until(lambda: (depth()["available"], depth()["scheduled"]) == (40, 1), "all published")
         assert {one[1] for one in shoot()} == {"available", "scheduled"}
 
@@ -85,12 +108,9 @@ def test_the_messages_of_earlier_instants_are_what_peeks_showed(
             held = [subscriber.receive(20) for _ in range(10)]
             assert all(held)
             assert sum(one[1] == "leased" for one in shoot()) == 10
-            for one in held[:3]:
+            for at, one in enumerate(held[:6]):
                 assert one is not None
-                one.acknowledge()
-            for one in held[3:6]:
-                assert one is not None
-                one.cancel(delay_ms=300_000)
+                one.acknowledge() if at < 3 else one.cancel(delay_ms=300_000)
             until(lambda: depth()["delayed"] == 3, "three delayed")
             leased = [one for one in shoot() if one[1] == "leased"]
             assert {one[4] for one in leased} == {"holder"}
@@ -98,10 +118,7 @@ def test_the_messages_of_earlier_instants_are_what_peeks_showed(
             worker.start()
             until(lambda: depth()["delayed"] == 3, "the queue after a crash")
             shoot()
-        with Publisher(connection) as publisher:
-            for number in range(5):
-                publisher.submit(name, b"short", f"q{number}", ttl_ms=3_000)
-            publisher.flush()
+        publish_short_lived(connection, name)
         before = depth()["depth"]
         assert len(shoot()) == before + 1
         until(lambda: depth()["depth"] == before - 5, "five expired")
@@ -114,7 +131,4 @@ def test_the_messages_of_earlier_instants_are_what_peeks_showed(
         kept = spark_state.state(kafka, "--entity", f"{name}.kept", *there)
         assert '"count": 1' in kept.stdout, "it does not act on lifetimes (L6)"
 
-        at_ms, shown = shots[2]
-        done = spark_state.state(kafka, "--entity", name, "--at", str(at_ms), "--output", str(tmp_path / "out"))
-        assert done.exit_code == 0, done.output
-        assert set(pq.read_table(tmp_path / "out").column("bookmark").to_pylist()) == {one[0] for one in shown}
+        check_the_output(kafka, name, tmp_path, *shots[2])

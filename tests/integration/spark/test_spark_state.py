@@ -26,6 +26,18 @@ def told(kafka: str, name: str, at_ms: int) -> Records:
     }
 
 
+def check_refused_instants_and_names(kafka: str, name: str, at_ms: int) -> None:
+    future = spark_state.state(kafka, "--entity", name, "--at", str(at_ms + 86_400_000))
+    assert (future.exit_code, "is in the future" in future.output) == (1, True)
+    unknown = spark_state.state(kafka, "--entity", f"{name}.none", "--at", str(at_ms))
+    assert (
+        unknown.exit_code,
+        f"there is no queue or SOW topic '{name}.none' on this cluster" in unknown.output,
+    ) == (1, True)
+    unreadable = spark_state.state(kafka, "--entity", name, "--at", "yesterday")
+    assert (unreadable.exit_code, "expected 2026-01-31T12:00:00Z" in unreadable.output) == (2, True)
+
+
 def test_the_state_of_earlier_instants_is_what_queries_showed(
     spark, kafka: str, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
@@ -81,15 +93,7 @@ def test_the_state_of_earlier_instants_is_what_queries_showed(
         assert done.exit_code == 0, done.output
         assert {key.decode() for key in pq.read_table(tmp_path / "out").column("key").to_pylist()} == set(shown)
 
-        future = spark_state.state(kafka, "--entity", name, "--at", str(at_ms + 86_400_000))
-        assert (future.exit_code, "is in the future" in future.output) == (1, True)
-        unknown = spark_state.state(kafka, "--entity", f"{name}.none", "--at", str(at_ms))
-        assert (
-            unknown.exit_code,
-            f"there is no queue or SOW topic '{name}.none' on this cluster" in unknown.output,
-        ) == (1, True)
-        unreadable = spark_state.state(kafka, "--entity", name, "--at", "yesterday")
-        assert (unreadable.exit_code, "expected 2026-01-31T12:00:00Z" in unreadable.output) == (2, True)
+        check_refused_instants_and_names(kafka, name, at_ms)
 
 
 @pytest.mark.feature("C4", "Q23")
