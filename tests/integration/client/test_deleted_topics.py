@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from lapse_client import Connection, ConnectionFailed
-from lapse_client.kafka import connection as clients
+from lapse_client.kafka import log_offsets
 from lapse_client.kafka.span import span
 from support.kafka.log import until, write
 
@@ -18,7 +18,7 @@ def here(
     kafka: str, unique: Callable[[str], str], create_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Connection, dict[str, int]]:
     """A cluster, and two topics with records."""
-    monkeypatch.setattr(clients, "METADATA_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(log_offsets, "METADATA_TIMEOUT_S", 2.0)
     topics = {create_topic(unique(stem)): 1 for stem in ("going", "staying")}
     for name in topics:
         write(kafka, name, [b"1", b"2"])
