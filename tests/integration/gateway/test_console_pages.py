@@ -158,6 +158,12 @@ def dialogs(gateway: Door) -> list[tuple[str, str, str, str]]:
     ]
 
 
+def press_when_ready(view: "playwright.Page") -> None:
+    """Press what has the focus. For 20 ms after a part of the page has come, its buttons do nothing."""
+    playwright.expect(view.locator(".htmx-added")).to_have_count(0)
+    view.keyboard.press("Enter")
+
+
 def test_every_dialog_is_opened_left_and_confirmed_by_the_keyboard(
     gateway: Door, view: "playwright.Page", dialogs: list[tuple[str, str, str, str]]
 ) -> None:
@@ -167,14 +173,14 @@ def test_every_dialog_is_opened_left_and_confirmed_by_the_keyboard(
         opener = view.get_by_role("button", name=opens, exact=True)
         dialog = view.get_by_role("dialog")
         opener.focus()
-        view.keyboard.press("Enter")
+        press_when_ready(view)
         playwright.expect(dialog).to_be_visible()
         assert view.evaluate("dialog.contains(document.activeElement)"), f"{opens}: the focus is not in the dialog"
         playwright.expect(dialog).to_have_accessible_name(dialog.get_by_role("heading").inner_text())
         view.keyboard.press("Escape")
         playwright.expect(dialog).not_to_be_visible()
         playwright.expect(opener).to_be_focused()
-        view.keyboard.press("Enter")
+        press_when_ready(view)
         button = dialog.get_by_role("button", name=re.compile(f"^{confirms}\\b"))
         playwright.expect(button).to_be_visible()
         for _ in range(4):
