@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
@@ -12,46 +13,24 @@ from lapse_client.kafka import time_check
 from support.kafka.log import until
 from support.processes.worker import Worker
 from support.programs import spark_state
+from support.programs.spark_state import Row, row
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.feature("D7")]
 
-Messages = list[tuple[object, ...]]
 SETTLED_S = 0.4
 """A step counts from its storing, which a peek may be ahead of."""
 
 
-def told(kafka: str, name: str, at_ms: int) -> Messages:
-    return [
-        (
-            one["bookmark"],
-            one["state"],
-            one["delivery_count"],
-            one["cancel_count"],
-            one["subscription"],
-            one["until_ms"],
-            one["expires_at_ms"],
-        )
-        for one in spark_state.state_at(kafka, name, at_ms, "messages")
-    ]
+def told(kafka: str, name: str, at_ms: int) -> list[Row]:
+    return [row(SimpleNamespace(**one)) for one in spark_state.state_at(kafka, name, at_ms, "messages")]
 
 
-def peeked(queue: Queue) -> Messages:
+def peeked(queue: Queue) -> list[Row]:
     """What a peek shows of each message."""
-    return [
-        (
-            one.bookmark,
-            one.state,
-            one.delivery_count,
-            one.cancel_count,
-            one.subscription,
-            one.until_ms,
-            one.expires_at_ms,
-        )
-        for one in queue.peek()
-    ]
+    return [row(one) for one in queue.peek()]
 
 
-def check_the_output(kafka: str, name: str, tmp_path: Path, at_ms: int, shown: Messages) -> None:
+def check_the_output(kafka: str, name: str, tmp_path: Path, at_ms: int, shown: list[Row]) -> None:
     done = spark_state.state(kafka, "--entity", name, "--at", str(at_ms), "--output", str(tmp_path / "out"))
     assert done.exit_code == 0, done.output
     assert set(pq.read_table(tmp_path / "out").column("bookmark").to_pylist()) == {one[0] for one in shown}
@@ -84,10 +63,10 @@ def test_the_messages_of_earlier_instants_are_what_peeks_showed(
         f'[queue."{name}.kept"]\n'
     )
     connection = Connection(kafka)
-    shots: list[tuple[int, Messages]] = []
+    shots: list[tuple[int, list[Row]]] = []
     with Worker(tmp_path, kafka, unique("app"), settings) as worker:
 
-        def shoot() -> Messages:
+        def shoot() -> list[Row]:
             """Take down what a peek shows, and the broker's time while it was so."""
             time.sleep(SETTLED_S)
             at_ms = time_check.now_ms(connection, name, pytest.fail)

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from confluent_kafka import Message
@@ -34,6 +34,7 @@ from lapse_spark.instant import as_of
 from support.flow.turmoil import Turmoil
 from support.processes.deployment import Deploy, Deployment, broker_now_ms
 from support.programs import spark_state
+from support.programs.spark_state import Row, row
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.feature("D7")]
 
@@ -53,7 +54,6 @@ QUEUE = {
 }
 SOW = {"partitions": 2, "expiration": "enabled"}
 
-Row = tuple[object, ...]
 Records = dict[str, str]
 
 
@@ -86,19 +86,6 @@ class Look:
     def kept(self, rows: Sequence[Row]) -> list[Row]:
         """Without messages whose lifetime ended while the worker was asked."""
         return [row for row in rows if not (isinstance(row[-1], int) and self.begin_ms <= row[-1] <= self.end_ms)]
-
-
-def row(one: Any) -> Row:
-    """A message as peeks and the journal tell of it; its deadline is the last column."""
-    return (
-        one.bookmark,
-        one.state,
-        one.delivery_count,
-        one.cancel_count,
-        one.subscription,
-        one.until_ms,
-        one.expires_at_ms,
-    )
 
 
 @contextmanager

@@ -7,6 +7,8 @@ from click.testing import CliRunner, Result
 
 from lapse_spark.cli import spark as commands
 
+Row = tuple[object, ...]
+
 
 def state(kafka: str, *words: str) -> Result:
     """Run the command."""
@@ -22,3 +24,16 @@ def state_at(kafka: str, name: str, at_ms: int, what: str) -> list[dict[str, Any
     found: list[dict[str, Any]] = answer[what]
     assert answer["count"] == len(found)
     return found
+
+
+def row(one: Any) -> Row:
+    """A message as peeks and the journal tell of it; its deadline is the last column."""
+    return (
+        one.bookmark,
+        one.state,
+        one.delivery_count,
+        one.cancel_count,
+        one.subscription,
+        one.until_ms,
+        one.expires_at_ms,
+    )
