@@ -13,6 +13,8 @@ from typing import Any
 from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView
 from pyspark.sql import SparkSession
 
+from lapse_spark import jvm
+
 
 class _Class(JavaClass):
     """A Java class that caches its methods."""
@@ -56,6 +58,6 @@ class _Names(JVMView):
 
 def remember(spark: SparkSession) -> None:
     """Make a session look up each Java package, class and method only once."""
-    view = spark.sparkContext._jvm
-    if type(view) is JVMView:
-        view.__class__ = _Names
+    names = jvm.view(spark)
+    if type(names) is JVMView:
+        names.__class__ = _Names

@@ -10,10 +10,9 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Final
 
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from lapse_spark import java_names
+from lapse_spark import java_names, jvm
 
 _SECRETS: Final = "(?i)secret|password|passwd|token|access[.]?key|jaas"
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
@@ -100,7 +99,7 @@ def session(
         settings["spark.master"] = master
     for key, value in (settings | given).items():
         builder = builder.config(key, value)
-    with nullcontext() if submitted or SparkContext._gateway is not None else _java_starts_quietly(given):
+    with nullcontext() if submitted or jvm.is_running() else _java_starts_quietly(given):
         started = builder.getOrCreate()
     if not submitted:
         started.sparkContext.setLogLevel("ERROR")

@@ -11,8 +11,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists none of its names in __all__
     AclOperation,
     AdminClient,
+    ClusterMetadata,
 )
-from confluent_kafka.admin._metadata import ClusterMetadata
 
 from lapse.silence import Silence
 from lapse_client.error import ConnectionFailed

@@ -16,6 +16,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from lapse_spark import jvm
+
 TABLES: Final = ("letters", "counts", "quarantine", "partitions", "closed")
 """The tables of the streaming jobs. Other tables of an output are not theirs."""
 
@@ -221,14 +223,13 @@ class Output:
         return [status.getPath().getName() for status in system.globStatus(pattern) or ()]
 
     def _path(self, name: str) -> Any:
-        path = getattr(self._spark._jvm, "org.apache.hadoop.fs.Path")
+        path = getattr(jvm.view(self._spark), "org.apache.hadoop.fs.Path")
         return path(f"{self.path}/{name}" if name else self.path)
 
     @cached_property
     def _configuration(self) -> Any:
         """Hadoop's settings, a thousand of them: each copy takes a millisecond."""
-        session: Any = self._spark._jsparkSession
-        return session.sessionState().newHadoopConf()
+        return jvm.hadoop_settings(self._spark)
 
 
 def utc_day(at: Column) -> Column:

@@ -14,6 +14,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from lapse_spark import jvm
 from lapse_spark.stream.output import Output
 from lapse_spark.stream.recreated_topics import RecreatedTopics
 
@@ -212,8 +213,7 @@ class _Run:
 @contextmanager
 def _unlogged(spark: SparkSession) -> Iterator[None]:
     """Silence Spark's log of streams in the block, because their stop is no error."""
-    jvm: Any = spark._jvm
-    log4j = jvm.org.apache.logging.log4j
+    log4j = jvm.view(spark).org.apache.logging.log4j
     set_level, before = log4j.core.config.Configurator.setLevel, log4j.LogManager.getLogger(_STREAMS).getLevel()
     set_level(_STREAMS, log4j.Level.OFF)
     try:

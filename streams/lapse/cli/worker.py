@@ -301,7 +301,8 @@ def serve(
 def _run_until_stopped(app: LapseApp, log_level: str, logging_config: dict[str, Any], data_dir: str) -> NoReturn:
     """Run an application of Faust in this process, which ends with it."""
     import uvloop
-    from faust import Worker
+
+    from lapse.runtime.kafka.worker_process import WorkerProcess
 
     uvloop.install()
     os.environ.setdefault("F_DATADIR", data_dir)
@@ -311,17 +312,10 @@ def _run_until_stopped(app: LapseApp, log_level: str, logging_config: dict[str, 
     gc.enable()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
 
-    class EndingWorker(Worker):
-        """Faust's worker, which ends in the time after a signal, whether brokers answer or not."""
-
-        def _schedule_shutdown(self, signal: signal.Signals) -> None:
-            begin_end()
-            super()._schedule_shutdown(signal)
-
-    running = EndingWorker(app, loglevel=log_level, logging_config=logging_config, quiet=True, redirect_stdouts=False)
-    running.spinner = None  # above the level `info` it writes control characters into the log, and logs everything
     code = 0
     with bounded_end(_ENDING_S, logging.getLogger("lapse.worker"), "the worker", _NOTHING_LOST) as begin_end:
+        options = {"loglevel": log_level, "logging_config": logging_config, "quiet": True, "redirect_stdouts": False}
+        running = WorkerProcess(app, begin_end, **options)
         try:
             running.execute_from_commandline()
         except SystemExit as end:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, cast
+from typing import Any, cast
 
-import faust
 from faust.types import TP
 
 from lapse.config import Config
@@ -15,8 +14,8 @@ from lapse.config.definition import UNDEFINED
 from lapse.core.expression import grammar
 from lapse.runtime.health import Readiness, readiness
 from lapse.runtime.kafka.agent import WorkerAgent
-from lapse.runtime.kafka.group.assignor import SteadyAssignor
 from lapse.runtime.kafka.group.membership import Membership
+from lapse.runtime.kafka.group.steady_app import SteadyApp
 from lapse.runtime.kafka.table import SelfRestoredTables
 from lapse.runtime.kafka.transport import BatchConsumer
 from lapse.runtime.key_watch import KeyWatch
@@ -35,11 +34,8 @@ from lapse.runtime.watch import end_process, start_task
 
 logger = logging.getLogger(__name__)
 
-_GIVEN_UP_S: Final = 2.0
-"""How long a worker may take to give up a shard before another one gets it, s. After that, epochs protect the shard."""
 
-
-class LapseApp(faust.App):
+class LapseApp(SteadyApp):
     """A Faust app with the entities that it serves.
 
     Attributes:
@@ -129,61 +125,14 @@ class LapseApp(faust.App):
         joined = self.membership.joined or not self.entities  # a worker without entities is in no group
         return readiness(self.entities, given, joined, self.late_entities.barred, self.log_watch.away_s, behind)
 
-    async def _on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
-        """Do the same as Faust's.
-
-        Note the member id first, since it must be known before this worker acts as that member.
-        """
-        consumer = self.consumer
-        assert isinstance(consumer, BatchConsumer)
-        self.membership.note(consumer.member)
-        before = self._assignment or set()
-        await super()._on_partitions_assigned(assigned, generation_id)
-        topics = consumer.subscribed()
-        if before:
-            self.run_beside(self._look_again())
-        if any(tp.topic in topics for tp in before - assigned):
-            await consumer.rejoin()  # another worker gets a lost partition in the next rebalance
-        elif (assignor := cast("SteadyAssignor", self.assignor)).withheld:
-            assignor.withheld = False
-            self.run_beside(self._balance_again(generation_id))
-
-    async def _look_again(self) -> None:
-        """Ask for the topics' numbers of partitions, which the leader of the group may not know yet (C81)."""
-        await asyncio.sleep(_GIVEN_UP_S)
-        consumer = self.consumer
-        assert isinstance(consumer, BatchConsumer)
-        if not self.should_stop:
-            await consumer.look_again()
-
-    async def _balance_again(self, generation_id: int) -> None:
-        """Make sure that withheld partitions are assigned, since a worker of an older version does not rejoin."""
-        await asyncio.sleep(_GIVEN_UP_S)
-        consumer = self.consumer
-        assert isinstance(consumer, BatchConsumer)
-        if self.consumer_generation_id == generation_id and not self.should_stop:
-            await consumer.rejoin()
-
-    async def _on_partitions_revoked(self, revoked: set[TP]) -> None:
-        """Do the same as Faust's if this worker fell out of the group.
-
-        Otherwise shards go on until the new assignment is known.
-        """
-        consumer = self.consumer
-        assert isinstance(consumer, BatchConsumer)
-        if self.should_stop or not consumer.goes_on:
-            await super()._on_partitions_revoked(revoked)
-        else:
-            await self._taken_over()
-
     async def pause_shards(self, *_: Any, **__: Any) -> None:
         """Pause every shard, because after the rebalance another worker may have it."""
-        await self._taken_over()
+        await self.finish_take_overs()
         async with self._renewing:
             for runner in self._runners():
                 await runner.pause()
 
-    async def _taken_over(self) -> None:
+    async def finish_take_overs(self) -> None:
         """Wait for the take-overs that have begun."""
         consumer, tables = self.consumer, self.tables
         assert isinstance(consumer, BatchConsumer)

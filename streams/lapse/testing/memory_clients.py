@@ -12,7 +12,12 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from confluent_kafka import OFFSET_END, KafkaError, TopicPartition
-from confluent_kafka.admin._metadata import BrokerMetadata, ClusterMetadata, PartitionMetadata, TopicMetadata
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists none of its names in __all__
+    BrokerMetadata,
+    ClusterMetadata,
+    PartitionMetadata,
+    TopicMetadata,
+)
 
 from lapse.core.sow.keys.home import murmur2
 from lapse.testing.cluster import Cluster

@@ -1,7 +1,7 @@
-"""What lapse overrides or calls of aiokafka's and Faust's private parts is as it was when it was read.
+"""What lapse overrides or calls of other packages' private parts is as it was when it was read, and in one room each.
 
-Both are pinned exactly. A new version of either fails here first, part by part: read what changed, see that
-`lapse.runtime` still does the right thing with it, and write the new fingerprint.
+aiokafka and Faust are pinned exactly. A new version of one fails here first, part by part: read what changed, see that
+lapse still does the right thing with it, and write the new fingerprint.
 
 python tests/unit/runtime/test_private_parts.py      prints the fingerprints of what is installed
 """
@@ -14,7 +14,8 @@ import importlib
 import inspect
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,19 @@ _PUBLIC_MODULES = {
 
 ROOT = Path(__file__).parents[3]
 PINNED = {"aiokafka": "0.14.0", "faust-streaming": "0.15.3", "mode-streaming": "0.7.1"}
+
+ROOMS: dict[str, tuple[frozenset[str], tuple[str, ...], frozenset[str]]] = {
+    # package: (its modules' first names, where its private parts may be used, names that are meant to be overridden)
+    "Faust": (frozenset({"aiokafka", "faust", "mode"}), ("lapse.runtime.kafka.",), frozenset()),
+    "PySpark": (frozenset({"pyspark", "py4j"}), ("lapse_spark.jvm", "lapse_spark.java_names"), frozenset()),
+    "uvicorn": (frozenset({"uvicorn", "starlette"}), ("lapse_gateway.http_connection",), frozenset()),
+    "kombu": (
+        frozenset({"kombu", "celery"}),
+        ("lapse_kombu.channel",),
+        frozenset({"_new_queue", "_has_queue", "_size", "_purge", "_delete", "_put", "_put_fanout", "_queue_bind"}),
+    ),
+    "confluent-kafka": (frozenset({"confluent_kafka"}), ("lapse_client.payload.serde",), frozenset()),
+}
 
 PARTS = {
     # part, or a whole module: (fingerprint, where it is used)
@@ -160,8 +174,14 @@ PARTS = {
     "faust.serializers.codecs": ("af96287f9869", "kafka/lean_faust.py"),
     "aiokafka.coordinator.protocol:ConsumerProtocolMemberMetadata": ("11b5de0cda68", "kafka/group/member.py"),
     "faust.app.base:App.agent": ("d9b2a7ec1f2d", "kafka/agent.py"),
-    "faust.app.base:App._on_partitions_assigned": ("6a8bb930f6ed", "application.py"),
-    "faust.app.base:App._on_partitions_revoked": ("0179134ab901", "application.py"),
+    "faust.app.base:App._on_partitions_assigned": ("6a8bb930f6ed", "kafka/group/steady_app.py"),
+    "faust.app.base:App._on_partitions_revoked": ("0179134ab901", "kafka/group/steady_app.py"),
+    "faust.stores.base:Store": ("1f81fd814f35", "kafka/table_store.py"),
+    "mode.worker:Worker._schedule_shutdown": ("79d88a4c5602", "kafka/worker_process.py"),
+    "mode.services:Service._actually_start": ("560bc7529915", "kafka/lean_service.py"),
+    "uvicorn.protocols.http.httptools_impl:HttpToolsProtocol": ("a09bf31da2d5", "lapse_gateway/http_connection.py"),
+    "kombu.transport.virtual.base:Channel._inplace_augment_message": ("9551ca4e1a5b", "lapse_kombu/channel.py"),
+    "kombu.transport.virtual.base:Channel.basic_publish": ("6a995e375bac", "lapse_kombu/channel.py"),
 }
 
 
@@ -173,6 +193,10 @@ def found(part: str) -> Any:
         if inspect.isclass(one):  # lapse puts its own class in the place of some
             one = next(kind for kind in inspect.getmro(one) if not kind.__module__.startswith("lapse."))
     return getattr(one, "fun", one)  # what mode's `Service.task` wraps
+
+
+def _in_tree(where: str) -> str:
+    return where if where.startswith("lapse_") else f"runtime/{where}"
 
 
 def fingerprint(part: str) -> str:
@@ -196,60 +220,118 @@ def test_a_private_part_is_what_it_was(part: str) -> None:
     try:
         now = fingerprint(part)
     except (AttributeError, ImportError) as gone:
-        pytest.fail(f"{part} is gone from this version of {package} ({gone}); runtime/{where} uses it", pytrace=False)
+        pytest.fail(f"{part} is gone from this version of {package} ({gone}); {_in_tree(where)} uses it", pytrace=False)
     assert now == known, (
-        f"{part} changed in this version of {package}. Read it, check runtime/{where}, then write its new fingerprint "
-        f"({now}) into {Path(__file__).name}"
+        f"{part} changed in this version of {package}. Read it, check {_in_tree(where)}, then write its new "
+        f"fingerprint ({now}) into {Path(__file__).name}"
     )
 
 
-def test_only_the_room_for_it_touches_private_parts() -> None:
-    """Elsewhere an attribute of another object that begins with `_` is one of lapse's or Python's own.
-
-    Constants of librdkafka begin so as well, in capitals.
-    """
-    rooms = ROOT / "streams" / "lapse" / "runtime"
-    trees = {path: ast.parse(path.read_text()) for path in rooms.rglob("*.py")}
-    own = {attribute for tree in trees.values() for attribute in _set_on_self(tree)}
-    touched = {
-        f"{path.relative_to(rooms)}: {node.attr}"
-        for path, tree in trees.items()
-        if not path.is_relative_to(rooms / "kafka")
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and re.match(r"_[a-z]", node.attr)
-        if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
-        if node.attr not in own | _PUBLIC
-    }
-    assert sorted(touched) == []
-
-
-def test_only_the_room_for_it_imports_private_modules() -> None:
-    """Elsewhere lapse imports what aiokafka and Faust document."""
-    source = ROOT / "streams" / "lapse"
+@pytest.mark.parametrize("package", ROOMS)
+def test_only_the_room_for_it_imports_private_modules(package: str) -> None:
+    """Elsewhere lapse imports what aiokafka and Faust document, and of others nothing whose name begins with `_`."""
+    foreign, rooms, _ = ROOMS[package]
     imported = {
-        f"{path.relative_to(source)}: {module}"
-        for path in source.rglob("*.py")
-        if not path.is_relative_to(source / "runtime" / "kafka")
-        for node in ast.walk(ast.parse(path.read_text()))
+        f"{name}: {module}"
+        for name, text in _texts().items()
+        if not name.startswith(rooms) and _may_know(text, foreign)
+        for node in ast.walk(ast.parse(text))
         for module in _imported(node)
-        if module.partition(".")[0] in ("aiokafka", "faust", "mode") and module not in _PUBLIC_MODULES
+        if module.partition(".")[0] in foreign
+        if "._" in module or (package == "Faust" and module not in _PUBLIC_MODULES)
     }
     assert sorted(imported) == []
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_only_the_room_for_it_overrides_or_calls_private_methods(package: str) -> None:
+    """A class of lapse that stands on another package's class leaves its private methods alone, outside the room."""
+    foreign, rooms, extension_points = ROOMS[package]
+    used = {
+        f"{kind.__module__}.{kind.__name__}: {name}"
+        for kind in _classes(foreign)
+        if not kind.__module__.startswith(rooms)
+        for base in inspect.getmro(kind)
+        if base.__module__.partition(".")[0] in foreign
+        for name in _private_names(kind) & vars(base).keys() - extension_points
+    }
+    assert sorted(used) == []
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_only_the_room_for_it_reaches_for_private_attributes(package: str) -> None:
+    """Such an attribute is one that no class of lapse has, of another object than `self`.
+
+    Constants of librdkafka begin with `_` as well, in capitals.
+    """
+    foreign, rooms, _ = ROOMS[package]
+    own = _PUBLIC | {
+        name for text in _texts().values() for name in re.findall(r"(?:def |^ +)(_\w+)(?:\(|:)", text, re.MULTILINE)
+    }
+    reached = {
+        f"{name}: {attribute}"
+        for name, text in _texts().items()
+        if not name.startswith(rooms) and _may_know(text, foreign)
+        for node in ast.walk(ast.parse(text))
+        if re.match(r"_[a-z]", attribute := _reached(node)) and attribute not in own
+    }
+    assert sorted(reached) == []
+
+
+def _reached(node: ast.AST) -> str:
+    """The attribute of another object that an expression reads, also by `getattr`; empty if it reads none."""
+    match node:
+        case ast.Attribute(value=ast.Name(id="self" | "cls")):
+            return ""
+        case ast.Attribute(attr=name):
+            return name
+        case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(value=str(name)), *_]):
+            return name
+    return ""
+
+
+def _modules() -> dict[str, Path]:
+    """The modules of all packages, by their names."""
+    roots = [ROOT / "streams" / "lapse", *(ROOT / "connectors").glob("lapse_*")]
+    return {
+        ".".join(file.relative_to(root.parent).with_suffix("").parts): file
+        for root in roots
+        for file in root.rglob("*.py")
+        if file.name not in ("__init__.py", "__main__.py", "app.py")  # the last starts a worker
+    }
+
+
+@cache
+def _texts() -> dict[str, str]:
+    return {name: file.read_text("utf-8") for name, file in _modules().items()}
+
+
+def _may_know(text: str, foreign: Collection[str]) -> bool:
+    """Whether a module imports a package, or for Faust a class of lapse that may stand on one of its classes."""
+    named = [*foreign, *(["lapse.runtime.kafka"] if "faust" in foreign else [])]
+    return re.search(rf"^ *(from|import) ({'|'.join(named)})\b", text, re.MULTILINE) is not None
+
+
+def _classes(foreign: Collection[str]) -> Iterator[type]:
+    for module in (name for name, text in _texts().items() if _may_know(text, foreign)):
+        for one in list(vars(importlib.import_module(module)).values()):
+            if inspect.isclass(one) and one.__module__ == module:
+                yield one
+
+
+def _private_names(kind: type) -> set[str]:
+    """The private names that a class defines, or uses of another object or of itself."""
+    names = {name for name in vars(kind) if re.match(r"_[a-z]", name)}
+    for method in vars(kind).values():
+        if inspect.isfunction(method):
+            names.update(name for name in method.__code__.co_names if re.match(r"_[a-z]", name))
+    return names - {"_abc_impl"}
 
 
 def _imported(node: ast.AST) -> list[str]:
     if isinstance(node, ast.ImportFrom):
         return [node.module or ""]
     return [one.name for one in node.names] if isinstance(node, ast.Import) else []
-
-
-def _set_on_self(tree: ast.Module) -> Iterator[str]:
-    """Private names that classes and functions of lapse define."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node.name
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            yield node.target.id
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """The store of lapse's Faust tables. The one that keeps all in memory is registered as `lapse-memory` (`faust.stores`).
 
 A store writes its partition's changelog itself, a whole step in one RecordBatch, and restores itself in the rebalance
-hook. So Faust's own recovery has nothing to do, and cannot hang on a changelog whose last record is unreadable. Only a
-shard knows which records of its partition have expired: reading through Faust (`table[key]`) asks the shard (L10).
+hook. So Faust's own recovery has nothing to do, and cannot hang on a changelog whose last record is unreadable.
 """
 
 from __future__ import annotations
@@ -10,11 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from faust.stores.base import Store as FaustStore
-from faust.types import TP, EventT
+from faust.types import TP
 
 from lapse.core.portions import clear_in_portions, in_lots
 from lapse.core.shard.changelog import Changelog, Items, claim_key, epoch_header
@@ -24,8 +21,9 @@ from lapse.runtime.journal.pre_read import PreRead
 from lapse.runtime.journal.shard_owner import ShardOwner
 from lapse.runtime.journal.standby import Standby
 from lapse.runtime.journal.troubled_shards import TROUBLE, TroubledShards
-from lapse.runtime.kafka.lean_service import LeanService, table_directory
+from lapse.runtime.kafka.lean_service import table_directory
 from lapse.runtime.kafka.producer import BatchTooLarge
+from lapse.runtime.kafka.table_store import TableStore
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +35,7 @@ class Fenced(RuntimeError):
     """The shard belongs to another worker, so everything that this worker still writes for it is void."""
 
 
-class JournalStore(LeanService, FaustStore[Any, Any]):
+class JournalStore(TableStore):
     """A Faust table store that writes and restores its changelog itself."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -75,6 +73,11 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
         return owner
 
     @property
+    def reader(self) -> ShardOwner:
+        """The entity, which knows what the table holds now."""
+        return self.owner
+
+    @property
     def changelog_topic(self) -> str:
         """The changelog topic of this store."""
         return str(self.table.changelog_topic.get_topic_name())
@@ -84,21 +87,6 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
     def persisted_offset(self, tp: TP) -> int | None:
         """Return the offset of the last changelog record in the state, which is always the last record there is."""
         return self._next_offsets.get(tp.partition, 0) - 1
-
-    def set_persisted_offset(self, tp: TP, offset: int) -> None:
-        """Do nothing: the store tracks its offsets."""
-
-    def apply_changelog_batch(self, batch: Iterable[EventT[Any]], to_key: Any, to_value: Any) -> None:
-        """Do nothing: the store restored itself."""
-
-    def reset_state(self) -> None:
-        """Delete copies of the changelog, if there are any; called by `faust reset`."""
-
-    async def backup_partition(self, tp: Any, flush: bool = True, purge: bool = False, keep: int = 1) -> None:
-        """Do nothing: the changelog is the backup."""
-
-    def restore_backup(self, tp: Any, latest: bool = True, backup_id: int = 0) -> None:
-        """Do nothing: the changelog is the backup."""
 
     async def on_rebalance(
         self, assigned: set[TP], revoked: set[TP], newly_assigned: set[TP], generation_id: int = 0
@@ -405,32 +393,6 @@ class JournalStore(LeanService, FaustStore[Any, Any]):
 
     def _close(self, partition: int) -> None:
         """Close a partition; do nothing in this class."""
-
-    # The mapping for readers of the Faust table
-
-    def __getitem__(self, key: Any) -> Any:
-        value = self.owner.look_up(self._encode_key(key))
-        if value is None:
-            raise KeyError(key)
-        return self._decode_value(value)
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        raise TypeError(f"table {self.table_name}: written by its shards only; publish to the topic instead")
-
-    def __delitem__(self, key: Any) -> None:
-        raise TypeError(f"table {self.table_name}: written by its shards only; send sow_delete instead")
-
-    def __iter__(self) -> Iterator[Any]:
-        return (self._decode_key(key) for key, _ in self.owner.look_through())
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self.owner.look_through())
-
-    def __contains__(self, key: Any) -> bool:
-        return self.owner.look_up(self._encode_key(key)) is not None
-
-    def _clear(self) -> None:
-        raise TypeError(f"table {self.table_name}: written by its shards only")
 
 
 class MemoryStore(JournalStore):

@@ -1,0 +1,24 @@
+"""The Java side of Spark. PySpark has no public names for it, so only this module uses its private ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+
+def is_running() -> bool:
+    """Return whether this process has a JVM already."""
+    return SparkContext._gateway is not None
+
+
+def view(spark: SparkSession) -> Any:
+    """Return what leads to Java's packages by their names."""
+    return spark.sparkContext._jvm
+
+
+def hadoop_settings(spark: SparkSession) -> Any:
+    """Return a copy of Hadoop's settings, as the session has them."""
+    session: Any = spark._jsparkSession
+    return session.sessionState().newHadoopConf()
