@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -40,3 +41,30 @@ def bounded_end(limit_s: float, logger: logging.Logger, what: str, then: str) ->
         yield begin
     finally:
         timer.cancel()
+
+
+@contextmanager
+def ended_by_signals(
+    limit_s: float, logger: logging.Logger, what: str, then: str, stop: Callable[[], None]
+) -> Iterator[None]:
+    """Stop the work in a block at Ctrl-C or SIGTERM, and bound the time until it ends; see `bounded_end`.
+
+    Args:
+        limit_s: the time limit, s.
+        logger: gets a warning if the process is ended.
+        what: what is ended, for the warning.
+        then: what comes of the work that is not finished, for the warning.
+        stop: called at the signal, in the main thread; the work ends by itself soon after.
+    """
+    with bounded_end(limit_s, logger, what, then) as begin:
+
+        def end(*_: object) -> None:
+            begin()
+            stop()
+
+        before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import threading
 
 import pytest
@@ -32,4 +33,15 @@ def test_who_ends_in_time_is_not_ended(ended: threading.Event) -> None:
     for timer in timers:
         timer.join(20)
     assert timers
+    assert not ended.is_set()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_the_work_and_leaves_no_handler_behind(ended: threading.Event, number: signal.Signals) -> None:
+    stopped, before = threading.Event(), signal.getsignal(number)
+    log = logging.getLogger("lapse")
+    with process_end.ended_by_signals(3_600, log, "the transfer", "It is resumed", stopped.set):
+        signal.raise_signal(number)
+        assert stopped.wait(20)
+    assert signal.getsignal(number) is before
     assert not ended.is_set()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +12,7 @@ import click
 from lapse.cli import cluster
 from lapse.config import ConfigError
 from lapse.config import load as load_lapse_toml
-from lapse.process_end import bounded_end
+from lapse.process_end import ended_by_signals
 from lapse.runtime.worker_log import TextFormatter, begin
 from lapse_client.error import LapseError
 from lapse_client.kafka.connection import Connection
@@ -66,14 +65,8 @@ def replicate(config: Path | None, upstream: str | None, downstream: str | None,
             Connection(servers, for_librdkafka(of_side)).await_broker(cluster.PATIENCE_S)
         begin(TextFormatter("%(asctime)s %(levelname)s %(message)s"))
         replicator = Replicator(link, lambda count: logger.info("%d records", count), lambda: _log_link(link))
-        with bounded_end(_ENDING_S, logger, "the replication", "The next one continues where it stopped") as begin_end:
-
-            def stop(*_: object) -> None:
-                begin_end()
-                replicator.stop()
-
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, stop)
+        left = "The next one continues where it stopped"
+        with ended_by_signals(_ENDING_S, logger, "the replication", left, replicator.stop):
             replicator.run()
     except (ConfigError, LinkError, LapseError) as error:
         raise click.ClickException(str(error)) from error

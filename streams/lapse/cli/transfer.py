@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import signal
 import sys
 import threading
 import time
@@ -20,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from lapse.cli import cluster
 from lapse.log_limit import LogLimit
-from lapse.process_end import bounded_end
+from lapse.process_end import ended_by_signals
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.runtime.worker_log import TextFormatter, begin
 from lapse_client.error import LapseError
@@ -213,16 +212,8 @@ def _follow(link: Link, source: Connection, queue: str, there: Connection) -> No
 
     begin(TextFormatter("%(asctime)s %(levelname)s %(message)s"))
     stopping = threading.Event()
-    with bounded_end(
-        _ENDING_S, logger, "the transfer", "The next one with this link returns what it holds"
-    ) as begin_end:
-
-        def stop(*_: object) -> None:
-            begin_end()
-            stopping.set()
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, stop)
+    left = "The next one with this link returns what it holds"
+    with ended_by_signals(_ENDING_S, logger, "the transfer", left, stopping.set):
         retries, limit = Retries(), LogLimit()
         while not stopping.is_set():
             to_queue, skew_ms = link.to_queue or queue, link.max_clock_skew
