@@ -81,9 +81,9 @@ def restore_last_seen(
         if admitted.command.subscription in known:
             heard[admitted.command.subscription] = admitted.at_ms
     for name, at_ms in heard.items():
-        known[name].last_seen_ms = max(at_ms, known[name].last_seen_ms)
+        machine.shard.state.subscription_table.note_heard(known[name], at_ms)
     for name in known.keys() - heard.keys():
-        known[name].last_seen_ms = max(unheard_ms, known[name].last_seen_ms)
+        machine.shard.state.subscription_table.note_heard(known[name], unheard_ms)
 
 
 def _admitted(read: Iterable[Any], authorizer: CommandAuthorizer | None) -> Iterator[Admitted]:

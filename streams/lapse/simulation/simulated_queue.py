@@ -14,6 +14,7 @@ from lapse.config import QueueConfig
 from lapse.core.lifetime import ENQUEUE_AT_MS, NEVER
 from lapse.core.queue.settings import Semantics
 from lapse.core.queue.settlement.settlement import Claim, Result, SettleAction
+from lapse.core.queue.settlement.settlement import Outcome as SettlementOutcome
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Delivery, Messages, Step
 from lapse.core.queue.subscriptions.subscription import Subscription
@@ -29,6 +30,8 @@ _NEVER_SILENT_MS: Final = NEVER
 _ROUNDS: Final = 30
 _FEW: Final = 1_000
 """The simulation counts as endless beyond `_FEW` deliveries, plus `_ROUNDS` for each message."""
+
+_CANCEL, _ACKNOWLEDGE, _SETTLED = SettleAction.CANCEL, SettleAction.ACKNOWLEDGE, Result.SETTLED
 
 _ENDS: Final = {
     EventKind.ACKNOWLEDGED: "acknowledged",
@@ -66,6 +69,7 @@ class SimulatedQueue:
         settings = [config.settings(name, partition, count) for partition in range(count)]
         # The queue is always in use, and nobody deletes it, so idle time plays no part.
         self._shards = [QueueShard(dataclasses.replace(one, idle_ms=0)) for one in settings]
+        self._once = settings[0].semantics is Semantics.AT_MOST_ONCE
         self._has_barriers = settings[0].traits.barrier is not None
         self._outside: list[deque[tuple[str, int, list[Record]]]] = [deque() for _ in self._shards]
         self._consumers = [Consumer(f"consumer-{at + 1}") for at in range(crew.subscribers)]
@@ -123,35 +127,34 @@ class SimulatedQueue:
 
     def _run_instant(self, now_ms: int) -> None:
         steps: dict[int, Step] = defaultdict(Step)
-        touched = self._arrive(now_ms) if self._arrive_ms[self._next] <= now_ms else set()
-        for at in touched:
-            self._take_in(at, now_ms, steps[at])
+        """By number, the shards to which something has happened, and what."""
+        if self._arrive_ms[self._next] <= now_ms:
+            self._arrive(now_ms, steps)
+        for at, step in steps.items():
+            self._take_in(at, now_ms, step)
         for at, due_ms in enumerate(self._due_ms):
-            if due_ms <= now_ms or at in touched:
-                shard = self._shards[at]
+            if due_ms <= now_ms or at in steps:
+                shard, step = self._shards[at], steps[at]
                 while due_ms <= now_ms or shard.is_due(now_ms):
-                    shard.advance(now_ms, steps[at])
+                    shard.advance(now_ms, step)
                     due_ms = NEVER
-                touched.add(at)
         finished = self._settle(now_ms, steps) if self._finishes and self._finishes[0][0] <= now_ms else []
-        touched.update([one.shard for one in finished])
-        for at in range(len(self._shards)) if finished else sorted(touched):
-            if at in touched:
-                step = steps[at]
+        for at in range(len(self._shards)) if finished else sorted(steps):
+            has_changed = at in steps
+            if has_changed:
                 if self._outside[at]:
-                    self._take_in(at, now_ms, step)
-                self._note(at, step, now_ms)
+                    self._take_in(at, now_ms, steps[at])
+                self._note(at, steps[at], now_ms)
             delivers = self._has_barriers or self._waits_for_room(at)
             if delivers:
                 self._deliver(at, now_ms)
-            if delivers or at in touched:
+            if delivers or has_changed:
                 self._due_ms[at] = self._shards[at].next_due_ms()
         for one in finished:
             self._begin_work(one.consumer, now_ms)
 
-    def _arrive(self, now_ms: int) -> set[int]:
-        """Bring the messages of this instant to their shards; return these shards."""
-        touched: set[int] = set()
+    def _arrive(self, now_ms: int, steps: dict[int, Step]) -> None:
+        """Bring the messages of this instant to their shards, which get a step."""
         while self._arrive_ms[self._next] <= now_ms:
             _, topic, partition, record = self._arrivals[self._next]
             self._next += 1
@@ -161,9 +164,9 @@ class SimulatedQueue:
                 outside[-1][2].append(record)
             else:
                 outside.append((topic, partition, [record]))
-            touched.add(at)
             self._message_counts[at] += 1
-        return touched
+            if at not in steps:
+                steps[at] = Step()
 
     def _take_in(self, at: int, now_ms: int, step: Step) -> None:
         """Take in messages that have arrived, as far as there is room (Q13)."""
@@ -190,17 +193,15 @@ class SimulatedQueue:
             finished.append(finish)
             _, topic, partition, record = self._arrivals[one.at]
             gives_back = one.until_ms > 0 and self._work.cancels(one)
-            action = SettleAction.CANCEL if gives_back else SettleAction.ACKNOWLEDGE
+            action = _CANCEL if gives_back else _ACKNOWLEDGE
             claim = Claim(topic, partition, record.offset, record.offset, one.times)
             claims.setdefault((finish, action), []).append(claim)
-        once = self._shards[0].settings.semantics is Semantics.AT_MOST_ONCE
         for (finish, action), claimed in claims.items():
             outcomes = self._shards[finish.shard].settle(
                 action, finish.consumer.name, claimed, now_ms, steps[finish.shard]
             )
-            self._outcome.in_vain += (
-                0 if once else sum(one.last - one.first + 1 for one in outcomes if one.result is not Result.SETTLED)
-            )
+            in_vain = 0 if self._once else sum([_count(one) for one in outcomes if one.result is not _SETTLED])
+            self._outcome.in_vain += in_vain
         return finished
 
     def _deliver(self, at: int, now_ms: int) -> None:
@@ -220,28 +221,17 @@ class SimulatedQueue:
     def _waits_for_room(self, at: int) -> bool:
         """Return whether a shard may have something to hand out, and a consumer room that others may have taken."""
         waiting = self._message_counts[at]
-        if waiting <= 0:
-            return False
-        for one in self._by_shard[at]:
-            waiting -= one.outstanding
-        if waiting <= 0:
+        if not waiting or waiting <= sum([one.outstanding for one in self._by_shard[at]]):
             return False
         backlog = self._crew.backlog
-        for here in self._subscriptions:
-            taken = 0
-            for one in here:
-                taken += one.outstanding
-            if taken < backlog:
-                return True
-        return False
+        return min([sum([one.outstanding for one in here]) for here in self._subscriptions], default=backlog) < backlog
 
     def _grant(self, at: int) -> None:
         """Set how many more messages each consumer takes from a shard, as clients do with several shards (Q3)."""
         cap, backlog = self._shards[at].settings.max_backlog, self._crew.backlog
-        for here in self._subscriptions:
-            mine = here[at]
-            elsewhere = sum([one.outstanding for one in here]) - mine.outstanding
-            granted = max(mine.outstanding, backlog - elsewhere)
+        for mine, here in zip(self._by_shard[at], self._subscriptions, strict=True):
+            free = backlog - sum([one.outstanding for one in here])
+            granted = mine.outstanding + free if free > 0 else mine.outstanding
             # The effect of repeated `subscribe` commands, without changes for a journal that nobody writes.
             mine.max_backlog = granted if cap is None else min(granted, cap)
 
@@ -299,6 +289,10 @@ class SimulatedQueue:
         """Return the indexes of messages among the arrivals."""
         topic, partition, places = messages.topic, messages.partition, self._places
         return [places[topic, partition, offset] for offset in messages.offsets.tolist()]
+
+
+def _count(outcome: SettlementOutcome) -> int:
+    return outcome.last - outcome.first + 1
 
 
 def _available_ms(at_ms: int, record: Record) -> int:

@@ -60,7 +60,7 @@ class Advance:
             How many messages expired, returned or materialised, counted in the same way.
         """
         self._state.segments.make_room()
-        if self._agreement.retired:
+        if self._state.ending.retirement is not None and self._agreement.retired:
             self._agreement.advance(now_ms, step)
             return 0
         removed = len(step.removals)
@@ -84,13 +84,13 @@ class Advance:
 
     def next_due_ms(self) -> int:
         """Return the next instant at which something is due, ms since the epoch; `NEVER` if there is none."""
-        if self._agreement.retired:
+        if self._state.ending.retirement is not None and self._agreement.retired:
             return self._agreement.next_due_ms()
         return min(self._in_service_due_ms(), self._schedule.next_due_ms())
 
     def is_due(self, at_ms: int) -> bool:
         """Return whether something is due at an instant. Scheduled messages may wait for older arrivals (C76)."""
-        if self._agreement.retired:
+        if self._state.ending.retirement is not None and self._agreement.retired:
             return self._agreement.next_due_ms() <= at_ms
         return self._in_service_due_ms() <= at_ms or self._schedule.is_due(at_ms)
 
@@ -100,4 +100,5 @@ class Advance:
 
     def _in_service_due_ms(self) -> int:
         """Return the next due instant of a shard in service, schedules left out."""
-        return min(self._timers.next_due_ms(), self._subscribing.lost_at_ms, self._agreement.next_due_ms())
+        lost_at_ms = self._state.subscription_table.lost_at_ms
+        return min(self._timers.next_due_ms(), lost_at_ms, self._agreement.next_due_ms())

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lapse.core.generation import FIRST_REWOUND
 from lapse.core.portions import Portions, clear_in_portions
@@ -15,9 +14,10 @@ from lapse.core.queue.arrival import repeats
 from lapse.core.queue.arrival.source import Source
 from lapse.core.queue.arrival.sources import Sources
 from lapse.core.queue.arrival.trait import NONE
-from lapse.core.queue.change import Change, ChangeKind, Places, indexes_in, transferred_counts
-from lapse.core.queue.life.message_state import FILLS, MEANINGS, THERE, State, state_of_all
-from lapse.core.queue.life.movement import DEFERRALS, MOVES, Move, not_yet_applied, write_columns
+from lapse.core.queue.change import Change, ChangeKind, Places, transferred_counts
+from lapse.core.queue.life.message_state import FILLS, THERE, State
+from lapse.core.queue.life.movement import DEFERRALS, MOVES
+from lapse.core.queue.life.mover import Mover
 from lapse.core.queue.life.table import ImpossibleTransition
 from lapse.core.queue.rates.counted import Counted
 from lapse.core.queue.removal.pending_letter import PendingLetter, parse_pending_letter
@@ -35,8 +35,6 @@ from lapse.core.queue.segments.segment import (
     Run,
     Segment,
     Where,
-    count_of,
-    slots_of,
 )
 from lapse.core.queue.segments.spill import Segments
 from lapse.core.queue.segments.summary import Outline
@@ -48,6 +46,8 @@ from lapse.core.repeats import Repeats
 
 REMEMBERED_EXPIRED: Final = 4096
 """How many ranges of expired messages are remembered after their segment was dropped, for answers."""
+
+_ARRIVED: Final = ChangeKind.ARRIVED  # a look-up in the enumeration takes five times as long
 
 _NOTHING: Final = Segment(-1)
 """An empty, read-only segment for dropped ones. It takes 20 KiB, so all shards share it."""
@@ -107,7 +107,8 @@ class QueueState:
         self._first = 0
         self._first_pending: int | None = None
         self.recovering = False
-        self.index = Index(self.segments.outline, self._best)
+        self.index = Index(self.segments, self._best)
+        self._mover = Mover(self)
 
     def outline(self, index: int) -> Outline:
         """Return the outline of a segment; that of an empty one if it was dropped."""
@@ -204,11 +205,17 @@ class QueueState:
 
     def apply(self, change: Change) -> None:
         """Carry out a change. This is the only mutation, in operation and in recovery alike."""
+        move = MOVES.get(change.kind)
+        if move is not None:
+            self._mover.move(change, move)
+        elif change.kind is _ARRIVED:
+            self._arrive(change)
+        else:
+            self._apply_rare(change)
+
+    def _apply_rare(self, change: Change) -> None:
+        """Carry out a change of another kind than the life of most messages consists of."""
         match change.kind:
-            case ChangeKind.ARRIVED:
-                self._arrive(change)
-            case kind if kind in MOVES:
-                self._move(change, MOVES[kind])
             case ChangeKind.SCHEDULED | ChangeKind.UNSCHEDULED:
                 self._apply_scheduled(change)
             case ChangeKind.SUBSCRIBED:
@@ -322,66 +329,21 @@ class QueueState:
             self.scheduled.add(*source_offset, scheduled)
         self.agenda.sweep()
 
-    def _move(self, change: Change, move: Move) -> None:
-        """Move messages with places from state to state, by the table of life."""
-        to = move.state_after(change.until_ms)
-        for segment, where in self.parts(change.places):
-            before = segment.state[where]
-            alike = state_of_all(before)
-            if not move.permits(before, alike):
-                where, before = not_yet_applied(change, move, segment, where, self.recovering)
-                alike = None
-            if alike is not to:
-                self._leave(segment, where, before, alike)
-            end_ms: int | NDArray[np.int64] = change.until_ms
-            if change.untils_ms is not None:
-                end_ms = change.untils_ms[indexes_in(change.places, slots_of(where) + segment.base)]
-            write_columns(change, to, segment, where, before, alike, end_ms)
-            segment.state[where] = to
-            if alike is not to:
-                self._enter(segment, where, to, change)
-            if MEANINGS[to].ends and count_of(where):
-                self.index.note_until(segment, end_ms if isinstance(end_ms, int) else int(end_ms.min()))
-            if segment.is_droppable:
-                self._drop(segment)
-            else:
-                self._touch(segment, alike in (None, State.AVAILABLE) or to is State.AVAILABLE)
+    def finish_change(self, segment: Segment, other_available: bool) -> None:
+        """Note a change of messages of a segment, and drop the segment if none is left.
 
-    def _leave(self, segment: Segment, where: Where, before: NDArray[np.uint8], alike: State | None) -> None:
-        """Undo the effects of messages' former states on counts and indexes; `alike` is their common state, if any."""
-        if alike is None:
-            segment.available -= int(np.count_nonzero(before == AVAILABLE))
-            self.index.note_left(segment, where)
-            self.index.bind_groups(segment, where, -1)
-            if segment.holder is not None:
-                self.subscription_table.count_each(segment.holder[where][FILLS[before]], -1)
-            return
-        meaning = MEANINGS[alike]
-        if alike is State.AVAILABLE:
-            segment.available -= len(before)
-            self.index.note_left(segment, where)
-        if meaning.binds:
-            self.index.bind_groups(segment, where, -1, alike)
-        if meaning.fills and segment.holder is not None:
-            self.subscription_table.count_each(segment.holder[where], -1)
+        Args:
+            segment: the segment.
+            other_available: whether other messages than before are available.
+        """
+        if segment.is_droppable:
+            self._drop(segment)
+        else:
+            self._touch(segment, other_available)
 
-    def _enter(self, segment: Segment, where: Where, to: State, change: Change) -> None:
-        """Apply the effects of messages' new state to counts and indexes."""
-        count, meaning = count_of(where), MEANINGS[to]
-        if not meaning.there:
-            segment.occupied -= count
-            self.index.forget_barriers(segment, where)
-        elif to is State.AVAILABLE:
-            segment.available += count
-            self.index.came_back.add(segment.index)
-            self.index.note_available(segment, where)
-            self._head = min(self._head, segment.index)
-        if meaning.expires and segment.deadline_ms is not None and count:
-            self.index.note_deadlines(segment, segment.deadline_ms[where])
-        if meaning.binds:
-            self.index.bind_groups(segment, where, 1, to)
-        if meaning.fills:
-            self.subscription_table.count(change.holder, count)
+    def note_head(self, index: int) -> None:
+        """Note that a message of a segment has become available again."""
+        self._head = min(self._head, index)
 
     def _drop(self, segment: Segment) -> None:
         expired = np.flatnonzero(segment.state == EXPIRED)
@@ -409,7 +371,7 @@ class QueueState:
         """Compute, after recovery, every index and count that the journal does not hold."""
         self.recovering = False
         self.as_of.clear()
-        self.index = Index(self.outline, self._best)
+        self.index = Index(self.segments, self._best)
         self.subscription_table.forget_outstanding()
         for index in sorted(self.segments):
             segment = self.segments[index]

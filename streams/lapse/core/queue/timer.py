@@ -26,13 +26,14 @@ class Timers:
         self._decisions = decisions
         self._transitions = transitions
         self._state = decisions.state
+        self._expires = decisions.settings.expiration.enabled
 
     def next_due_ms(self) -> int:
         """Return the next instant at which a deadline passes, or a lease or delay ends; `NEVER` if there is none."""
-        due_ms = self._state.index.untils.next_ms()
-        if self._decisions.settings.expiration.enabled:
-            due_ms = min(due_ms, self._state.index.deadlines.next_ms())
-        return due_ms
+        index = self._state.index
+        if not self._expires:
+            return index.untils.next_ms()
+        return min(index.untils.next_ms(), index.deadlines.next_ms())
 
     def expire(self, now_ms: int, step: Step, most: int = STEP_MESSAGES) -> int:
         """Remove at most `most` messages without a lease whose deadline has passed.
@@ -40,7 +41,7 @@ class Timers:
         Returns:
             How many were removed; those of one segment count as at least `LOOK`.
         """
-        if not self._decisions.settings.expiration.enabled:
+        if not self._expires:
             return 0
         state, deadlines = self._state, self._state.index.deadlines
         spent = 0

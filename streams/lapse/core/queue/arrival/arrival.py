@@ -83,7 +83,7 @@ class Arrivals:
 
     def with_retry_delays(self, traits: Traits, offsets: Sequence[int]) -> Traits:
         """Return traits completed by the retry delays of messages, if any of them states one."""
-        if self.retries.keys().isdisjoint(offsets):
+        if not self.retries or self.retries.keys().isdisjoint(offsets):
             return traits
         retries = np.array([self.retries.get(offset, UNSTATED) for offset in offsets], np.int64)
         return replace(traits, retries=retries)
@@ -110,7 +110,7 @@ def classify_records(records: Sequence[Record], queue: str, expiration: Expirati
     default_ms = NEVER if expiration.default_ms is None else expiration.default_ms
     ceiling_ms = default_ms if expiration.model is ExpirationModel.CEILING else NEVER
     found = None
-    if isinstance(records, Rows):
+    if not isinstance(records, list) and isinstance(records, Rows):
         found = _classify_rows(records, queue, expiration, default_ms, ceiling_ms)
         if found is None:
             records = list(records)

@@ -40,7 +40,9 @@ class Entrance:
         self._target_depth = target_depth
         self._state = decisions.state
         self._settings = decisions.settings
+        self._has_traits = decisions.settings.traits.is_needed
         self._matching = decisions.matching
+        self._visible = route(Trigger.ARRIVE, Guard.VISIBLE)
         self.placed = 0
 
     def arrive(
@@ -110,8 +112,16 @@ class Entrance:
             arrivals = self._drop_repeats(number, records[-1].timestamp, arrivals, step, done)
         arrivals = without_offsets(arrivals, done) if done else arrivals
         self._enter(number, arrivals, self._views(topic, partition, records, arrivals.offsets), step)
+        if arrivals.scheduled:
+            self._schedule_arrivals(number, records, arrivals, step)
+        self._refuse_arrivals(number, records, arrivals, step, now_ms)
+        source.next_offset = max(source.next_offset, behind)
+
+    def _schedule_arrivals(self, number: int, records: Sequence[Record], arrivals: Arrivals, step: Step) -> None:
+        """Schedule the messages that are not visible yet."""
+        source = self._state.sources[number]
         scheduled = [one.offset for one in arrivals.scheduled]
-        views = self._views(topic, partition, records, scheduled) if scheduled else []
+        views = self._views(source.topic, source.partition, records, scheduled)
         traits = arrivals.with_retry_delays(self._traits(views), scheduled)
         for at, (offset, at_ms, deadline_ms, transfer, counts) in enumerate(arrivals.scheduled):
             of_one = traits if traits is NONE else traits.slice(at, at + 1)
@@ -123,10 +133,7 @@ class Entrance:
             else:
                 row = route(Trigger.ARRIVE, Guard.LATER).row(State.UNREAD)
                 self._schedule.add(row, number, offset, at_ms, deadline_ms, of_one, step)
-        if scheduled:
-            self._record_scheduled_events(source, arrivals, records[-1].timestamp, step)
-        self._refuse_arrivals(number, records, arrivals, step, now_ms)
-        source.next_offset = max(source.next_offset, behind)
+        self._record_scheduled_events(source, arrivals, records[-1].timestamp, step)
 
     def bring_back(
         self, number: int, arrivals: Arrivals, records: Mapping[int, Record], why: str, now_ms: int, step: Step
@@ -241,7 +248,7 @@ class Entrance:
     def _enter(
         self, number: int, arrivals: Arrivals, views: Sequence[RecordView], step: Step, row: Row | None = None
     ) -> None:
-        row = route(Trigger.ARRIVE, Guard.VISIBLE).row(State.UNREAD) if row is None else row
+        row = self._visible.row(State.UNREAD) if row is None else row
         deadlines_ms = np.array(arrivals.deadlines_ms, np.int64)
         traits = arrivals.with_retry_delays(self._traits(views), arrivals.offsets)
         for first, stop in arrivals.runs():
@@ -252,13 +259,13 @@ class Entrance:
                 self._matching.judge(range(place, place + stop - first), views[first:stop])
 
     def _traits(self, views: Sequence[RecordView]) -> Traits:
-        return self._settings.traits.read(views) if self._settings.traits.is_needed else NONE
+        return self._settings.traits.read(views) if self._has_traits else NONE
 
     def _views(
         self, topic: str, partition: int, records: Sequence[Record], offsets: Sequence[int]
     ) -> Sequence[RecordView]:
         """Return the messages at some offsets as expressions see them; nothing if no expression needs them."""
-        if not self._settings.traits.is_needed and not self._matching.active:
+        if not self._has_traits and not self._matching.active:
             return []
         parse = self._settings.parse
         if isinstance(records, Rows) and len(offsets):

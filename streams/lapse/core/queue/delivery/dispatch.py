@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from lapse.core.letter import FORWARDER
 from lapse.core.narrow_order import sort_narrow
-from lapse.core.queue.change import Change, join_places
+from lapse.core.queue.change import Change, Places, join_places
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.delivery.candidates import available, last_holders
 from lapse.core.queue.delivery.choice import Chooser
@@ -61,6 +61,10 @@ class Dispatch:
         self._again = False
         self._allowance = allowance
         self._waits_for_letters = self._hands_on = False
+        self._has_traits = decisions.settings.traits.is_needed
+        self._once = decisions.settings.semantics is Semantics.AT_MOST_ONCE
+        guard = Guard.AT_MOST_ONCE if self._once else Guard.AT_LEAST_ONCE
+        self._along = route(Trigger.DELIVER, guard)
 
     def deliver(self, now_ms: int, step: Step) -> bool:
         """See `QueueShard.deliver`."""
@@ -82,7 +86,7 @@ class Dispatch:
         barriers = self._settings.traits.barrier is not None and self._state.index.barriers
         if barriers and not self._release_barriers(subscriptions, now_ms, step):
             return bool(self.unjudged)
-        space = sum(subscription.space for subscription in subscriptions)
+        space = sum([one.space for one in subscriptions])  # a list is faster than a generator
         if not space:
             return False
         limit = min(space, STEP_MESSAGES)
@@ -92,7 +96,7 @@ class Dispatch:
                 if next(self._state.with_available(), None) is not None:
                     self._allowance.note_queue_wait()
                 return False
-        if self._settings.traits.is_needed or self._matching.active:
+        if self._has_traits or self._matching.active:
             handed = self._deliver_by_choice(subscriptions, limit, now_ms, step)
             return bool(self.unjudged) or handed == limit < space
         places = available(self._state, limit, self._decisions.deadlines_count_ms(now_ms))
@@ -207,12 +211,13 @@ class Dispatch:
         The forwarder settles its messages at the end of the step, which may free further messages of their groups.
         """
         self._hands_on |= subscription.id == FORWARDER
-        once = self._settings.semantics is Semantics.AT_MOST_ONCE
+        once, row = self._once, self._along.row(State.AVAILABLE)
         if once and not subscription.outstanding:
             subscription.idle_until_ms = now_ms
         until_ms, since_ms = (0, 0) if once else (now_ms + self._settings.lease_ms, now_ms)
-        row = route(Trigger.DELIVER, Guard.AT_MOST_ONCE if once else Guard.AT_LEAST_ONCE).row(State.AVAILABLE)
-        places_in_order = join_places(sorted(places) if isinstance(places, list) else sort_narrow(places))
+        places_in_order: Places = [(int(places[0]), 1)] if len(places) == 1 else []
+        if len(places) > 1:
+            places_in_order = join_places(sorted(places) if isinstance(places, list) else sort_narrow(places))
         self._decisions.apply_change(
             Change(row.changes[0], places_in_order, offset=since_ms, holder=subscription.number, until_ms=until_ms),
             step,

@@ -52,13 +52,16 @@ class Turns:
             subscriptions: the subscriptions in the order of the shard's table.
             last: number of each message's last holder, `NOBODY` without one; None = no message has one.
         """
-        open_ones = [subscription for subscription in subscriptions if subscription.space]
+        open_ones = [one for one in subscriptions if one.outstanding < one.max_backlog]
         if not open_ones or not count:
             return []
         if len(open_ones) == 1:
             only = open_ones[0]
             self.note_served(only)
             return [(only, range(min(count, only.space)))]
+        if count == 1:
+            outstanding = {one.number: one.outstanding for one in open_ones}
+            return [(self.pick(open_ones, outstanding, NOBODY if last is None else last[0]), (0,))]
         if last is not None and not {one.number for one in open_ones}.isdisjoint(last):
             return self._allot_singly(count, open_ones, last)
         if self._fairness is Fairness.FAST:

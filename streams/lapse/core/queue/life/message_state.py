@@ -136,7 +136,8 @@ PROTECTING: Final = tuple(state for state in State if MEANINGS[state].protects a
 """States of messages with places that keep a temporary queue in use. Every message without a place does so."""
 
 
-_STATES: Final = tuple(State)
+STATES: Final = tuple(State)
+"""All states, by their numbers."""
 
 
 def state_of_all(states: NDArray[np.uint8]) -> State | None:
@@ -146,7 +147,7 @@ def state_of_all(states: NDArray[np.uint8]) -> State | None:
     first = states[0]
     if len(states) > 1 and np.count_nonzero(states == first) != len(states):
         return None
-    return _STATES[int(first)]
+    return STATES[int(first)]
 
 
 def by_state(column: NDArray[_Value], states: NDArray[np.uint8]) -> NDArray[_Value]:

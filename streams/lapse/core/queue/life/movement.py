@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lapse.core.queue.change import Change, ChangeKind
+from lapse.core.queue.change import HANDS_OUT, Change, ChangeKind
 from lapse.core.queue.life.message_state import MEANINGS, State, state_mask
 from lapse.core.queue.life.table import ROWS, ImpossibleTransition
 from lapse.core.queue.segments.segment import DELAYED, NOBODY, TRANSFERRING, Segment, Where, slots_of
@@ -60,6 +60,10 @@ def _moves() -> dict[ChangeKind, Move]:
     return moves
 
 
+_LEASED: Final = ChangeKind.LEASED
+_ENDS_LIFE: Final = frozenset({ChangeKind.SETTLED, ChangeKind.EXPIRED, ChangeKind.RELEASED})
+"""Kinds of change after which a message is not there any more. Look-ups in the enumeration take five times as long."""
+
 MOVES: Final = _moves()
 """By kind of change: its permitted movement of messages with places."""
 
@@ -95,24 +99,26 @@ def write_columns(
     change: Change,
     to: State,
     segment: Segment,
-    where: Where,
-    before: NDArray[np.uint8],
+    where: Where | int,
+    before: NDArray[np.uint8] | State,
     alike: State | None,
     end_ms: int | NDArray[np.int64],
 ) -> None:
     """Write a change's effect on the columns other than the state: holder, instant (`end_ms`) and counts."""
-    if change.kind in (ChangeKind.SETTLED, ChangeKind.EXPIRED, ChangeKind.RELEASED):
+    kind = change.kind
+    if kind in _ENDS_LIFE:
         if segment.holder is not None:
             segment.holder[where] = NOBODY
         return
     holder, until_ms = segment.leases()
-    match change.kind:
-        case ChangeKind.LEASED | ChangeKind.SENT:
-            segment.delivery_counts()[where] += 1
-            holder[where] = change.holder
-            until_ms[where] = end_ms
-            if change.kind is ChangeKind.LEASED and (change.offset or segment.since_ms is not None):
-                segment.lease_starts()[where] = change.offset
+    if kind in HANDS_OUT:
+        segment.delivery_counts()[where] += 1
+        holder[where] = change.holder
+        until_ms[where] = end_ms
+        if kind is _LEASED and (change.offset or segment.since_ms is not None):
+            segment.lease_starts()[where] = change.offset
+        return
+    match kind:
         case ChangeKind.RENEWED:
             until_ms[where] = end_ms
         case ChangeKind.TRANSFERRING:
@@ -124,7 +130,7 @@ def write_columns(
                 until_ms[where] = end_ms
             elif alike in (None, State.TRANSFERRING):
                 holder[where] = np.where(before == TRANSFERRING, NOBODY, holder[where])
-            if change.kind is ChangeKind.CANCELLED:
+            if kind is ChangeKind.CANCELLED:
                 segment.cancel_counts()[where] += 1
-            elif change.kind is ChangeKind.UNDELIVERED:
-                segment.delivery_counts()[where] -= 1
+            elif kind is ChangeKind.UNDELIVERED:
+                segment.delivery_counts()[slice(where, where + 1) if isinstance(where, int) else where] -= 1

@@ -17,13 +17,15 @@ from lapse.core.generation import offset_of
 from lapse.core.queue.change import COME_BACK, Change, ChangeKind
 from lapse.core.queue.decision import Decisions, Slots, places_of
 from lapse.core.queue.delivery.retry import Cause, delay_text, wait_ends_ms
-from lapse.core.queue.life.message_state import MEANINGS, State, state_of_all
+from lapse.core.queue.life.message_state import MEANINGS, STATES, State, state_of_all
 from lapse.core.queue.life.table import Guard, ImpossibleTransition, Row, Trigger, route
 from lapse.core.queue.rewind.departing import goes_elsewhere, note_slots_elsewhere
 from lapse.core.queue.segments.segment import LEASED, Segment
 from lapse.core.queue.step import Step
 from lapse.core.reason import Reason, in_order
 from lapse.core.retry_delay import FAULT, UNREADABLE
+
+_TIME_LIMIT: Final = Reason.TIME_LIMIT  # a look-up in the enumeration takes five times as long
 
 _REVIEW: Final = (
     (1, route(Trigger.DEADLINE)),
@@ -47,7 +49,8 @@ class Transitions:
     ) -> NDArray[np.intp]:
         """Return the slots from `first` up to `stop` whose messages a trigger applies to."""
         column = segment.state[first : segment.used if stop is None else stop]
-        return np.flatnonzero(route(trigger, guard).takes[column]) + first
+        slots = route(trigger, guard).takes.take(column).nonzero()[0]  # indexing takes three times as long
+        return slots + first if first else slots
 
     def apply_trigger(
         self,
@@ -119,6 +122,9 @@ class Transitions:
             since_ms: the start of the delays, ms since the epoch; None = the end of each message's lease.
             subscription: see `apply_trigger`.
         """
+        if not self._settings.retry.delay_ms and all(segment.retries is None for segment, _ in slots):
+            self.apply_trigger(trigger, slots, now_ms, step, subscription=subscription)
+            return
         readable_slots = [
             some if segment.retries is None else some[segment.retries[some] != UNREADABLE] for segment, some in slots
         ]
@@ -239,10 +245,15 @@ class Transitions:
         detail: str,
     ) -> None:
         """Remove messages for all reasons that hold (C22). If `reason` is None, a message without any reason stays."""
+        if reason is _TIME_LIMIT:
+            self._remove(segment, slots, (_TIME_LIMIT,), now_ms, step, subscription, detail)
+            return
+        if reason is None and len(slots) == 1 and self._may_stay(segment, int(slots[0]), now_ms):
+            return
         holds = np.zeros(len(slots), np.uint8)
         if reason is None:
             holds |= self._beyond_limits(segment, slots) | self._truncated(segment, slots)
-        if reason is not Reason.TIME_LIMIT and self._settings.expiration.enabled and segment.deadline_ms is not None:
+        if self._settings.expiration.enabled and segment.deadline_ms is not None:
             holds |= segment.deadline_ms[slots] <= now_ms
         for bits, which in _distinct_values(holds):
             alike = slots[which]
@@ -254,6 +265,18 @@ class Transitions:
                 reasons = in_order(one for one in found if one is not None)
             if reasons:
                 self._remove(segment, alike, reasons, now_ms, step, subscription, detail)
+
+    def _may_stay(self, segment: Segment, slot: int, now_ms: int) -> bool:
+        """Return whether no reason holds for which a returned message would leave."""
+        settings, sources = self._settings, self._state.sources
+        if settings.max_deliveries and segment.deliveries[slot] >= settings.max_deliveries:
+            return False
+        if settings.max_cancels and segment.cancels_of(slot) > settings.max_cancels:
+            return False
+        if settings.expiration.enabled and segment.deadline_of(slot) <= now_ms:
+            return False
+        run = segment.run_at(slot)
+        return offset_of(run.offset) + slot - run.slot >= sources[run.source].begin_offset
 
     def _remove(
         self,
@@ -270,7 +293,7 @@ class Transitions:
             places = slots[at : at + len(messages)].astype(np.int64) + segment.base
             self._decisions.record_removal(messages, places, reasons, now_ms, step, detail, subscription)
             at += len(messages)
-        kind = ChangeKind.EXPIRED if Reason.TIME_LIMIT in reasons else ChangeKind.SETTLED
+        kind = ChangeKind.EXPIRED if _TIME_LIMIT in reasons else ChangeKind.SETTLED
         self._decisions.apply_change(Change(kind, places_of([(segment, slots)])), step)
 
     def _truncated(self, segment: Segment, slots: NDArray[np.intp]) -> NDArray[np.uint8]:
@@ -321,7 +344,8 @@ def _by_row(trigger: Trigger, guard: Guard | None, slots: Slots) -> list[tuple[R
     """Return messages by the row that applies to them. States with the same effect are together."""
     along = route(trigger, guard)
     if len(slots) == 1:
-        alike = state_of_all(slots[0][0].state[slots[0][1]])
+        segment, some = slots[0]
+        alike = STATES[segment.state[some[0]]] if len(some) == 1 else state_of_all(segment.state[some])
         if alike is not None and along.effects[alike] >= 0:
             return [(along.rows[along.effects[alike]], slots)]
     found: dict[int, Slots] = {}

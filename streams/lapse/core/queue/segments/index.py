@@ -8,7 +8,6 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from lapse.core.lifetime import NEVER
 from lapse.core.queue.arrival.trait import Flag
 from lapse.core.queue.groups.group_codes import GroupCodes
 from lapse.core.queue.groups.turn_columns import TurnColumns
@@ -16,7 +15,7 @@ from lapse.core.queue.groups.waiting_groups import WaitingGroups
 from lapse.core.queue.life.message_state import BINDS, FILLS, THERE, State
 from lapse.core.queue.segments.instants import Instants
 from lapse.core.queue.segments.segment import Segment, Where, slots_of
-from lapse.core.queue.segments.summary import Outline
+from lapse.core.queue.segments.spill import Segments
 from lapse.core.queue.segments.tops import Key, Tops
 
 
@@ -24,7 +23,7 @@ class Index:
     """The indexes of a shard. They are derived from the segments, and again after a recovery.
 
     Args:
-        outline: returns the outline of a segment; None if it was dropped.
+        segments: the segments.
         best: returns a segment's best key by priority; None if it has nothing available, or was dropped.
 
     Attributes:
@@ -40,9 +39,9 @@ class Index:
         lines: the waiting groups as lines; None unless they are needed.
     """
 
-    def __init__(self, outline: Callable[[int], Outline | None], best: Callable[[int], Key | None]) -> None:
-        self.deadlines = Instants(lambda index: NEVER if (one := outline(index)) is None else one.min_deadline_ms)
-        self.untils = Instants(lambda index: NEVER if (one := outline(index)) is None else one.min_until_ms)
+    def __init__(self, segments: Segments, best: Callable[[int], Key | None]) -> None:
+        self.deadlines = Instants(segments.earliest_deadline_ms)
+        self.untils = Instants(segments.earliest_until_ms)
         self.barriers: list[int] = []
         self.ranked = False
         self.grouped = False

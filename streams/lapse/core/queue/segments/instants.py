@@ -29,10 +29,10 @@ class Instants:
 
     def next_ms(self) -> int:
         """Return the earliest instant of all segments, ms since the epoch; `NEVER` if there is none."""
-        heap = self._heap
+        heap, minimum = self._heap, self._minimum
         while heap:
             instant_ms, segment = heap[0]
-            if self._minimum(segment) == instant_ms:
+            if minimum(segment) == instant_ms:
                 return instant_ms
             heapq.heappop(heap)
         return NEVER

@@ -306,21 +306,22 @@ class Segment:
         """Compute `min_deadline_ms`, the earliest deadline of a message that expires."""
         self.min_deadline_ms = NEVER
         if self.deadline_ms is not None:
-            waiting = EXPIRES[self.state[: self.used]]
-            if waiting.any():
-                self.min_deadline_ms = int(self.deadline_ms[: self.used][waiting].min())
+            waiting = EXPIRES.take(self.state[: self.used]).nonzero()[0]  # indexing takes three times as long
+            if len(waiting):
+                self.min_deadline_ms = int(self.deadline_ms[waiting].min())
 
     def find_min_until(self) -> None:
         """Compute `min_until_ms`, the earliest end of a lease or delay."""
         self.min_until_ms = NEVER
         if self.until_ms is not None:
-            ending = ENDS[self.state[: self.used]]
-            if ending.any():
-                self.min_until_ms = int(self.until_ms[: self.used][ending].min())
+            ending = ENDS.take(self.state[: self.used]).nonzero()[0]
+            if len(ending):
+                self.min_until_ms = int(self.until_ms[ending].min())
 
     def run_at(self, slot: int) -> Run:
         """Return the run that contains a slot."""
-        return self.runs[bisect_right(self.runs, slot, key=_slot_of) - 1]
+        last = self.runs[-1]
+        return last if slot >= last.slot else self.runs[bisect_right(self.runs, slot, key=_slot_of) - 1]
 
     def append_run(self, run: Run) -> None:
         """Append a run, joining it with the last one if it continues that."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Protocol
 
+from lapse.core.lifetime import NEVER
 from lapse.core.queue.journal import packed_segment
 from lapse.core.queue.segments.segment import Segment
 from lapse.core.queue.segments.summary import Outline, SegmentSummary
@@ -110,6 +111,16 @@ class Segments(Mapping[int, Segment]):
     def outline(self, index: int) -> Outline | None:
         """Return the outline of a segment, which needs no columns; None if there is no such segment."""
         return self._loaded.get(index) or self._summaries.get(index)
+
+    def earliest_deadline_ms(self, index: int) -> int:
+        """Return the earliest deadline in a segment, ms since the epoch; `NEVER` if it has none or was dropped."""
+        outline = self._loaded.get(index) or self._summaries.get(index)
+        return NEVER if outline is None else outline.min_deadline_ms
+
+    def earliest_until_ms(self, index: int) -> int:
+        """Return the earliest end of a lease or delay, ms since the epoch; `NEVER` if there is none."""
+        outline = self._loaded.get(index) or self._summaries.get(index)
+        return NEVER if outline is None else outline.min_until_ms
 
     def look(self, index: int) -> Segment:
         """Return a segment for reading only. It is valid until the next change of the shard."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
@@ -19,12 +18,13 @@ from lapse.core.queue.decision import Decisions, Slots, last_place
 from lapse.core.queue.delivery.retry import Cause
 from lapse.core.queue.inquiry.visibility import Visibility
 from lapse.core.queue.life.message_state import State
-from lapse.core.queue.life.table import Guard, Trigger, route
+from lapse.core.queue.life.table import route
 from lapse.core.queue.life.transitions import Transitions
 from lapse.core.queue.schedule.schedule import Schedule
 from lapse.core.queue.segments.segment import AVAILABLE, DELAYED, SIZE, Segment, Where, slots_of, where_between
 from lapse.core.queue.settlement import settlement
 from lapse.core.queue.settlement.alike_claims import AlikeClaims
+from lapse.core.queue.settlement.asked_settlement import Settlement
 from lapse.core.queue.settlement.claim_columns import ClaimColumns
 from lapse.core.queue.settlement.locator import Locator
 from lapse.core.queue.settlement.settlement import Claim, Outcome, Result, SettleAction
@@ -34,54 +34,11 @@ from lapse.core.shard.event import ShardEvent
 _MOST_REMEMBERED: Final = 10_000
 """How many messages beyond the target depth a range may acknowledge, since each is a record in the journal."""
 
-_NONE: Final = np.zeros(0, np.intp)
+_NO_HOLDER: Final = -2
+"""The number of a subscription that the shard does not know."""
 
-
-@dataclass(slots=True)
-class Settlement:
-    """A command that settles messages, and its outcomes.
-
-    Attributes:
-        action: the action.
-        subscription: id of the settling subscription; sublet leasing allows unknown ones.
-        now_ms: the command's instant, ms since the epoch.
-        step: receives the decisions.
-        until_ms: CANCEL: end of the delay, 0 = no delay; RENEW: end of the leases. Both are ms since the epoch.
-        retries: CANCEL: whether the delay of the message or of the queue applies, since the command states none (Q24).
-        row_filter: the messages that the user may see besides those that they hold; empty = all (X4).
-        fault: EXPIRE: what is wrong with the messages, for their letters and events; empty = not stated.
-        quiet: whether nobody asks for the outcomes of messages that were settled, so that these need not be listed.
-        has_settled: whether a message was settled whose outcome is not listed.
-        outcomes: the outcomes so far, in the order of the claims.
-        judged: messages that are to be settled together, ascending by place.
-    """
-
-    action: SettleAction
-    subscription: str
-    now_ms: int
-    step: Step
-    until_ms: int = 0
-    row_filter: str = ""
-    retries: bool = False
-    fault: str = ""
-    quiet: bool = False
-    has_settled: bool = False
-    outcomes: list[Outcome] = field(default_factory=list)
-    judged: Slots = field(default_factory=list)
-
-    @property
-    def trigger(self) -> Trigger:
-        """The trigger for the messages that it settles."""
-        return settlement.TRIGGERS[self.action]
-
-    @property
-    def guard(self) -> Guard | None:
-        """The guard that chooses the row: DELAY for a cancel with a delay."""
-        return Guard.DELAY if self.action is SettleAction.CANCEL and self.until_ms else None
-
-    def add_result(self, claim: Claim, result: Result) -> None:
-        """Add one result for all messages of a claim."""
-        self.outcomes.append(Outcome(*claim[:4], result))
+_ACKNOWLEDGE: Final = SettleAction.ACKNOWLEDGE  # a look-up in the enumeration takes five times as long
+_CANCEL: Final = SettleAction.CANCEL
 
 
 class Settling:
@@ -133,8 +90,9 @@ class Settling:
             The outcomes in the order of the claims.
         """
         until_ms = min(now_ms + delay_ms, NEVER) if delay_ms else 0
-        retries = action is SettleAction.CANCEL and delay_ms is None
+        retries = action is _CANCEL and delay_ms is None
         settling = Settlement(action, subscription, now_ms, step, until_ms, row_filter, retries, fault, quiet)
+        acknowledges, cancels = action is _ACKNOWLEDGE, action is _CANCEL
         if self._settings.traits.barrier is not None:  # the remainder of a range must not count as a bookmark
             claims = [claim if claim.names_one else claim._replace(found=True) for claim in claims]
         # With a row filter each claim is judged separately, since a part of it may be held or visible.
@@ -145,9 +103,9 @@ class Settling:
             since = len(settling.outcomes)
             if self._is_of_another_topic(claim):
                 settling.add_result(claim, Result.STALE)
-            elif action is SettleAction.CANCEL and self._withdraw(settling, claim):
+            elif cancels and self._withdraw(settling, claim):
                 continue
-            elif action is SettleAction.ACKNOWLEDGE and self._state.scheduled.held:
+            elif acknowledges and self._state.scheduled.held:
                 for part in self._without_held(settling, claim):
                     self._settle_part(settling, part)
             else:
@@ -195,7 +153,7 @@ class Settling:
     def _settle_part(self, asked: Settlement, claim: Claim) -> None:
         """Settle the messages of a claim, active or not."""
         # A row filter is not judged on inactive messages, so a user with one may not settle these.
-        acknowledges = asked.action is SettleAction.ACKNOWLEDGE
+        acknowledges = asked.action is _ACKNOWLEDGE
         if asked.row_filter or not acknowledges or self._settings.target_depth is None:
             self._settle_active(asked, claim)
             return
@@ -209,18 +167,30 @@ class Settling:
 
     def _settle_active(self, asked: Settlement, claim: Claim) -> None:
         for segment, first, stop, offset, code in self._visibility.locate(claim, asked.outcomes, asked.row_filter):
+            if stop - first == 1 and claim.names_one and not asked.row_filter:
+                self._settle_one(asked, claim, segment, first, offset)
+                continue
             codes = self._judge(asked, segment, slice(first, stop), claim.delivery_count)
             if not claim.names_one and asked.action is not SettleAction.RENEW:
                 self._spare_barriers(codes, segment, slice(first, stop), np.ones(len(codes), bool))
             if asked.row_filter:
                 self._visibility.hide(codes, segment, first, offset, claim, asked.subscription, asked.row_filter)
             asked.outcomes.extend(settlement.outcomes(claim.topic, claim.partition, offset, codes))
-            if len(codes) == 1:
-                slots = np.array((first,), np.intp) if codes[0] == code else _NONE
-            else:
-                slots = np.flatnonzero(codes == code) + first
+            slots = np.flatnonzero(codes == code) + first
             if len(slots):
                 self._carry_out(asked, [(segment, slots)])
+
+    def _settle_one(self, asked: Settlement, claim: Claim, segment: Segment, slot: int, offset: int) -> None:
+        """Settle the one message that a claim names, as most claims do, without columns."""
+        known = self._state.subscriptions.get(asked.subscription)
+        holder = _NO_HOLDER if known is None else known.number
+        now_ms = self._decisions.deadlines_count_ms(asked.now_ms)
+        code = settlement.judge_one(
+            asked.action, segment, slot, holder, claim.delivery_count, self._settings.leasing, now_ms
+        )
+        asked.outcomes.append(Outcome(claim.topic, claim.partition, offset, offset, settlement.RESULTS[code]))
+        if code == settlement.SETTLED:
+            self._carry_out(asked, [(segment, np.array((slot,), np.intp))])
 
     def _carry_out(self, asked: Settlement, slots: Slots) -> None:
         if asked.retries:
@@ -249,7 +219,7 @@ class Settling:
         self, asked: Settlement, segment: Segment, where: Where, token: int | NDArray[np.int64] | None
     ) -> NDArray[np.uint8]:
         known = self._state.subscriptions.get(asked.subscription)
-        holder = -2 if known is None else known.number
+        holder = _NO_HOLDER if known is None else known.number
         now_ms = self._decisions.deadlines_count_ms(asked.now_ms)
         return settlement.judge(asked.action, segment, where, holder, token, self._settings.leasing, now_ms)
 
@@ -264,16 +234,18 @@ class Settling:
 
     # Several claims at once
 
-    def _settle_runs(self, asked: Settlement, claims: Iterable[Claim]) -> Iterator[Claim]:
-        """Settle claims together if possible, and yield all others.
+    def _settle_runs(self, asked: Settlement, claims: Iterable[Claim]) -> Iterable[Claim]:
+        """Settle claims together if possible, and return all others, one after the other.
 
         Consecutive claims on ascending messages of one run are settled together, because none depends on the result of
         another, and one call for all is faster.
         """
         waiting = claims if isinstance(claims, AlikeClaims) else list(claims)
         if len(waiting) == 1:
-            yield waiting[0]
-            return
+            return waiting
+        return self._settle_many(asked, waiting)
+
+    def _settle_many(self, asked: Settlement, waiting: Sequence[Claim]) -> Iterator[Claim]:
         at, looked, is_stale = 0, 0, False
         columns = ClaimColumns(waiting) if len(waiting) > 1 else None
         while at < len(waiting):
@@ -423,8 +395,10 @@ class Settling:
 
     def _is_of_another_topic(self, claim: Claim) -> bool:
         """Return whether a claim is on a delivery from before the topic was created again (C42)."""
+        if claim.epoch is None:
+            return False
         number = self._state.sources.find(claim.topic, claim.partition)
-        return number is not None and claim.epoch is not None and claim.epoch < self._state.sources[number].since_epoch
+        return number is not None and claim.epoch < self._state.sources[number].since_epoch
 
     def _split_claim(self, claim: Claim) -> tuple[Claim | None, Claim | None, Claim | None]:
         """Split a claim into messages that were read, those in the log but not active, and those beyond it (C16)."""

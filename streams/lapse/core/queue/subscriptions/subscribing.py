@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from lapse.core.expression import compile_filter
 from lapse.core.letter import FORWARDER
-from lapse.core.lifetime import NEVER
 from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.delivery.retry import Cause
@@ -33,12 +32,6 @@ class Subscribing:
         self._transitions = transitions
         self._matching = matching
         self._keep_filters()
-
-    @property
-    def lost_at_ms(self) -> int:
-        """When the next subscription is lost unless heard of, ms since the epoch; `NEVER` without any."""
-        known = self._state.subscriptions.values()  # a list is faster than a generator, and this is called often
-        return min([one.last_seen_ms + one.heartbeat_timeout_ms for one in known], default=NEVER)
 
     def subscribe(
         self,
@@ -86,7 +79,7 @@ class Subscribing:
         known = self._state.subscriptions.get(subscription)
         if known is None:
             return False
-        known.last_seen_ms = max(known.last_seen_ms, now_ms)
+        self._state.subscription_table.note_heard(known, now_ms)
         return True
 
     def subscriptions(self) -> list[Subscription]:
@@ -122,6 +115,8 @@ class Subscribing:
 
     def end_lost(self, now_ms: int, step: Step) -> None:
         """End subscriptions that were not heard of for too long (Q5)."""
+        if self._state.subscription_table.lost_at_ms > now_ms:
+            return
         for lost in [one for one in self._state.subscriptions.values() if one.lost_at_ms <= now_ms]:
             why = f"not heard of for {now_ms - lost.last_seen_ms} ms"
             self.unsubscribe(lost.id, now_ms, step, why, lost.lost_at_ms)
@@ -129,7 +124,7 @@ class Subscribing:
     def restart_timeouts(self, now_ms: int) -> None:
         """Give every subscription one full heartbeat timeout from now (C5)."""
         for subscription in self._state.subscriptions.values():
-            subscription.last_seen_ms = max(subscription.last_seen_ms, now_ms)
+            self._state.subscription_table.note_heard(subscription, now_ms)
             if self._settings.semantics is Semantics.AT_MOST_ONCE:
                 subscription.idle_until_ms = now_ms
 

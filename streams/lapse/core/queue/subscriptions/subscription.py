@@ -75,7 +75,7 @@ class Subscription:
     @property
     def space(self) -> int:
         """How many more deliveries it can get now."""
-        return max(0, self.max_backlog - self.outstanding)
+        return self.max_backlog - self.outstanding if self.outstanding < self.max_backlog else 0
 
     @property
     def lost_at_ms(self) -> int:

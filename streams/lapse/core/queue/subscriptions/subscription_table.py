@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lapse.core.lifetime import NEVER
 from lapse.core.queue.subscriptions.subscription import Subscription
 
 
@@ -22,6 +23,22 @@ class SubscriptionTable:
         self.by_id: dict[str, Subscription] = {}
         self.next_number = 0
         self._by_number: dict[int, Subscription] = {}
+        self._lost_at_ms: int | None = NEVER
+        """When the next subscription is lost, ms since the epoch; None = to be computed."""
+
+    @property
+    def lost_at_ms(self) -> int:
+        """When the next subscription is lost unless heard of, ms since the epoch; `NEVER` without any (Q5)."""
+        if self._lost_at_ms is None:
+            self._lost_at_ms = min([one.lost_at_ms for one in self.by_id.values()], default=NEVER)
+        return self._lost_at_ms
+
+    def note_heard(self, subscription: Subscription, at_ms: int) -> None:
+        """Note a sign of life of a subscription at an instant, ms since the epoch (Q5)."""
+        if at_ms > subscription.last_seen_ms:
+            if subscription.lost_at_ms == self._lost_at_ms:
+                self._lost_at_ms = None
+            subscription.last_seen_ms = at_ms
 
     def find(self, number: int) -> Subscription | None:
         """Return the subscription with a number; None if it has ended."""
@@ -33,12 +50,14 @@ class SubscriptionTable:
         subscription = Subscription(**facts)
         if known is not None:
             subscription.take_over_from(known)
+        self._lost_at_ms = None
         self.by_id[subscription.id] = subscription
         self._by_number[subscription.number] = subscription
         self.next_number = max(self.next_number, subscription.number + 1)
 
     def remove(self, number: int) -> None:
         """Remove a subscription."""
+        self._lost_at_ms = None
         gone = self._by_number.pop(number, None)
         if gone is not None:
             self.by_id.pop(gone.id, None)
