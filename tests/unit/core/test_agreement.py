@@ -293,6 +293,21 @@ def test_subscribers_have_time_to_hear_of_the_end(subscribed: bool, grace_ms: in
     assert shard.agreement.stopped
 
 
+@pytest.mark.feature("C4", "Q23")
+def test_the_first_shard_stops_when_the_last_one_is_gone_and_not_when_it_would_ask_again() -> None:
+    cluster = Cluster(3)
+    cluster.delete(False)
+    while any([cluster.listen(partition) for partition in (2, 1, 0)]):
+        cluster.now_ms += 1  # what the first shard says comes to the others later
+    first, *others = cluster.shards
+    cluster.now_ms = first.retirement.since_ms + UNUSED_GRACE_MS
+    cluster.settle()
+    assert not any(shard.agreement.stopped for shard in cluster.shards)
+    cluster.now_ms = max(shard.retirement.since_ms for shard in others) + UNUSED_GRACE_MS
+    cluster.settle()
+    assert all(shard.agreement.stopped for shard in cluster.shards)
+
+
 @pytest.mark.feature("C4", "L11")
 def test_an_empty_entity_ends_and_says_so() -> None:
     cluster = Cluster(3)
@@ -302,8 +317,6 @@ def test_an_empty_entity_ends_and_says_so() -> None:
     assert [(verdict.asker.command_id, verdict.refusal) for verdict in cluster.verdicts] == [("c1", None)]
     assert all(shard.told == [shard.partition] for shard in cluster.shards)
     cluster.now_ms += GRACE_MS
-    cluster.settle()
-    cluster.now_ms += ASK_AGAIN_MS
     cluster.settle()
     assert all(shard.agreement.stopped for shard in cluster.shards)
     assert all(shard.agreement.next_due_ms() == NEVER for shard in cluster.shards)

@@ -44,7 +44,7 @@ REPORT_AGAIN_MS: Final = 5_000
 GRACE_MS: Final = 5_000
 """How long a retired shard answers that the entity is deleted, long enough for every subscriber's heartbeat."""
 
-UNUSED_GRACE_MS: Final = 1_000
+UNUSED_GRACE_MS: Final = 500
 """The same without subscriptions, when only commands that were sent before need an answer."""
 
 
@@ -176,7 +176,7 @@ class Agreement(Generic[S]):
                     self._retirable.journal_retirement(None, step)
             case ShardMessageKind.GONE:
                 if now is not None and now.phase is Phase.RETIRED and message.sender not in now.gone:
-                    self._retirable.journal_retirement(replace(now, gone=now.gone | {message.sender}), step)
+                    self._handle_end(replace(now, gone=now.gone | {message.sender}), now_ms, step)
 
     def note_use(self, now_ms: int, step: S) -> None:
         """Note a use of the shard. It vetoes an end for idleness that is not decided yet."""
@@ -353,12 +353,22 @@ class Agreement(Generic[S]):
         self._retirable.journal_retirement(retirement, step)
         self._retirable.record_deletion(retirement, now_ms, step)
 
+    def _handle_end(self, now: Retirement, now_ms: int, step: S) -> None:
+        """Note that another shard is gone. After the last one this shard does not wait until it would ask again."""
+        self._retirable.journal_retirement(now, step)
+        if not self._missing(now):
+            self._again_ms = now_ms
+
+    def _missing(self, now: Retirement) -> list[int]:
+        """Return the other shards that have not reported yet that they are gone."""
+        return [partition for partition in range(1, self._shards) if partition not in now.gone]
+
     def _stop_or_wait(self, now: Retirement, now_ms: int, step: S) -> None:
         if self._partition:
             self._send_message(ShardMessageKind.GONE, 0, now, step)
             self.stopped = True
             return
-        missing = [partition for partition in range(1, self._shards) if partition not in now.gone]
+        missing = self._missing(now)
         self.stopped = not missing
         self._again_ms = now_ms + ASK_AGAIN_MS
         for partition in missing:
