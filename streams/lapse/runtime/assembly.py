@@ -164,7 +164,7 @@ def _definer(
 
     async def announce_served(entity: str) -> None:
         tables: Any = app.tables
-        await tables.restored()
+        await tables.restored_of(names.table(entity))
         await messages.announce_served(entity)
 
     follower.on_served = lambda entity: app.run_beside(announce_served(entity))

@@ -297,7 +297,7 @@ def test_subscribers_have_time_to_hear_of_the_end(subscribed: bool, grace_ms: in
 def test_the_first_shard_stops_when_the_last_one_is_gone_and_not_when_it_would_ask_again() -> None:
     cluster = Cluster(3)
     cluster.delete(False)
-    while any([cluster.listen(partition) for partition in (2, 1, 0)]):
+    while any(cluster.listen(partition) for partition in (2, 1, 0)):
         cluster.now_ms += 1  # what the first shard says comes to the others later
     first, *others = cluster.shards
     cluster.now_ms = first.retirement.since_ms + UNUSED_GRACE_MS

@@ -50,10 +50,9 @@ class JournalStore(TableStore):
         """By shard, this worker's epoch, if it has a shard already and takes it over anew."""
         self.early: set[int] = set()
         """Shards that were assigned before all topics of their queue had a partition for them (C81)."""
-        self._gone = False
+        self._gone = self._assigned = False
         self._standby: Standby | None = None
         self._noted: PreRead | None = None
-        self._assigned = False
         self._topic_id = ""
         self.last_timestamp_ms: int | None = None
         """The broker's timestamp of the last record written; None if the topic has the writer's timestamps."""
@@ -111,8 +110,10 @@ class JournalStore(TableStore):
             if not mine_still:
                 logger.warning("%s, partition %d: another worker has owned it meanwhile", self.table_name, partition)
                 await self._release(partition)
-        coming = sorted(mine - self._owned)
-        self.early = set()
+        coming, self.early = sorted(mine - self._owned), set()
+        if not coming and self._standby is None and not self.owner.stands_by:
+            self._pre_read().note(self._owned)  # most entities at most rebalances: their turns are left to others
+            return
         for partition in coming:
             self.owner.hold(partition)
         tables: Any = self.app.tables

@@ -86,7 +86,8 @@ class SelfRestoredTables(TableManager):
         super().__init__(app, **more)
         self._rebalancing = asyncio.Lock()
         self._closed = False
-        self._begun: set[asyncio.Task[None]] = set()
+        self._begun: dict[asyncio.Task[None], str] = {}
+        """The take-overs under way, each with its table's name."""
         self._over = asyncio.Event()
         """Set when no take-over is under way."""
         self._places = asyncio.Semaphore(_FIRST)
@@ -155,7 +156,7 @@ class SelfRestoredTables(TableManager):
             asyncio.get_running_loop().call_later(_FIRST_S, self._widen, self._places)
         self._over.clear()
         task = asyncio.create_task(self._in_turn(take_over), name=f"take-over {name}")
-        self._begun.add(task)
+        self._begun[task] = name
         task.add_done_callback(lambda done: self._ended(name, done))
 
     async def _in_turn(self, take_over: Coroutine[Any, Any, None]) -> None:
@@ -174,7 +175,7 @@ class SelfRestoredTables(TableManager):
             app.services.needed.widen()
 
     def _ended(self, name: str, task: asyncio.Task[None]) -> None:
-        self._begun.discard(task)
+        self._begun.pop(task, None)
         if not self._begun:
             self._over.set()
         end_process_if_failed(task, f"{name}: could not be taken over")
@@ -183,6 +184,11 @@ class SelfRestoredTables(TableManager):
         """Wait for all take-overs that have begun."""
         while self._begun:  # not on the tasks: fifty waiters for fifty tasks would add 2,500 callbacks
             await self._over.wait()
+
+    async def restored_of(self, name: str) -> None:
+        """Wait for the take-overs of one table that have begun."""
+        while mine := [task for task, of in self._begun.items() if of == name]:
+            await asyncio.wait(mine)
 
     @contextlib.asynccontextmanager
     async def still(self) -> AsyncIterator[bool]:

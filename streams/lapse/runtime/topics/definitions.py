@@ -221,8 +221,10 @@ class DefinitionsTopic:
     def _change(self, changed: Iterable[Definition | _Withdrawal]) -> None:
         """Write and remove definitions in one transaction, and wait until they can be read."""
         try:
-            self._create()
             producer = Producer({**self._settings, "transactional.id": self.name, "acks": "all"})
+            self._create()
+            # Without a connection librdkafka looks for the coordinator of transactions half a second later.
+            producer.list_topics(self.name, timeout=_PATIENCE_S)
             producer.init_transactions(_WRITES_S)
             with self._reader() as reader:
                 there = reader.read()

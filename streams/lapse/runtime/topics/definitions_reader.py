@@ -94,8 +94,7 @@ class DefinitionsReader:
             TopologyError: we may not see it, or no broker answers.
         """
         try:
-            # Ask for it by name: a list of all topics leaves out those that we may not see.
-            absence = self._consumer.list_topics(self._name, timeout=_PATIENCE_S).topics[self._name].error
+            absence = self._absence()
             if absence is not None and absence.code() in _ABSENT:
                 return False
             if absence is not None:
@@ -103,6 +102,14 @@ class DefinitionsReader:
         except KafkaException as error:
             raise self._fault(error) from error
         return True
+
+    def _absence(self) -> KafkaError | None:
+        """Return why the topic cannot be seen; None if it can be."""
+        # Ask for it by name: a list of all topics leaves out those that we may not see.
+        absence: KafkaError | None = (
+            self._consumer.list_topics(self._name, timeout=_PATIENCE_S).topics[self._name].error
+        )
+        return absence
 
     def read(self, beyond: int = -1) -> Contents:
         """Read on to the end.
@@ -115,6 +122,7 @@ class DefinitionsReader:
         """
         try:
             if not self._consumer.assignment():
+                self._absence()  # librdkafka reads an unknown topic only when it looks again, half a second later
                 self._consumer.assign([self._tp])
             give_up = time.monotonic() + _PATIENCE_S
             while time.monotonic() < give_up:

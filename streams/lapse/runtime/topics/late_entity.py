@@ -43,6 +43,10 @@ class GrowingWorker(ServingWorker, Protocol):
 
     entity_cleanup: EntityCleanup
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other worker was in the group at the last rebalance."""
+
 
 class LateDefinitions(Protocol):
     """The part of the definitions that late entities need."""
@@ -178,7 +182,7 @@ class LateEntities:
                 return False
             topics = await app.reading.to_read()
             clock = app.services.clock
-            if together_ms and clock.is_measured:
+            if together_ms and clock.is_measured and not app.is_alone:
                 await asyncio.sleep(min(_LONGEST_S, clock.seconds_until(together_ms)))
             await cleanup.read(topics)
         return True

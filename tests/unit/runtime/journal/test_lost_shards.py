@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from aiokafka.errors import KafkaTimeoutError
+from faust.types import TP
 
 from lapse.core.shard.changelog import Changelog, Items, claim_key, epoch_header
 from lapse.runtime.journal import lost_shards, troubled_shards
@@ -82,6 +83,11 @@ class Owner:
             self.happened.append(("asks", partition))
             await asyncio.Event().wait()
 
+    def let_go(self, partition: int) -> None: ...
+
+    async def changelog_end(self, partition: int) -> int:
+        return len(self.journals[partition])
+
     def hold(self, partition: int) -> None:
         self.happened.append(("holds", partition))
 
@@ -106,6 +112,24 @@ class Store(MemoryStore):
         self.again: list[int] = []
         self._troubled, self._held = TroubledShards("orders", self.again.append, owner.reach), {}
         self._noted = SimpleNamespace(note=lambda _: None)
+
+
+@pytest.mark.feature("C90")
+def test_entities_that_get_no_shard_take_no_turn_of_those_that_do() -> None:
+    async def run() -> None:
+        begun: list[Any] = []
+        store = Store(Owner())
+        store._gone, store.early = False, set()
+        store.app = SimpleNamespace(tables=SimpleNamespace(begin=lambda name, take_over: begun.append(take_over)))
+        mine = {TP("changelog", 0)}
+        await store.on_rebalance(mine, set(), mine)
+        (take_over,) = begun
+        take_over.close()
+        await store._take_over(0)
+        await store.on_rebalance(mine, set(), set())
+        assert len(begun) == 1
+
+    asyncio.run(run())
 
 
 def test_only_the_shard_that_was_lost_while_it_was_taken_over_is_given_up(caplog: pytest.LogCaptureFixture) -> None:

@@ -54,6 +54,24 @@ def over_the_wire(kind: Any, sent: Any) -> Any:
     return kind.decode(sent.encode())
 
 
+def test_the_leader_knows_whether_its_worker_is_alone() -> None:
+    leader, other = SteadyAssignor(app("http://a:1")), SteadyAssignor(app("http://b:1"))
+
+    def balance(leads: SteadyAssignor, **members: SteadyAssignor) -> None:
+        said = {name: one.metadata(set(TOPICS)) for name, one in members.items()}
+        given = leads.assign(cluster(), said)
+        for name, one in members.items():
+            one.on_assignment(given[name])
+
+    assert leader.members == 0
+    balance(leader, a=leader)
+    assert leader.members == 1
+    balance(leader, a=leader, b=other)
+    assert (leader.members, other.members) == (2, 0)
+    balance(other, a=leader, b=other)
+    assert (leader.members, other.members) == (0, 2)
+
+
 def test_members_learn_what_they_have_those_with_fausts_own_assignor_as_well() -> None:
     leader, other = SteadyAssignor(app("http://a:1")), SteadyAssignor(app("http://b:1"))
     members = {"a": leader, "b": other}

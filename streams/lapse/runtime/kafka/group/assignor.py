@@ -22,11 +22,15 @@ class SteadyAssignor(PartitionAssignor):
 
     Attributes:
         withheld: whether this worker, as the group's leader, has withheld a partition from its next owner.
+        members: how many members the group has, as its leader knows it; 0 at another member.
     """
 
     withheld = False
+    members = 0
+    _counted = 0
 
     def _perform_assignment(self, cluster: Any, member_metadata: Any) -> Any:
+        self._counted = len(member_metadata)
         self._owned = {member: self._owned_by(one) for member, one in member_metadata.items()}
         return super()._perform_assignment(cluster, member_metadata)
 
@@ -73,6 +77,7 @@ class SteadyAssignor(PartitionAssignor):
     def on_assignment(self, assignment: Any) -> None:
         """Note what this member has from now on, like Faust's, without copies and checks."""
         self._assignment = cast("Any", ClientMetadata.loads(self._decompress(assignment.user_data))).assignment
+        self.members, self._counted = self._counted, 0
         self._active_tps, self._standby_tps = self._assignment.active_tps, self._assignment.standby_tps
 
     def _global_table_standby_assignments(self, assignments: Any, partitions_by_topic: Mapping[str, int]) -> Any:

@@ -35,6 +35,11 @@ class SteadyApp(faust.App):
     async def finish_take_overs(self) -> None:
         """Wait for the take-overs that have begun."""
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other worker was in the group at the last rebalance."""
+        return cast("SteadyAssignor", self.assignor).members == 1
+
     async def _on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
         """Do the same as Faust's.
 
