@@ -36,10 +36,17 @@ def with_topic_lifetimes(tree: Any) -> Any:
     queues = _table(tree, "queue")
     if not lifetimes or not queues:
         return tree
-    return {**tree, "queue": {name: _with_queue_lifetimes(name, queue, lifetimes) for name, queue in queues.items()}}
+    return {**tree, "queue": {name: with_lifetimes(name, queue, lifetimes) for name, queue in queues.items()}}
 
 
-def _with_queue_lifetimes(name: str, queue: Any, lifetimes: Mapping[str, object]) -> Any:
+def with_lifetimes(name: str, queue: Any, lifetimes: Mapping[str, object]) -> Any:
+    """Return a queue's settings with the lifetimes of the topics that it reads added to `topic_expirations`.
+
+    Args:
+        name: the queue's name.
+        queue: its settings, as written.
+        lifetimes: by topic, its lifetime, as written.
+    """
     if not isinstance(queue, dict) or not isinstance(queue.get("topic_expirations", {}), dict):
         return queue
     read = {topic: lifetime for topic, lifetime in lifetimes.items() if _reads(name, queue, topic)}

@@ -24,6 +24,8 @@ from lapse.config.definition import (
     with_entity,
     with_only_defined,
 )
+from lapse.config.topic import with_lifetimes
+from lapse.core.duration import in_words
 from lapse.core.error_code import ErrorCode, Refusal
 from lapse.protocol import topic as names
 from lapse.runtime.topics.cluster import Cluster
@@ -211,7 +213,7 @@ def draft(
         return Draft(before, None, with_only_defined(config, there.values(), beside), repeated=True)
     word = WORD[request.kind]
     if request.new:
-        after = _created(request, before, beside, version + 1)
+        after = _created(request, before, config, beside, version + 1)
     elif spoiled is not None:
         raise Refused(
             ErrorCode.INVALID_ARGUMENT,
@@ -243,8 +245,10 @@ def refusal(differs: DefinitionChange, live: Callable[[DefinitionChange], Mappin
     return differs.refusal(live(differs) if differs.keys_that_need_empty else {})
 
 
-def _created(request: Request, before: Definition | None, beside: Path, version: int) -> Definition:
+def _created(request: Request, before: Definition | None, config: Config, beside: Path, version: int) -> Definition:
     settings = patched({}, request.settings)
+    if request.kind == "queue":
+        settings = with_lifetimes(request.name, settings, _lifetimes(before, config))
     after = Definition(request.name, request.kind, version, request.origin, settings, request.command)
     if before is None:
         return after
@@ -259,6 +263,14 @@ def _created(request: Request, before: Definition | None, beside: Path, version:
             f"{before.origin}). Alter it, delete it first, or take another name",
         )
     return before
+
+
+def _lifetimes(before: Definition | None, config: Config) -> Mapping[str, object]:
+    """Return the lifetimes of topics for a new queue, or those that a queue got when it was created (L8)."""
+    if before is None:
+        return {topic: in_words(one.expiration) for topic, one in config.topic.items()}
+    had = before.settings.get("topic_expirations", {})
+    return {topic: had[topic] for topic in config.topic if topic in had}
 
 
 def _changed(request: Request, before: Definition) -> Definition:

@@ -46,6 +46,21 @@ def test_what_is_created_again_stays_as_it_is() -> None:
     assert made.after is THERE["orders"]
 
 
+@pytest.mark.feature("Q23", "L8")
+def test_a_queue_that_is_created_at_run_time_has_the_lifetimes_of_its_topics() -> None:
+    config = Config(
+        topic={"web": {"expiration": "2d"}, "fax": {"expiration": "1h"}},
+        queue={"orders": {"topics": ["web", "fax"]}},
+    )
+    asked = Request("fresh", "queue", {"topics": ["web", "mail"], "expiration": "enabled"}, "bob", True)
+    made = draft(asked, {}, config, Path()).after
+    assert made.settings["topic_expirations"] == {"web": "2d"}
+    later = config.model_copy(update={"topic": {"web": config.topic["fax"]}})
+    assert draft(asked, {"fresh": made}, later, Path()).differs is None, "what is created again stays as it is"
+    own = replace(asked, settings={**asked.settings, "topic_expirations": {"web": "5m"}})
+    assert draft(own, {}, config, Path()).after.settings["topic_expirations"] == {"web": "5m"}
+
+
 @pytest.mark.feature("Q23", "C64")
 def test_a_change_names_what_differs_and_leaves_the_rest() -> None:
     made = ask("orders", {"retry": {"factor": 3}, "lease_period": None, "max_cancels": 2})
