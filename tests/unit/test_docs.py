@@ -139,7 +139,7 @@ def test_the_example_at_the_root_is_accepted() -> None:
     assert set(config.sow) == {"prices"}
 
 
-def test_the_mistake_shown_is_told_as_shown() -> None:
+def test_the_mistake_shown_is_the_one_of_the_page() -> None:
     (shown,) = re.findall(r"^ +(lapse\.toml:\d+: .*)$", DOCS["configuration.md"], re.MULTILINE)
     line, misspelt = re.match(r"lapse\.toml:(\d+): queue\.orders\.(\w+):", shown).groups()
     text = "\n" * (int(line) - 2) + f'[queue.orders]\n{misspelt} = "30s"'

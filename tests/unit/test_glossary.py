@@ -66,13 +66,18 @@ def tree(path: Path) -> ast.Module:
 def names(package: Path) -> Iterator[tuple[Path, str]]:
     """What the modules, classes, functions, parameters and attributes of a package are called."""
     for path in package.rglob("*.py"):
-        yield path, path.stem
-        for node in ast.walk(tree(path)):
-            match node:
-                case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                    yield path, name
-                case ast.arg(arg=name) | ast.Attribute(attr=name) | ast.Name(id=name):
-                    yield path, name
+        yield from ((path, name) for name in names_in(path))
+
+
+def names_in(path: Path) -> Iterator[str]:
+    """The same of a module."""
+    yield path.stem
+    for node in ast.walk(tree(path)):
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield name
+            case ast.arg(arg=name) | ast.Attribute(attr=name) | ast.Name(id=name):
+                yield name
 
 
 def parts(name: str) -> list[str]:
@@ -123,6 +128,14 @@ def test_no_package_has_a_name_with_a_word_that_is_retired_in_all(root: str) -> 
     assert gone
     kept = {f"{path.relative_to(ROOT)}: {name}" for path, name in names(ROOT / root) if gone & set(_runs(parts(name)))}
     assert sorted(kept) == []
+
+
+def test_names_in_tests_say_what_was_received() -> None:
+    gone = {word for word, where in ALL if "`tests`" in where}
+    assert gone
+    paths = [path for path in (ROOT / "tests").rglob("*.py") if any(word in path.read_text() for word in gone)]
+    named = {f"{path.name}: {name}" for path in paths for name in names_in(path) if gone & set(parts(name))}
+    assert sorted(named) == []
 
 
 def _runs(words: list[str]) -> Iterator[tuple[str, ...]]:

@@ -117,10 +117,10 @@ def test_a_client_installs_three_packages_and_no_command_needs_faust_or_spark(
     installed = {line.partition("==")[0] for line in run(uv, "pip", "freeze", "--python", python).splitlines()}
     assert {name.partition(" ")[0] for name in installed} == CLIENT
     run(python, "-c", "import lapse_client, lapse_client.aio", cwd=tmp_path)
-    told = subprocess.run([tmp_path / "venv" / "bin" / "lapse"], capture_output=True, text=True, check=False)
-    assert told.returncode == 1
-    assert "pip install 'lapse[cli]'" in told.stderr
-    assert "Traceback" not in told.stderr
+    printed = subprocess.run([tmp_path / "venv" / "bin" / "lapse"], capture_output=True, text=True, check=False)
+    assert printed.returncode == 1
+    assert "pip install 'lapse[cli]'" in printed.stderr
+    assert "Traceback" not in printed.stderr
     for more in (FILTER, TYPES):
         assert subprocess.run([python, "-c", more], capture_output=True, text=True, check=False).stdout == "told\n"
 
@@ -192,12 +192,12 @@ def test_what_pages_and_errors_tell_to_install_is_there(project: dict[str, Any])
     """Extras of lapse that exist, and packages that the tests have as well."""
     texts = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*")]
     texts += [*(ROOT / "streams").rglob("*.py"), *(ROOT / "connectors").rglob("*.py")]
-    told = "\n".join(path.read_text("utf-8") for path in texts if path.is_file())
+    documented = "\n".join(path.read_text("utf-8") for path in texts if path.is_file())
     lock = (ROOT / "requirements.lock").read_text("utf-8")
     locked = {*re.findall(r"^([a-z0-9._-]+)==", lock, flags=re.MULTILINE)}
     readers_own = {"jupyterlab", "opentelemetry-exporter-otlp"}
     extras, wanted = project["project"]["optional-dependencies"], set[str]()
-    for line in re.findall(r"pip install ((?:'[^'{]+'|[a-z][\w-]*)(?: (?:'[^'{]+'|[a-z][\w-]*))*)", told):
+    for line in re.findall(r"pip install ((?:'[^'{]+'|[a-z][\w-]*)(?: (?:'[^'{]+'|[a-z][\w-]*))*)", documented):
         for word in line.replace("'", "").split():
             name, more = re.fullmatch(r"([\w.-]+?)(?:\[([\w,]+)\])?(?:==.*)?", word).groups()  # type: ignore[union-attr]
             if name in ("lapse", "."):

@@ -46,7 +46,7 @@ def listening(answer: bytes | None) -> Iterator[str]:
                 one.close()
 
 
-def told(servers: str) -> str:
+def error_of(servers: str) -> str:
     with pytest.raises(ConnectionFailed) as failed:
         Connection(servers).partitions()
     assert not failed.value.refused
@@ -68,9 +68,9 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=["says nothing", "closes", "speaks HTTP"],
 )
-def test_a_program_that_is_no_broker_is_told_apart(answer: bytes | None, cause: str) -> None:
+def test_a_program_that_is_no_broker_is_distinguished(answer: bytes | None, cause: str) -> None:
     with listening(answer) as servers:
-        text = told(servers)
+        text = error_of(servers)
     assert text.startswith(f"no connection to Kafka at {servers}: {cause}"), text
     assert "Check that the broker runs" in text
 
@@ -78,14 +78,14 @@ def test_a_program_that_is_no_broker_is_told_apart(answer: bytes | None, cause: 
 @pytest.mark.feature("X7")
 def test_nobody_listens_and_no_such_host() -> None:
     refused = "no connection to Kafka at 127.0.0.1:1: Connect to 127.0.0.1:1 failed: Connection refused. Check that"
-    assert told("127.0.0.1:1").startswith(refused)
+    assert error_of("127.0.0.1:1").startswith(refused)
     unknown = "no connection to Kafka at no-such-host.invalid:9092: Failed to resolve 'no-such-host.invalid:9092': "
-    assert told("no-such-host.invalid:9092").startswith(unknown)
-    assert "in state" not in told("no-such-host.invalid:9092")
+    assert error_of("no-such-host.invalid:9092").startswith(unknown)
+    assert "in state" not in error_of("no-such-host.invalid:9092")
 
 
 @pytest.mark.feature("X7")
-def test_an_error_that_came_several_times_is_told_without_librdkafkas_count() -> None:
+def test_an_error_that_came_several_times_is_reported_without_librdkafkas_count() -> None:
     again = "b:1/bootstrap: Connect to ipv4#127.0.0.1:1 failed: Connection refused (after 0ms in state CONNECT, %s)"
     error = KafkaError(KafkaError._TRANSPORT, again % "1 identical error(s) suppressed")
     silence = Silence()

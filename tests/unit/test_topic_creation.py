@@ -50,8 +50,8 @@ def test_what_no_broker_could_take_is_asked_for_again() -> None:
 
 def test_after_the_time_limit_the_error_says_what_to_look_at() -> None:
     errors = topic_creation.create(Controller({"a": FENCED}), [NewTopic("a", 1, 1)], 0)
-    told = errors["a"].args[0]
-    assert told.code() == KafkaError.INVALID_REPLICATION_FACTOR
-    assert "for 0 s Kafka's controller has had no broker that may take partitions" in told.str()
-    assert "All brokers are currently fenced" in told.str()
-    assert "See in the brokers' logs" in told.str()
+    message = errors["a"].args[0]
+    assert message.code() == KafkaError.INVALID_REPLICATION_FACTOR
+    assert "for 0 s Kafka's controller has had no broker that may take partitions" in message.str()
+    assert "All brokers are currently fenced" in message.str()
+    assert "See in the brokers' logs" in message.str()

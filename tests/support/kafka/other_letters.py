@@ -39,7 +39,7 @@ OTHERS: Final[dict[str, list[tuple[str, bytes]]]] = {
 }
 """The headers of a letter of `orders:3:7` in each family but lapse's own."""
 
-TOLD: Final[dict[str, tuple[str, list[str], str]]] = {
+RECORDED: Final[dict[str, tuple[str, list[str], str]]] = {
     "kafka": ("share-1", [], "gave up"),
     "streams": ("orders", ["java.lang.ArithmeticException"], "/ by zero"),
     "connect": ("sink-1", ["org.apache.kafka.connect.errors.DataException"], "no schema"),

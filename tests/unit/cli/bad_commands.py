@@ -28,7 +28,7 @@ class Case(NamedTuple):
         return f"`{self.line}`"
 
     @property
-    def told(self) -> str:
+    def message(self) -> str:
         """What is told."""
         with CliRunner().isolated_filesystem(), mock.patch.dict(os.environ, {"KAFKA_BOOTSTRAP_SERVERS": "localhost:1"}):
             done = CliRunner().invoke(main, shlex.split(self.line))
@@ -51,7 +51,7 @@ class Key(NamedTuple):
         return f"`{'`, `'.join(self.settings.splitlines())}`"
 
     @property
-    def told(self) -> str:
+    def message(self) -> str:
         """What is told, without the line."""
         try:
             loads(self.settings if self.settings.startswith("[") else f"[queue.orders]\n{self.settings}")

@@ -80,7 +80,7 @@ def test_no_color_turns_the_colours_of_every_command_off(monkeypatch: pytest.Mon
 
 @pytest.mark.feature("X7")
 @pytest.mark.parametrize(
-    ("typed", "code", "told"),
+    ("typed", "code", "message"),
     [
         ("y\n", 0, ""),
         ("what\nYES\n", 0, "Answer y or n."),
@@ -88,12 +88,12 @@ def test_no_color_turns_the_colours_of_every_command_off(monkeypatch: pytest.Mon
         ("", 1, "nobody answered, so nothing was done; --yes does not ask"),
     ],
 )
-def test_a_question_leaves_standard_output_to_the_results(typed: str, code: int, told: str) -> None:
+def test_a_question_leaves_standard_output_to_the_results(typed: str, code: int, message: str) -> None:
     done = CliRunner().invoke(click.command()(lambda: confirm("Remove it?")), input=typed)
     assert done.stdout == ""
     assert done.exit_code == code
     assert done.stderr.startswith("Remove it? [y/N]: ")
-    assert told in done.stderr
+    assert message in done.stderr
 
 
 NO_CLUSTER = {"completion", "demo", "kafka start", "kafka status", "kafka stop", "spark compact", "spark report"}

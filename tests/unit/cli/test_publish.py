@@ -28,9 +28,9 @@ def test_a_refused_record_is_named_and_hides_no_other(capsys: pytest.CaptureFixt
     late.set_result(Bookmark("orders", 0, 2))
     reports.show(wait=True)
     assert capsys.readouterr().out == "orders:0:2\norders:0:3\n"
-    told = reports.refusal_text()
-    assert told.startswith("1 of 4 records were not published: line 2: ")
-    assert "too large" in told
+    message = reports.refusal_text()
+    assert message.startswith("1 of 4 records were not published: line 2: ")
+    assert "too large" in message
 
 
 @pytest.mark.feature("X7")

@@ -82,9 +82,9 @@ def test_a_goal_brings_the_smallest_values(config: Path) -> None:
     options = ["--arrivals", "20/s", "--messages", "60", "--service", "90ms", "--goal", "100% served, wait 99% < 20ms"]
     done = call(config, *options, "--json")
     assert done.exit_code == 0, done.output
-    told = orjson.loads(done.output.splitlines()[-1])
-    assert told["goal"] == "100% served, wait 99% < 20ms"
-    assert {one["what"]: one["smallest"] for one in told["advice"]}["subscribers"] == "2"
+    printed = orjson.loads(done.output.splitlines()[-1])
+    assert printed["goal"] == "100% served, wait 99% < 20ms"
+    assert {one["what"]: one["smallest"] for one in printed["advice"]}["subscribers"] == "2"
     shown = call(config, *options, "--subscribers", "2")
     assert "The smallest values for 100% served, wait 99% < 20ms" in shown.output
     assert "none" not in shown.output
@@ -98,7 +98,7 @@ def test_a_run_without_an_end_says_so(config: Path) -> None:
 
 @pytest.mark.feature("X7")
 @pytest.mark.parametrize(
-    ("options", "code", "told"),
+    ("options", "code", "message"),
     [
         (["--arrivals", "10"], 2, "'10' is no distribution"),
         (["--arrivals", "1s", "--service", "fast"], 2, "'fast' is no distribution"),
@@ -116,10 +116,10 @@ def test_a_run_without_an_end_says_so(config: Path) -> None:
         (["--arrivals", "1ms", "--for", "30d"], 1, "more than 5,000,000 messages"),
     ],
 )
-def test_what_cannot_be_simulated_is_refused(config: Path, options: list[str], code: int, told: str) -> None:
+def test_what_cannot_be_simulated_is_refused(config: Path, options: list[str], code: int, message: str) -> None:
     done = call(config, *options)
     assert done.exit_code == code
-    assert told in done.output
+    assert message in done.output
 
 
 @pytest.mark.feature("X7")

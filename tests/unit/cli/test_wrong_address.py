@@ -105,45 +105,45 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.feature("X7")
 @pytest.mark.parametrize("words", alike(*EVERY_COMMAND))
-def test_a_wrong_address_is_told_in_one_sentence(words: list[str], tmp_path: Path) -> None:
+def test_a_wrong_address_is_reported_in_one_sentence(words: list[str], tmp_path: Path) -> None:
     file = tmp_path / "lapse.toml"
     if words[0] != "dev":  # it writes one, if it gets further
         file.write_text('[lapse]\ndefinitions = "topic"\n[queue.orders]\n[sow.prices]\n', "utf-8")
     done = run(*words, environment={"KAFKA_BOOTSTRAP_SERVERS": NOBODY}, directory=tmp_path)
     assert file.exists() == (words[0] != "dev")
     assert done.returncode == 1, done.stderr
-    told = done.stdout.splitlines() if words[0] == "doctor" else done.stderr.splitlines()
-    (line,) = [one for one in told if NOBODY in one]
+    printed = done.stdout.splitlines() if words[0] == "doctor" else done.stderr.splitlines()
+    (line,) = [one for one in printed if NOBODY in one]
     assert line.startswith(("Error: ", "✗ Kafka: "))
     assert "KAFKA_BOOTSTRAP_SERVERS names" in line
-    assert words[0] == "doctor" or told == [line]
+    assert words[0] == "doctor" or printed == [line]
 
 
 @pytest.mark.feature("X7")
 @pytest.mark.parametrize("words", EVERY_COMMAND)
-def test_what_is_no_address_is_told_in_one_sentence(words: list[str], tmp_path: Path) -> None:
+def test_what_is_no_address_is_reported_in_one_sentence(words: list[str], tmp_path: Path) -> None:
     (tmp_path / "lapse.toml").write_text('[lapse]\ndefinitions = "topic"\n[queue.orders]\n[sow.prices]\n', "utf-8")
     wrong = "127.0.0.1:99999"
     words = [wrong if one == NOBODY else one for one in words]
     done = run(*words, environment={"KAFKA_BOOTSTRAP_SERVERS": wrong}, directory=tmp_path)
     assert done.returncode == 1, done.stderr
-    told = done.stdout.splitlines() if words[0] == "doctor" else done.stderr.splitlines()
-    (line,) = [one for one in told if wrong in one]
+    printed = done.stdout.splitlines() if words[0] == "doctor" else done.stderr.splitlines()
+    (line,) = [one for one in printed if wrong in one]
     assert f"'{wrong}' is no broker's address: expected host:port" in line
-    assert words[0] == "doctor" or told == [line]
+    assert words[0] == "doctor" or printed == [line]
 
 
 @pytest.mark.feature("X7")
 @pytest.mark.parametrize("words", EVERY_COMMAND)
-def test_a_wrong_file_is_told_in_one_sentence(words: list[str], tmp_path: Path) -> None:
+def test_a_wrong_file_is_reported_in_one_sentence(words: list[str], tmp_path: Path) -> None:
     (tmp_path / "lapse.toml").write_text("[lapse]\nbootstrap_server = 'x'\n[queue.orders]\n", "utf-8")
     done = run(*words, environment={"KAFKA_BOOTSTRAP_SERVERS": NOBODY}, directory=tmp_path)
     assert done.returncode == 1, done.stderr
-    told = done.stdout.splitlines()[:1] if words[0] == "doctor" else done.stderr.splitlines()
-    assert len(told) == 1
-    assert told[0].startswith(("Error: ", "✗ configuration: "))
+    printed = done.stdout.splitlines()[:1] if words[0] == "doctor" else done.stderr.splitlines()
+    assert len(printed) == 1
+    assert printed[0].startswith(("Error: ", "✗ configuration: "))
     if words[0] not in ("spark", "replicate"):  # they need no file where an address is given
-        assert "lapse.toml:2: lapse.bootstrap_server: " in told[0]
+        assert "lapse.toml:2: lapse.bootstrap_server: " in printed[0]
 
 
 def test_commands_wait_for_seconds_only() -> None:

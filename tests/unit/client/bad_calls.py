@@ -234,7 +234,7 @@ TESTING: Final = (
 """What a test does with the fixture of `lapse.testing`."""
 
 
-def told(case: Case) -> tuple[str, str]:
+def refusal_of(case: Case) -> tuple[str, str]:
     """What the caller is told: the error, and its text."""
     with Lapse() as lapse:
         lapse.queue("quotes", expiration="enabled")

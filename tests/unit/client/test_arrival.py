@@ -42,7 +42,7 @@ def test_takers_share_what_arrives_without_loss_or_repeat() -> None:
     assert all(some == sorted(some) for some in taken)
 
 
-def test_the_end_is_told_after_what_is_left() -> None:
+def test_the_end_is_reported_after_what_is_left() -> None:
     arrivals: Arrivals[int] = Arrivals()
     arrivals.put([1, 2])
     arrivals.end(LapseError("gone"))

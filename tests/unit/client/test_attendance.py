@@ -84,8 +84,8 @@ def test_who_insists_waits_for_the_rest_of_the_time_and_the_log_tells(caplog: py
 
 @pytest.mark.feature("C52")
 @pytest.mark.parametrize("command", ["pause", "purge", "subscribe"])
-def test_who_insists_is_told_at_once_if_no_worker_can_come_as_a_topic_is_missing(command: str) -> None:
+def test_who_insists_is_informed_at_once_if_no_worker_can_come_as_a_topic_is_missing(command: str) -> None:
     lacks = attended(Cluster().send, insists=True, settles=False, lacking=["lapse.events.orders"])
-    told = "No worker can serve it without its topic lapse.events.orders, which is missing. `lapse apply` creates it"
-    with pytest.raises(AnswerTimeout, match=told):
+    emitted = "No worker can serve it without its topic lapse.events.orders, which is missing. `lapse apply` creates it"
+    with pytest.raises(AnswerTimeout, match=emitted):
         lacks.check(SHARDS, command, 30)

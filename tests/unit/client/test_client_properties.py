@@ -53,7 +53,7 @@ def test_librdkafka_s_names_stay_and_are_understood(tmp_path: Path) -> None:
 
 @pytest.mark.feature("X5", "X7")
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("sasl.pasword=s3cret", "know no option sasl.pasword; did you mean sasl.password?"),
         ("securty.protocol=SSL", "know no option securty.protocol; did you mean security.protocol?"),
@@ -63,10 +63,10 @@ def test_librdkafka_s_names_stay_and_are_understood(tmp_path: Path) -> None:
         ("s3cret", "line 1: expected name=value"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_file_and_no_secret(tmp_path: Path, line: str, told: str) -> None:
+def test_what_is_wrong_is_reported_with_its_file_and_no_secret(tmp_path: Path, line: str, message: str) -> None:
     file = tmp_path / "client.properties"
     file.write_text(f"{line}\n")
-    with pytest.raises(LapseError, match=told) as caught:
+    with pytest.raises(LapseError, match=message) as caught:
         options(file, "--kafka-config")
     assert str(file) in str(caught.value)
     assert "s3cret" not in str(caught.value)

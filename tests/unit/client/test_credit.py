@@ -141,7 +141,7 @@ def test_a_long_lease_hides_no_shorter_one_that_is_over() -> None:
     assert deal.outstanding == [0]
 
 
-def test_a_lost_shard_is_told_again() -> None:
+def test_a_lost_shard_is_reported_again() -> None:
     deal = Credits(2, 10)
     deal.due(0.0)
     deal.lost(1)

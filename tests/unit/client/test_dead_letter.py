@@ -7,7 +7,7 @@ import pytest
 from lapse.protocol.bookmark import Bookmark
 from lapse_client.letters.dead_letter import DeadLetter, parse_letter
 from lapse_client.reading.replay import Replayed
-from support.kafka.other_letters import OTHERS, TOLD
+from support.kafka.other_letters import OTHERS, RECORDED
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -31,7 +31,7 @@ def test_letters_of_other_systems_tell_where_their_messages_came_from(family: st
     """As they tell it to Spark."""
     letter = read([*OTHERS[family]])
     assert letter.origin == Bookmark("orders", 3, 7)
-    assert (letter.entity, list(letter.reasons), letter.message) == TOLD[family]
+    assert (letter.entity, list(letter.reasons), letter.message) == RECORDED[family]
     assert letter.lapse_id == ""
 
 
@@ -70,7 +70,7 @@ def test_a_letter_whose_origin_nobody_can_read_has_none(name: str, value: bytes 
 @pytest.mark.parametrize("family", ["spring"])
 @pytest.mark.parametrize("value", [b"\x03", b"\xff\xff\xff\xff", None])
 def test_a_binary_number_of_another_width_or_sign_is_none(family: str, value: bytes | None) -> None:
-    kept = [(name, told) for name, told in OTHERS[family] if name != "kafka_dlt-original-partition"]
+    kept = [(name, stated) for name, stated in OTHERS[family] if name != "kafka_dlt-original-partition"]
     assert read([*kept, ("kafka_dlt-original-partition", value)]).origin is None
 
 

@@ -27,7 +27,7 @@ class EndedProducer(MemoryProducer):
     """One whose broker will have nothing of it, as librdkafka's: the reports of what it purges may come first."""
 
     refuses_at_once = False
-    told = False
+    has_refused = False
     ended = False
 
     def produce(self, topic: str, *args: Any, on_delivery: Any = None, **options: Any) -> None:
@@ -40,8 +40,8 @@ class EndedProducer(MemoryProducer):
 
     def poll(self, timeout: float = 0.0) -> int:
         reported = super().poll(0)
-        if not reported and self.ended and not self.told:
-            self.told = True
+        if not reported and self.ended and not self.has_refused:
+            self.has_refused = True
             raise KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED))
         self.ended = True
         return reported
@@ -93,8 +93,8 @@ def test_the_senders_of_what_is_left_learn_of_it_although_the_first_flush_raises
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def flush(producer: EndedProducer, timeout: float) -> int:
-        if not producer.told:
-            producer.told = True
+        if not producer.has_refused:
+            producer.has_refused = True
             raise KafkaException(KafkaError(KafkaError._FATAL))
         return MemoryProducer.flush(producer, timeout)
 

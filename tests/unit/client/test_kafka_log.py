@@ -10,7 +10,7 @@ REFUSED = "FAIL [%s#consumer-%d] [thrd:b:1/bootstrap]: b:1/bootstrap: Connect to
 
 
 @pytest.mark.feature("X7")
-def test_lines_that_differ_in_numbers_only_are_told_once_in_half_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_that_differ_in_numbers_only_are_reported_once_in_half_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
     here = logging.getLogger("test_kafka_log")
     here.addFilter(Seldom(30, lambda: now[0]))
@@ -20,9 +20,9 @@ def test_lines_that_differ_in_numbers_only_are_told_once_in_half_a_minute(caplog
         here.error(REFUSED, "vm:7", attempt % 3, attempt)
         here.info("DEBUG %d", attempt)
     here.error("another one")
-    told = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    logged = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     again = "(299 more like this since the last one)"
-    assert told == [REFUSED % ("vm:7", 0, 0), f"{REFUSED % ('vm:7', 0, 300)} {again}", "another one"]
+    assert logged == [REFUSED % ("vm:7", 0, 0), f"{REFUSED % ('vm:7', 0, 300)} {again}", "another one"]
     assert len(caplog.records) == 603, "what is no warning is told as it comes"
 
 

@@ -70,9 +70,9 @@ def test_a_topic_that_is_not_listed_is_missing_only_if_the_broker_says_so(code: 
 
     class Answering(Slow):
         def describe_topics(self, some: Any, request_timeout: float) -> dict[str, Future[object]]:
-            told: Future[object] = Future()
-            told.set_exception(KafkaException(KafkaError(code)))
-            return {"lapse.events.orders": told}
+            answered: Future[object] = Future()
+            answered.set_exception(KafkaException(KafkaError(code)))
+            return {"lapse.events.orders": answered}
 
     known = Metadata("b:1", {}, lambda _: Answering(0.0), None)  # type: ignore[arg-type,return-value]
     absent = known.absent("lapse.events.orders", "app-orders-changelog", "", None)

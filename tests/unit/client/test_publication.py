@@ -25,7 +25,7 @@ def test_options_become_headers() -> None:
 
 @pytest.mark.feature("L12", "X7")
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"ttl_ms": -1}, "ttl_ms = -1"),
         ({"ttl_ms": 1.5}, "ttl_ms = 1.5"),
@@ -45,8 +45,8 @@ def test_options_become_headers() -> None:
         ({"message_id": "\udcff"}, "message_id: no text that UTF-8 can hold"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused(options: dict, told: str) -> None:
-    with pytest.raises(InvalidPublication, match=told):
+def test_what_cannot_be_honoured_is_refused(options: dict, message: str) -> None:
+    with pytest.raises(InvalidPublication, match=message):
         headers(options.pop("own", None), **options)
 
 

@@ -12,7 +12,7 @@ from lapse_client import Retry
     ("after", "delay_ms"),
     [(None, None), (0, 0), (1, 1_000), (0.1, 100), (0.0001, 1), (2.5, 2_500), (timedelta(minutes=1), 60_000)],
 )
-def test_a_delay_in_seconds_is_told_in_ms(after: float | timedelta | None, delay_ms: int | None) -> None:
+def test_a_delay_in_seconds_is_reported_in_ms(after: float | timedelta | None, delay_ms: int | None) -> None:
     assert Retry(after).delay_ms == delay_ms
     assert str(Retry(after)) == ("retry" if delay_ms is None else f"retry after {delay_ms} ms")
 

@@ -86,7 +86,7 @@ def test_what_is_written_comes_back(way: Serde, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "data", "told"),
+    ("way", "data", "message"),
     [
         (JsonSerde(), b'{"secret', "the payload is no JSON: "),
         (JsonSerde(Order), b'{"id": "secret", "symbol": "A"}', "no Order: id: Input should be a valid integer"),
@@ -100,10 +100,10 @@ def test_what_is_written_comes_back(way: Serde, value: Any) -> None:
         (AvroSerde(V1, Model), AvroSerde(V1).serialize({"id": 1, "symbol": "secret"}), "no Model: placed: Field"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_told_with_its_place(way: Serde, data: bytes, told: str) -> None:
+def test_what_does_not_fit_is_reported_with_its_place(way: Serde, data: bytes, message: str) -> None:
     with pytest.raises(InvalidPayload) as found:
         way.deserialize(data)
-    assert told in str(found.value)
+    assert message in str(found.value)
     assert "secret" not in str(found.value)
 
 
@@ -142,7 +142,7 @@ def test_null_is_written_where_it_is_meant() -> None:
     assert JsonSerde(Reading).serialize(Reading(None, 1.0)) == JsonSerde().serialize({"sensor": None, "value": 1.0})
 
 
-def test_a_dataclass_of_the_wrong_type_is_told_by_its_field_and_without_its_value() -> None:
+def test_a_dataclass_of_the_wrong_type_is_reported_by_its_field_and_without_its_value() -> None:
     with pytest.raises(InvalidPayload) as found:
         JsonSerde(Order).serialize(Order("secret", "A"))  # type: ignore[arg-type]
     assert str(found.value) == "the payload is no Order: id: expected int, found str"
@@ -359,7 +359,7 @@ def test_a_payload_that_the_readers_schema_cannot_read_dies() -> None:
             serde.read(AvroDeserializer(registry, orjson.dumps(later).decode(), conf=BY_TOPIC), written, "orders")
 
 
-def test_json_schema_is_checked_and_no_value_is_told() -> None:
+def test_json_schema_is_checked_and_no_value_is_reported() -> None:
     from confluent_kafka.schema_registry import SchemaRegistryClient
     from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
 

@@ -139,8 +139,11 @@ def test_an_answer_tells_the_result_of_each_range() -> None:
         status="ok",
         settlements=(Settlement(bookmarks="t:0:1-2", result="settled"), Settlement(bookmarks="t:0:3", result="stale")),
     )
-    told = results(answer)
-    assert [(len(one.messages), one.result, one.settled) for one in told] == [(2, "settled", True), (1, "stale", False)]
+    answered = results(answer)
+    assert [(len(one.messages), one.result, one.settled) for one in answered] == [
+        (2, "settled", True),
+        (1, "stale", False),
+    ]
 
 
 @pytest.mark.feature("C55")

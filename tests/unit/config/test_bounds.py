@@ -19,7 +19,7 @@ pytestmark = pytest.mark.feature("X7")
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("x = " + "[" * 50_000, "nested too deep"),
         (
@@ -40,10 +40,10 @@ pytestmark = pytest.mark.feature("X7")
         ("[lapse]\nsession_timeout = '10d'", "session_timeout: has to be from"),
     ],
 )
-def test_what_is_too_much_is_refused_in_a_line(text: str, told: str) -> None:
+def test_what_is_too_much_is_refused_in_a_line(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         loads(text)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert len(str(caught.value)) < 2_000
 
 

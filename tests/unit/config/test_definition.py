@@ -134,14 +134,14 @@ def test_the_topic_decides_and_what_cannot_be_understood_concerns_its_own_entity
     decided = decide(file, load(file), found)
     assert decided.config.queue["orders"].lease_period == 120_000
     assert {*decided.config.queue, *decided.config.sow} == {"orders", "elsewhere", "same"}
-    told = "\n".join(decided.warnings)
+    warned = "\n".join(decided.warnings)
     assert len(decided.warnings) == 5
-    assert "says otherwise of orders (lease_period): version 4 of its definition counts" in told
-    assert "definition of later: shiny: unknown key; known here: " in told
-    assert "later is not served here" in told
-    assert "broken is not served here" in told
-    assert "rule is not served here" in told
-    assert "new is in lapse.toml, and not defined" in told
+    assert "says otherwise of orders (lease_period): version 4 of its definition counts" in warned
+    assert "definition of later: shiny: unknown key; known here: " in warned
+    assert "later is not served here" in warned
+    assert "broken is not served here" in warned
+    assert "rule is not served here" in warned
+    assert "new is in lapse.toml, and not defined" in warned
 
 
 @pytest.mark.feature("Q23", "X7")
@@ -174,9 +174,9 @@ def test_of_definitions_that_do_not_fit_together_the_later_ones_are_left_out(tmp
         note(defined, name.encode(), queue(**settings).encode())
     decided = decide(file, load(file), defined)
     assert {*decided.config.queue} == {*decided.definitions} == {"a", "x", "y"}
-    told = next(one for one in decided.warnings if one.startswith("definition of b: "))
-    assert "do not fit together: queue.a.forward_to: a circle: a → b → a" in told
-    assert "b is not served here" in told
+    warned = next(one for one in decided.warnings if one.startswith("definition of b: "))
+    assert "do not fit together: queue.a.forward_to: a circle: a → b → a" in warned
+    assert "b is not served here" in warned
     whole = with_only_defined(load(file), [Definition.decode(*one) for one in defined.items()], tmp_path)
     assert {*whole.queue} == {"a", "x", "y"}, "another one can be created beside them"
 

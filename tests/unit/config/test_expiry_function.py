@@ -34,7 +34,7 @@ def test_a_module_beside_the_configuration_is_found(tmp_path: Path):
         ("none_rule:told", "def told(): ...", ("one argument",)),
         ("os:system", "", ("is Python's own",)),
         ("subprocess:run", "", ("is Python's own",)),
-        ("class_rule:Told", "class Told:\n    def __init__(self, message): ...", ("is no rule",)),
+        ("class_rule:Ruled", "class Ruled:\n    def __init__(self, message): ...", ("is no rule",)),
         ("no colon", "", ("package.module:function",)),
     ],
 )

@@ -60,7 +60,7 @@ from lapse.core.queue.rates.rate import Rate
         ('topic_pattern = "a.*"', 3, "topic_pattern", "needs default_publish_target"),
     ],
 )
-def test_what_does_not_fit_is_told_with_line_and_key(settings: str, line: int, key: str, words: str) -> None:
+def test_what_does_not_fit_is_reported_with_line_and_key(settings: str, line: int, key: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         loads(f"# first line\n[queue.q]\n{settings}\n")
     text = str(caught.value)

@@ -15,7 +15,7 @@ SOW = "[sow.s]\n"
 
 @pytest.mark.feature("X7", "L6")
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "text_of_it"),
     [
         (QUEUE + 'expiration = "45"', f"2: queue.q.expiration: {EXPECTED} '45'"),
         (QUEUE + "expiration = 45", f"2: queue.q.expiration: {EXPECTED} 45"),
@@ -32,13 +32,13 @@ SOW = "[sow.s]\n"
         (QUEUE + 'topic_expirations = { q = "0s" }', "2: queue.q.topic_expirations.q: '0s': has to be longer than 0"),
     ],
 )
-def test_durations(text: str, told: str) -> None:
-    assert refused(text).startswith(f"lapse.toml:{told}")
+def test_durations(text: str, text_of_it: str) -> None:
+    assert refused(text).startswith(f"lapse.toml:{text_of_it}")
 
 
 @pytest.mark.feature("X7")
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (SOW + 'partitions = "2"', "2: sow.s.partitions: expected a whole number, not '2'"),
         (SOW + "partitions = true", "2: sow.s.partitions: expected a whole number, not True"),
@@ -85,13 +85,13 @@ def test_durations(text: str, told: str) -> None:
         ('[queue."a.b"]\n[queue.a_b]', "2: queue.a_b: its topic lapse.a_b.commands clashes with one of a.b"),
     ],
 )
-def test_types_keys_and_names(text: str, told: str) -> None:
-    assert refused(text).startswith(f"lapse.toml:{told}")
+def test_types_keys_and_names(text: str, message: str) -> None:
+    assert refused(text).startswith(f"lapse.toml:{message}")
 
 
 @pytest.mark.feature("X7", "Q2", "L8")
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (SOW + 'topic = ""', "2: sow.s.topic: '' is no name that Kafka allows a topic"),
         (SOW + 'dead_letter = "a b"', "2: sow.s.dead_letter: 'a b' is no name that Kafka allows a topic"),
@@ -118,13 +118,13 @@ def test_types_keys_and_names(text: str, told: str) -> None:
         (QUEUE + 'recovery_point = "x:0:5"', "2: queue.q.recovery_point: x:0:5 is of none of the queue's topics: q"),
     ],
 )
-def test_topics(text: str, told: str) -> None:
-    assert refused(text).startswith(f"lapse.toml:{told}")
+def test_topics(text: str, message: str) -> None:
+    assert refused(text).startswith(f"lapse.toml:{message}")
 
 
 @pytest.mark.feature("C28", "C38", "X7")
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (QUEUE + 'dead_letter = "q"', "2: queue.q.dead_letter: its dead letters come back to it: q → q (C28)"),
         (SOW + 'dead_letter = "s"', "2: sow.s.dead_letter: its dead letters come back to it: s → s (C28)"),
@@ -150,8 +150,8 @@ def test_topics(text: str, told: str) -> None:
         ),
     ],
 )
-def test_circles(text: str, told: str) -> None:
-    assert refused(text) == f"lapse.toml:{told}"
+def test_circles(text: str, message: str) -> None:
+    assert refused(text) == f"lapse.toml:{message}"
 
 
 @pytest.mark.feature("C28")
@@ -170,8 +170,8 @@ def test_paths(key: str, path: str) -> None:
 
 @pytest.mark.feature("X5", "X7")
 def test_security(tmp_path: Path) -> None:
-    told = refused('[security]\nprotocol = "SASL_SSL"')
-    assert told == 'lapse.toml:1: security.username: is required with protocol = "SASL_SSL"'
+    failures = refused('[security]\nprotocol = "SASL_SSL"')
+    assert failures == 'lapse.toml:1: security.username: is required with protocol = "SASL_SSL"'
     assert "hunter2" not in refused('[security]\npasword = "hunter2"')
     assert "4711" not in refused("[security]\npassword = 4711")
     file = tmp_path / "lapse.toml"
@@ -189,13 +189,13 @@ def refused(text: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.feature("X7")
-def test_of_very_many_mistakes_the_first_are_told_and_the_others_counted() -> None:
+def test_of_very_many_mistakes_the_first_are_reported_and_the_others_counted() -> None:
     """Looking for each one's line in the whole file took an hour of CPU."""
-    told = refused("[sow.x]\n" + "".join(f"k{number} = 1\n" for number in range(40_000))).splitlines()
-    assert len(told) == 51
-    assert told[0].startswith("lapse.toml:2: sow.x.k0: unknown key")
-    assert told[49].startswith("lapse.toml:51: sow.x.k49: unknown key")
-    assert told[50] == "lapse.toml: and 39,950 faults more; correct these first"
+    failures = refused("[sow.x]\n" + "".join(f"k{number} = 1\n" for number in range(40_000))).splitlines()
+    assert len(failures) == 51
+    assert failures[0].startswith("lapse.toml:2: sow.x.k0: unknown key")
+    assert failures[49].startswith("lapse.toml:51: sow.x.k49: unknown key")
+    assert failures[50] == "lapse.toml: and 39,950 faults more; correct these first"
 
 
 @pytest.mark.feature("X7")

@@ -26,7 +26,7 @@ def test_what_is_said_is_the_rule(said: str, rule: RetryRule) -> None:
 
 @pytest.mark.feature("Q24", "X7")
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("said", "message"),
     [
         ("{}", "retry.delay: has to be given"),
         ('"1s"', "retry: expected a table, not '1s'"),
@@ -46,7 +46,7 @@ def test_what_is_said_is_the_rule(said: str, rule: RetryRule) -> None:
         ('{ delay = "1s", on = ["lost", "lost"] }', "retry.on: lost is named twice"),
     ],
 )
-def test_a_mistake_is_told_with_its_line_and_key(said: str, told: str) -> None:
+def test_a_mistake_is_reported_with_its_line_and_key(said: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         loads(f"# first line\n[queue.q]\nretry = {said}\n")
-    assert f"lapse.toml:3: queue.q.{told}" in str(caught.value)
+    assert f"lapse.toml:3: queue.q.{message}" in str(caught.value)

@@ -27,7 +27,7 @@ def config(directory: Path, protocol: str, **files: str) -> Path:
 @pytest.mark.feature("X5", "X7")
 @pytest.mark.parametrize("protocol", ["SSL", "SASL_SSL"])
 @pytest.mark.parametrize(
-    ("ca", "certificate", "key", "told"),
+    ("ca", "certificate", "key", "message"),
     [
         ("text.pem", "known.pem", "known.key", "lapse.toml:4: security.ca_file: {}text.pem has no certificates in PEM"),
         ("ca.pem", "known.pem", "strange.key", "lapse.toml:6: security.key_file: {}strange.key is not the key of"),
@@ -37,11 +37,11 @@ def config(directory: Path, protocol: str, **files: str) -> Path:
     ],
 )
 def test_a_file_that_tls_cannot_use_is_named(
-    directory: Path, protocol: str, ca: str, certificate: str, key: str, told: str
+    directory: Path, protocol: str, ca: str, certificate: str, key: str, message: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         load(config(directory, protocol, ca_file=ca, certificate_file=certificate, key_file=key))
-    assert told.replace("{}", f"{directory}/") in str(caught.value)
+    assert message.replace("{}", f"{directory}/") in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
 
 

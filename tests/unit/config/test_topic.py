@@ -52,7 +52,7 @@ def test_definitions_carry_the_lifetime_along(tmp_path: Path) -> None:
 
 @pytest.mark.feature("L8", "X7")
 @pytest.mark.parametrize("queue", ['topics = "fax"', 'topic_pattern = "("', "topic_expirations = 1", "topics = 1"])
-def test_what_cannot_be_read_is_told_as_without_it(queue: str) -> None:
+def test_what_cannot_be_read_is_reported_as_without_it(queue: str) -> None:
     text = f"[queue.q]\n{queue}\n"
     with pytest.raises(document.ConfigError) as plain:
         document.loads(text)

@@ -36,7 +36,7 @@ admin = true
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("[users.alice]\n", "lapse.toml:1: users.alice: set either key_file or key_env"),
         ("[users.alice]\nkey_file = 'a'\nkey_env = 'A'", "lapse.toml:1: users.alice: set either key_file or key_env"),
@@ -55,10 +55,10 @@ admin = true
     ],
 )
 @pytest.mark.feature("X7")
-def test_faults_name_the_place(text, told):
+def test_faults_name_the_place(text, message):
     with pytest.raises(ConfigError) as caught:
         loads(text)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert "geheim" not in str(caught.value)
 
 

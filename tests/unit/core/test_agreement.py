@@ -35,7 +35,7 @@ class Step:
     kept: list[Retirement | None] = field(default_factory=list)
     shard_messages: list[ShardMessage] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
-    told: list[int] = field(default_factory=list)
+    recorded: list[int] = field(default_factory=list)
 
 
 class Shard:
@@ -53,7 +53,7 @@ class Shard:
         self.removed = 0
         self.log: list[ShardMessage] = []
         self.read = 0
-        self.told: list[int] = []
+        self.recorded: list[int] = []
         self.begin()
 
     def begin(self) -> None:
@@ -80,7 +80,7 @@ class Shard:
         return not self.messages
 
     def record_deletion(self, retirement: Retirement, now_ms: int, step: Step) -> None:
-        step.told.append(self.partition)
+        step.recorded.append(self.partition)
 
     def is_subscribed(self) -> bool:
         return self.subscribed
@@ -168,7 +168,7 @@ class Cluster:
             pass
 
     def _done(self, shard: Shard, step: Step, lost: bool) -> None:
-        shard.told += step.told
+        shard.recorded += step.recorded
         self.commit(step, lost)
         if lost:
             self.crash(shard.partition)
@@ -315,7 +315,7 @@ def test_an_empty_entity_ends_and_says_so() -> None:
     cluster.settle()
     assert cluster.phases == [Phase.RETIRED] * 3
     assert [(verdict.asker.command_id, verdict.refusal) for verdict in cluster.verdicts] == [("c1", None)]
-    assert all(shard.told == [shard.partition] for shard in cluster.shards)
+    assert all(shard.recorded == [shard.partition] for shard in cluster.shards)
     cluster.now_ms += GRACE_MS
     cluster.settle()
     assert all(shard.agreement.stopped for shard in cluster.shards)

@@ -22,13 +22,13 @@ FAR_MS = 1 << 41
 
 @pytest.mark.feature("L5", "C11")
 @given(st.lists(st.tuples(st.sampled_from(("comes", "leaves", "is due")), st.integers(0, 20))))
-def test_what_is_there_comes_out_in_order_and_what_is_gone_is_freed(told: list[tuple[str, int]]) -> None:
+def test_what_is_there_comes_out_in_order_and_what_is_gone_is_freed(moves: list[tuple[str, int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(swept_heap, "_SLACK", 2)
         patch.setattr(swept_heap, "_SWEPT_AT_ONCE", 1)
         there: set[tuple[int, int]] = set()
         heap = SweptHeap[tuple[int, int]](there.__contains__)
-        for number, (what, at) in enumerate(told):
+        for number, (what, at) in enumerate(moves):
             if what == "comes":
                 there.add((at, number))
                 heap.push((at, number))
@@ -41,7 +41,7 @@ def test_what_is_there_comes_out_in_order_and_what_is_gone_is_freed(told: list[t
                 there.discard(min(there))
             heap.sweep(len(there))
             assert {entry for some in heap.heaps for entry in some} >= there
-        for _ in range(4 * len(told) + 8):
+        for _ in range(4 * len(moves) + 8):
             heap.sweep(len(there))
         assert len(heap) <= 2 * len(there) + 2
 

@@ -48,7 +48,7 @@ def test_the_configuration_of_prometheus_is_one(file: str, tmp_path: Path) -> No
     assert f"{ALERTS.read_text().count('- alert:')} rules found" in checked
 
 
-def test_the_panels_of_the_dashboard_are_told_apart() -> None:
+def test_the_panels_of_the_dashboard_are_distinguished() -> None:
     panels = json.loads(DASHBOARD.read_text())["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     assert all(panel["title"] and panel["targets"] for panel in panels)

@@ -79,8 +79,8 @@ def containers(pod: Manifest) -> list[Manifest]:
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
 def test_what_is_rendered_is_what_kubernetes_takes(values: dict[str, Any] | None, tmp_path: Path) -> None:
     """With schemas of Kubernetes 1.27, KEDA 2.21 and Prometheus operator 0.85, and nothing that they do not know."""
-    code, told, errors = helm(["lint", "--strict"], values=values)
-    assert code == 0, told + errors
+    code, printed, errors = helm(["lint", "--strict"], values=values)
+    assert code == 0, printed + errors
     text = rendered(values)
     assert faults(text) == []
     assert len(manifests(text)) == sum(one is not None for one in yaml.safe_load_all(text)), "a name is there twice"
@@ -135,10 +135,10 @@ def test_java_is_at_home_where_it_may_write() -> None:
     """It goes by the list of users and not by HOME; Spark writes there."""
     for name, pod in pods(manifests(rendered(EVERYTHING))).items():
         for container in containers(pod):
-            told = {one["name"]: one.get("value") for one in container["env"]}
-            assert told["HOME"] in {mount["mountPath"] for mount in container["volumeMounts"]}
-            java = told.get("JAVA_TOOL_OPTIONS")
-            assert java == (f"-Duser.home={told['HOME']}" if name.startswith("CronJob") else None)
+            answer = {one["name"]: one.get("value") for one in container["env"]}
+            assert answer["HOME"] in {mount["mountPath"] for mount in container["volumeMounts"]}
+            java = answer.get("JAVA_TOOL_OPTIONS")
+            assert java == (f"-Duser.home={answer['HOME']}" if name.startswith("CronJob") else None)
 
 
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
@@ -213,9 +213,9 @@ def test_a_secret_is_where_the_pods_look_for_it() -> None:
         for name, pod in pods(found).items():
             (file,) = (volume["secret"]["secretName"] for volume in pod["volumes"] if volume["name"] == "kafka")
             assert file == ("mine" if not own else "lapse-kafka-apply" if name.startswith("Job") else "lapse-kafka")
-            told = {one["name"]: one for one in containers(pod)[0]["env"]}
-            assert told["LAPSE_SASL_PASSWORD"]["valueFrom"]["secretKeyRef"]["name"] == file
-            assert told["LAPSE_KAFKA_CONFIG"]["value"] == "/etc/lapse/kafka/client.properties"
+            environment = {one["name"]: one for one in containers(pod)[0]["env"]}
+            assert environment["LAPSE_SASL_PASSWORD"]["valueFrom"]["secretKeyRef"]["name"] == file
+            assert environment["LAPSE_KAFKA_CONFIG"]["value"] == "/etc/lapse/kafka/client.properties"
             text = yaml.safe_dump(pod)
             assert "cret" not in text.replace("secret", "").replace("Secret", "")
     assert not {kind for kind, _ in manifests(rendered())} & {"Secret"}

@@ -52,19 +52,19 @@ def unit(path: Path) -> configparser.ConfigParser:
 def test_systemd_understands_every_line(tmp_path: Path) -> None:
     units = installed(tmp_path)
     assert len(units) == 6
-    code, told = analyze("verify", "--man=no", "--recursive-errors=yes", *units, directory=tmp_path)
-    assert (code, told) == (0, "")
+    code, printed = analyze("verify", "--man=no", "--recursive-errors=yes", *units, directory=tmp_path)
+    assert (code, printed) == (0, "")
     units[0].write_text(units[0].read_text().replace("TimeoutStopSec", "TimeoutStpSec"), "utf-8")
-    _, told = analyze("verify", "--man=no", units[0], directory=tmp_path)
-    assert "TimeoutStpSec" in told, "a fault would be found"
+    _, printed = analyze("verify", "--man=no", units[0], directory=tmp_path)
+    assert "TimeoutStpSec" in printed, "a fault would be found"
 
 
 def test_every_service_is_locked_up(tmp_path: Path) -> None:
     for path in installed(tmp_path):
         if path.suffix == ".service":
             options = ["--offline=true", f"--threshold={MOST_EXPOSED}", "--no-pager"]
-            code, told = analyze("security", *options, path, directory=tmp_path)
-            assert code == 0, told[-300:]
+            code, printed = analyze("security", *options, path, directory=tmp_path)
+            assert code == 0, printed[-300:]
 
 
 @pytest.mark.parametrize("path", SERVICES, ids=[path.stem for path in SERVICES])

@@ -44,9 +44,9 @@ def test_without_a_configuration_that_can_be_read_this_machine_is_looked_at(text
     if text is not None:
         (tmp_path / "lapse.toml").write_text(text, "utf-8")
     done = run("doctor", "--json", directory=tmp_path)
-    told = [orjson.loads(line) for line in done.stdout.splitlines()]
-    assert [one["about"] for one in told] == ["configuration", "versions", "Java"]
-    assert (told[0]["verdict"], done.returncode) == ("wrong", 1)
+    printed = [orjson.loads(line) for line in done.stdout.splitlines()]
+    assert [one["about"] for one in printed] == ["configuration", "versions", "Java"]
+    assert (printed[0]["verdict"], done.returncode) == ("wrong", 1)
 
 
 @pytest.mark.feature("Q15")
@@ -62,7 +62,7 @@ def test_a_package_of_another_version_than_the_pinned_one_is_wrong(monkeypatch: 
 
 
 @pytest.mark.feature("Q15")
-def test_a_disk_that_is_nearly_full_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_disk_that_is_nearly_full_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     place = str(tmp_path / "not" / "there" / "yet")
     for name in (place, str(tmp_path / ("long" * 1_000))):
         assert [one.verdict for one in found("disk", data_dir=name)] == [Verdict.FINE]
@@ -96,7 +96,7 @@ def port() -> Iterator[int]:
 
 @pytest.mark.feature("Q15")
 @pytest.mark.parametrize(
-    ("answer", "verdict", "told"),
+    ("answer", "verdict", "message"),
     [
         (orjson.dumps({"ready": True, "why": ""}), Verdict.FINE, "and is ready"),
         (
@@ -109,12 +109,12 @@ def port() -> Iterator[int]:
     ],
 )
 def test_who_has_the_port_of_the_figures_is_asked(
-    port: int, monkeypatch: pytest.MonkeyPatch, answer: bytes, verdict: Verdict, told: str
+    port: int, monkeypatch: pytest.MonkeyPatch, answer: bytes, verdict: Verdict, message: str
 ) -> None:
     monkeypatch.setattr(Ready, "answer", answer)
     (one,) = found("ports", metrics_port=port)
     assert one.verdict is verdict
-    assert told in one.text
+    assert message in one.text
     assert bool(one.remedy) is (verdict is Verdict.WARNING)
 
 

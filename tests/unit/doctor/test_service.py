@@ -23,12 +23,14 @@ def broker_that_is(behind_ms: float, *, measured: bool = True) -> Any:
 
 
 @pytest.mark.feature("Q15", "L13")
-@pytest.mark.parametrize(("behind_ms", "told"), [(60_500, "ahead of the broker's"), (-60_500, "behind the broker's")])
-def test_a_clock_that_is_wrong_is_told(behind_ms: float, told: str) -> None:
+@pytest.mark.parametrize(
+    ("behind_ms", "message"), [(60_500, "ahead of the broker's"), (-60_500, "behind the broker's")]
+)
+def test_a_clock_that_is_wrong_is_reported(behind_ms: float, message: str) -> None:
     (found,) = _clock(CONFIG, broker_that_is(behind_ms))
     assert found.verdict is Verdict.WARNING
     assert found.text.startswith("60")
-    assert found.text.endswith(told)
+    assert found.text.endswith(message)
     assert "NTP" in found.remedy
 
 

@@ -31,13 +31,13 @@ def test_of_unequal_partitions_nothing_is_promised_that_apply_does_not_do() -> N
         "5 topics of both are missing": "Mend topic a first, then `lapse apply` creates them",
         "6 topics of orders are missing": "`lapse apply` creates them",
     }
-    for told, remedy in lacking.items():
-        assert found.pop(told).remedy == remedy
+    for finding, remedy in lacking.items():
+        assert found.pop(finding).remedy == remedy
     assert len(found) == 2, "one line for each entity, and one for the topics of definitions"
 
 
 @pytest.mark.feature("Q15", "X7")
-def test_one_topic_that_is_missing_is_told_with_its_purpose() -> None:
+def test_one_topic_that_is_missing_is_reported_with_its_purpose() -> None:
     wanted = {one.name: one.partitions for one in Topology(CONFIG, {"a": 1, "b": 1}).wanted()}
     del wanted[topic.events("orders")]
     (one,) = _differences(Topology(CONFIG, wanted))
@@ -71,21 +71,21 @@ def test_an_entity_of_the_file_without_topics_is_not_said_to_be_absent_from_the_
 
 @pytest.mark.feature("X7")
 @pytest.mark.parametrize(
-    ("hidden", "told"),
+    ("hidden", "message"),
     [
         ([], "queue orders: its topic lapse.orders.deliveries is missing. `lapse apply` creates it"),
         (["lapse.orders.deliveries"], "do not let this user see lapse.orders.deliveries, if it is there"),
     ],
 )
 def test_an_entity_that_lacks_a_topic_is_not_said_to_have_another_name(
-    hidden: list[str], told: str, monkeypatch: pytest.MonkeyPatch
+    hidden: list[str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = {"orders": 1, topic.commands("orders"): 1}
     monkeypatch.setattr(Connection, "partitions", lambda *_: there)
     monkeypatch.setattr(Metadata, "hidden", lambda *_: hidden)
     with pytest.raises(LapseError) as error:
         Connection("127.0.0.1:1").shards("queue", "orders")
-    assert told in str(error.value)
+    assert message in str(error.value)
     assert "did you mean" not in str(error.value)
 
 
@@ -99,7 +99,7 @@ def test_an_entity_that_lacks_a_topic_is_not_said_to_have_another_name(
         (topic.changelog("lapse", "orders"), "delete", "compact"),
     ],
 )
-def test_a_topic_whose_policy_somebody_has_changed_is_told_and_mended(name: str, policy: str, needed: str) -> None:
+def test_a_topic_whose_policy_somebody_has_changed_is_reported_and_mended(name: str, policy: str, needed: str) -> None:
     """Kafka deletes state, or refuses what lapse writes without a key, and forgets what has one."""
     wanted = Topology(CONFIG, {}).wanted()
     there = {one.name: one.partitions for one in wanted}
@@ -116,7 +116,7 @@ def test_a_topic_whose_policy_somebody_has_changed_is_told_and_mended(name: str,
 
 @pytest.mark.feature("Q15")
 @pytest.mark.parametrize(
-    ("name", "kept", "told"),
+    ("name", "kept", "message"),
     [
         (topic.commands("orders"), "60000", "keeps records for 1m, and retention of orders is 1d"),
         (topic.deliveries("orders"), "0", "keeps records for 0"),
@@ -125,12 +125,12 @@ def test_a_topic_whose_policy_somebody_has_changed_is_told_and_mended(name: str,
         (topic.events("orders"), "60000", ""),  # whoever wants them no longer may say so
     ],
 )
-def test_a_topic_that_keeps_records_too_shortly_is_told(name: str, kept: str, told: str) -> None:
+def test_a_topic_that_keeps_records_too_shortly_is_reported(name: str, kept: str, message: str) -> None:
     there = Topology(CONFIG, {one.name: one.partitions for one in Topology(CONFIG, {}).wanted()})
     found = [
         one for one in _settings(there, {name: {"retention.ms": SimpleNamespace(value=kept)}}) if one.about != "rights"
     ]
-    assert [one.verdict for one in found] == [Verdict.WARNING] * bool(told)
+    assert [one.verdict for one in found] == [Verdict.WARNING] * bool(message)
     for one in found:
-        assert told in one.text
+        assert message in one.text
         assert one.remedy.endswith("--add-config retention.ms=86400000")

@@ -57,7 +57,7 @@ def test_no_other_display_runs_beside_the_bar_of_the_download(
 
 
 @pytest.mark.feature("X7")
-def test_a_machine_that_is_too_busy_to_prepare_a_directory_is_told_in_one_sentence(
+def test_a_machine_that_is_too_busy_to_prepare_a_directory_is_reported_in_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka, "_FORMAT_S", 0.1)

@@ -317,7 +317,7 @@ def ask(case: Case) -> httpx.Response:
     return asyncio.run(asked())
 
 
-def told(case: Case) -> str:
+def refusal_of(case: Case) -> str:
     """What the sender of a request is told."""
     text = ask(case).json()["error"]["text"]
     assert isinstance(text, str)

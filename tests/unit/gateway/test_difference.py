@@ -13,11 +13,11 @@ pytestmark = pytest.mark.feature("D5")
 
 @given(st.lists(st.sampled_from("abc"), max_size=30), st.lists(st.sampled_from("abc"), max_size=30))
 def test_short_texts_are_compared_as_difflib_does(before: list[str], after: list[str]) -> None:
-    told = difference("\n".join(before), "\n".join(after))
-    removed = [line for line in told if line.startswith("-")]
-    added = [line for line in told if line.startswith("+")]
-    kept = [line[1:] for line in told if line.startswith(" ")]
-    assert bool(told) == (before != after)
+    advice = difference("\n".join(before), "\n".join(after))
+    removed = [line for line in advice if line.startswith("-")]
+    added = [line for line in advice if line.startswith("+")]
+    kept = [line[1:] for line in advice if line.startswith(" ")]
+    assert bool(advice) == (before != after)
     assert len(before) - len(removed) == len(after) - len(added)
     assert len(kept) <= min(len(before), len(after))
 
@@ -42,12 +42,12 @@ def test_an_edit_far_behind_in_a_long_line_is_shown() -> None:
 def test_texts_of_very_many_equal_lines_are_not_compared_line_by_line() -> None:
     """This took minutes, in which the gateway answered nobody."""
     lines = [str(number % 101) for number in range(200_000)]
-    told = difference("\n".join(lines), "\n".join(lines[::-1]))
-    assert len(told) == 401
-    assert told[-1].endswith("lines more")
+    advice = difference("\n".join(lines), "\n".join(lines[::-1]))
+    assert len(advice) == 401
+    assert advice[-1].endswith("lines more")
 
 
 def test_a_small_edit_in_many_equal_lines_is_shown_as_such() -> None:
     lines = ["}"] * 100_000
-    told = difference("\n".join(lines), "\n".join([*lines[:500], "]", *lines[501:]]))
-    assert sorted(line for line in told if line[0] in "+-") == ["+]", "-}"]
+    advice = difference("\n".join(lines), "\n".join([*lines[:500], "]", *lines[501:]]))
+    assert sorted(line for line in advice if line[0] in "+-") == ["+]", "-}"]

@@ -38,7 +38,7 @@ class Worker:
 
     def tell(self, **counts: float) -> None:
         shard = {"entity": "orders", "shard": "0"}
-        told = [
+        figures = [
             ("lapse_arrivals", {}, counts.get("arrivals", 0)),
             ("lapse_acknowledgments", {}, counts.get("acknowledged", 0)),
             ("lapse_removals", {"reason": "time_limit"}, counts.get("expired", 0)),
@@ -47,7 +47,7 @@ class Worker:
             ("lapse_lease_returns", {}, counts.get("returned", 0)),
         ]
         families = []
-        for name, rest, count in told:
+        for name, rest, count in figures:
             family = CounterMetricFamily(name, "", labels=[*shard, *rest])
             family.add_metric([*shard.values(), *rest.values()], count)
             families.append(family)
@@ -81,7 +81,7 @@ def _ages_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_FRESH_S", 0.0)
 
 
-def told(figures: Figures) -> dict[str, float]:
+def shown_of(figures: Figures) -> dict[str, float]:
     """What was counted since the first look; the rate of it over the time between."""
     (first_s, first), (last_s, last) = figures._seen[0], figures._seen[-1]
     assert last_s > first_s
@@ -89,7 +89,9 @@ def told(figures: Figures) -> dict[str, float]:
 
 
 @pytest.mark.feature("C52", "Q15")
-def test_missing_topics_are_told_once_and_no_longer_than_a_worker_tells_of_them(workers: tuple[Worker, Worker]) -> None:
+def test_missing_topics_are_reported_once_and_no_longer_than_a_worker_tells_of_them(
+    workers: tuple[Worker, Worker],
+) -> None:
     figures = Figures([Source.parse(worker.url) for worker in workers])
 
     async def lacks(*topics: str) -> list[str]:
@@ -118,7 +120,7 @@ def test_workers_are_summed_and_one_that_began_anew_counts_from_nothing(workers:
         one.tell(arrivals=1_010, acknowledged=905, expired=2, purged=7, cancelled=1, returned=2, late=4)
         other.tell(arrivals=3)  # it gave the shard up, and has it again
         await figures.look()
-        assert told(figures) == {"in": 13, "out": 5, "expired": 2, "dead": 0, "retried": 3}
+        assert shown_of(figures) == {"in": 13, "out": 5, "expired": 2, "dead": 0, "retried": 3}
         one.status = 500
         await figures.look()
         one.status = 200
@@ -126,7 +128,7 @@ def test_workers_are_summed_and_one_that_began_anew_counts_from_nothing(workers:
         await figures.look()
 
     asyncio.run(looks())
-    assert told(figures)["in"] == 23, "what was counted while it did not answer is not lost"
+    assert shown_of(figures)["in"] == 23, "what was counted while it did not answer is not lost"
     assert figures.of("orders").lateness == (
         Band(up_to_s=0.5, count=0),
         Band(up_to_s=1.0, count=2),

@@ -11,22 +11,22 @@ from lapse_gateway.application import DESCRIBED
 @pytest.mark.feature("X2")
 @pytest.mark.parametrize("users", [False, True])
 def test_the_description_is_valid_by_the_specification(users: bool) -> None:
-    told = orjson.loads(orjson.dumps(openapi.description(DESCRIBED, users=users, at="/deployments/north")))
-    assert [f"{fault.json_path}: {fault.message}" for fault in OpenAPIV31SpecValidator(told).iter_errors()] == []
+    described = orjson.loads(orjson.dumps(openapi.description(DESCRIBED, users=users, at="/deployments/north")))
+    assert [f"{fault.json_path}: {fault.message}" for fault in OpenAPIV31SpecValidator(described).iter_errors()] == []
 
 
 def test_the_description_names_every_operation_once_and_refers_to_what_is_there() -> None:
-    told = orjson.loads(orjson.dumps(openapi.description(DESCRIBED, users=True)))
-    assert told["openapi"] == "3.1.0"
-    found = [(method.upper(), path) for path, methods in told["paths"].items() for method in methods]
+    described = orjson.loads(orjson.dumps(openapi.description(DESCRIBED, users=True)))
+    assert described["openapi"] == "3.1.0"
+    found = [(method.upper(), path) for path, methods in described["paths"].items() for method in methods]
     assert sorted(found) == sorted((one.method, one.path) for one in DESCRIBED)
-    ids = [one["operationId"] for methods in told["paths"].values() for one in methods.values()]
+    ids = [one["operationId"] for methods in described["paths"].values() for one in methods.values()]
     assert len(set(ids)) == len(ids)
-    for ref in _refs(told):
-        place = told
+    for ref in _refs(described):
+        place = described
         for part in ref.removeprefix("#/").split("/"):
             place = place[part]
-    public = {path for path, methods in told["paths"].items() for one in methods.values() if "security" not in one}
+    public = {path for path, methods in described["paths"].items() for one in methods.values() if "security" not in one}
     assert public == {"/v1", "/openapi.json", "/health", "/ready", "/metrics"}
 
 

@@ -32,16 +32,16 @@ from lapse_gateway.user import Authenticator
 
 
 @given(st.none() | st.binary() | st.text().map(str.encode) | st.floats().map(orjson.dumps))
-def test_a_payload_that_is_told_can_be_published_again_byte_for_byte(value: bytes | None) -> None:
-    told = orjson.loads(orjson.dumps(payload.shown(value)))
-    content = Message.model_validate(told or {"delete": True}).content()
-    if "value" in told:
+def test_a_payload_that_is_reported_can_be_published_again_byte_for_byte(value: bytes | None) -> None:
+    published = orjson.loads(orjson.dumps(payload.shown(value)))
+    content = Message.model_validate(published or {"delete": True}).content()
+    if "value" in published:
         assert orjson.loads(content) == orjson.loads(value)  # type: ignore[arg-type]
     else:
         assert content == value
 
 
-def test_the_digits_of_a_number_are_told_as_they_are() -> None:
+def test_the_digits_of_a_number_are_reported_as_they_are() -> None:
     assert b'"value":{"price": 1.10, "id": 123456789012345678}' in orjson.dumps(
         payload.shown(b'{"price": 1.10, "id": 123456789012345678}')
     )
@@ -137,20 +137,20 @@ def test_who_asks_for_what_is_not_there_learns_no_names_that_are_not_theirs() ->
     entitled = {"orders": Entitlement(frozenset({Right.READ}))}
     users = Users(users={"a": User(name="a", keys=(b"a-key-of-16-bytes",), entitlements=entitled)})
     caller = Authenticator(Connection("nowhere:1"), users).caller("Bearer a-key-of-16-bytes")
-    told = UnknownEntity("queue", "order", ["orders", "order-secrets", "payroll"]).among(caller.may_see_some)
-    assert told.known == ("orders",)
-    assert "did you mean 'orders'? there is: orders." in str(told)
+    error = UnknownEntity("queue", "order", ["orders", "order-secrets", "payroll"]).among(caller.may_see_some)
+    assert error.known == ("orders",)
+    assert "did you mean 'orders'? there is: orders." in str(error)
 
 
 @pytest.mark.feature("X7")
-def test_the_nearest_of_many_names_is_told_without_the_others() -> None:
+def test_the_nearest_of_many_names_is_reported_without_the_others() -> None:
     many = [f"orders-{number}" for number in range(30)]
     assert "did you mean 'orders-17'? Correct the name" in str(UnknownEntity("queue", "order-17", many))
     assert "there is: orders-0, orders-1, " in str(UnknownEntity("queue", "payroll", many))
 
 
 @pytest.mark.feature("X7")
-def test_a_browser_is_told_on_a_page_that_nothing_is_there() -> None:
+def test_a_browser_is_informed_on_a_page_that_nothing_is_there() -> None:
     app = application(Gateway(Connection("nowhere:1"), Settings(), Users()))
 
     async def asked(accept: str) -> httpx.Response:
@@ -183,18 +183,18 @@ def test_a_failure_of_the_gateway_itself_is_counted(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_payload_with_line_ends_stays_one_event() -> None:
-    told = event("delivery", payload.shown(b'{"a":\r\n1,\n"b": 2}'), "t:0:1#1@1").decode()
-    lines = told.splitlines()
+    events = event("delivery", payload.shown(b'{"a":\r\n1,\n"b": 2}'), "t:0:1#1@1").decode()
+    lines = events.splitlines()
     assert lines[:2] == ["id: t:0:1#1@1", "event: delivery"]
-    assert told.endswith("\n\n")
-    assert told.count("\n\n") >= 1
+    assert events.endswith("\n\n")
+    assert events.count("\n\n") >= 1
     data = "\n".join(line.removeprefix("data: ") for line in lines[2:] if line)
     assert orjson.loads(data) == {"value": {"a": 1, "b": 2}}
     assert all(line.startswith("data: ") for line in lines[2:] if line)
 
 
-@pytest.mark.parametrize("told", [0, 1, 2])
-def test_a_stream_is_tidied_up_once_however_early_its_reader_leaves(told: int) -> None:
+@pytest.mark.parametrize("sent_before", [0, 1, 2])
+def test_a_stream_is_tidied_up_once_however_early_its_reader_leaves(sent_before: int) -> None:
     ended: list[str] = []
 
     async def events() -> AsyncGenerator[bytes, None]:
@@ -211,7 +211,7 @@ def test_a_stream_is_tidied_up_once_however_early_its_reader_leaves(told: int) -
 
         async def send(message: object) -> None:
             sent.append(message)
-            if len(sent) > told:
+            if len(sent) > sent_before:
                 left.set()
                 await asyncio.sleep(60)  # a client that reads no more
 
@@ -245,7 +245,7 @@ def _delivery(offset: int) -> Delivery:
 
 @pytest.mark.feature("X3")
 @given(st.integers(0, 1 << 40), st.integers(0, 3))
-def test_a_delivery_is_told_by_its_bookmark(offset: int, generation: int) -> None:
+def test_a_delivery_is_reported_by_its_bookmark(offset: int, generation: int) -> None:
     delivery = _delivery(position_of(offset, generation))
     fields = delivery_as_json(delivery)
     assert (fields["bookmark"], fields["receipt"]) == (str(delivery.bookmark), receipt(delivery))

@@ -12,14 +12,14 @@ from unit.gateway.bad_requests import CASES, KEY, Case, ask
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.shown[:60])
 def test_a_bad_request_is_refused_in_words(case: Case) -> None:
     answer = ask(case)
-    told = answer.json()["error"]
-    assert (answer.status_code, told["code"]) == (case.status, case.code)
-    assert told["code"] in STATUSES
-    assert told["text"]
-    assert len(told["text"]) < 400
-    assert "\n" not in told["text"]
+    answered = answer.json()["error"]
+    assert (answer.status_code, answered["code"]) == (case.status, case.code)
+    assert answered["code"] in STATUSES
+    assert answered["text"]
+    assert len(answered["text"]) < 400
+    assert "\n" not in answered["text"]
     for word in ("Traceback", "pydantic", "NoneType", "recursion"):
-        assert word not in told["text"]
+        assert word not in answered["text"]
 
 
 @pytest.mark.feature("X7")
@@ -43,7 +43,7 @@ def test_an_encoded_slash_belongs_to_the_name() -> None:
     assert ask(case).json()["error"]["text"] == "subscription a/b%2F is not open at this gateway"
 
 
-def test_no_key_is_told() -> None:
+def test_no_key_is_reported() -> None:
     for case in CASES:
         assert KEY not in ask(case).text
 

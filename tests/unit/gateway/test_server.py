@@ -287,7 +287,7 @@ def test_garbage_in_a_body_that_nobody_waits_for_has_one_answer(caplog: pytest.L
 
 
 @pytest.mark.feature("X7", "X2")
-def test_a_request_that_is_under_way_at_the_end_is_told_so(
+def test_a_request_that_is_under_way_at_the_end_is_answered(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(server, "_PATIENCE_S", 1)
@@ -300,14 +300,14 @@ def test_a_request_that_is_under_way_at_the_end_is_told_so(
         answers.append((asyncio.ensure_future(reader.read()), writer))
 
     serve(client, after=lambda: answers[0][0])
-    told = answers[0][0].result()
-    assert b" 503 " in told.splitlines()[0]
-    assert json.loads(told.partition(b"\r\n\r\n")[2])["error"]["code"] == "stopping"
+    answer = answers[0][0].result()
+    assert b" 503 " in answer.splitlines()[0]
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "stopping"
     assert not [one for one in caplog.records if one.exc_info], "no trace"
 
 
 @pytest.mark.feature("X7")
-def test_a_port_that_is_occupied_is_told_with_what_to_do() -> None:
+def test_a_port_that_is_occupied_is_reported_with_what_to_do() -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -318,7 +318,7 @@ def test_a_port_that_is_occupied_is_told_with_what_to_do() -> None:
 
 @pytest.mark.feature("X7")
 @pytest.mark.parametrize("host", ["192.0.2.1", "nowhere.invalid"])
-def test_an_address_that_is_not_this_machines_is_told_with_what_to_do(host: str) -> None:
+def test_an_address_that_is_not_this_machines_is_reported_with_what_to_do(host: str) -> None:
     with pytest.raises(
         CannotListen, match=rf"cannot listen on {host}:0: .*\. Name an address of this machine with --host"
     ):

@@ -61,7 +61,7 @@ def test_what_stands_between_backquotes_is_code_and_nothing_becomes_markup() -> 
     assert text.coded("one ` alone") == "one ` alone"
 
 
-def test_what_many_queues_need_is_told_once() -> None:
+def test_what_many_queues_need_is_reported_once() -> None:
     needs = [("queues", "a", "silent"), ("queues", "b", "paused"), ("queues", "c", "silent"), ("sow", "d", "silent")]
     silent, paused = group_needs(needs)
     assert (silent.text, silent.of) == ("silent", [("queues", "a"), ("queues", "c"), ("sow", "d")])

@@ -100,7 +100,7 @@ def test_what_does_not_fit_the_schema_is_refused() -> None:
         ({"marks": [b"ab", b"abc"]}, "/marks/[] is b'abc', expected fixed Mark of 2 bytes"),
     ],
 )
-def test_what_does_not_fit_is_told_with_its_field(change: dict[str, object], fault: str) -> None:
+def test_what_does_not_fit_is_reported_with_its_field(change: dict[str, object], fault: str) -> None:
     more = [
         {"name": "lot", "type": "int", "default": 1},
         {"name": "side", "type": {"type": "enum", "name": "Side", "symbols": ["BUY", "SELL"]}, "default": "BUY"},

@@ -204,7 +204,7 @@ SIDES = {"type": "enum", "name": "Side", "symbols": ["BUY", "SELL"]}
         ),
     ],
 )
-def test_what_only_some_records_cannot_be_read_for_is_told_of_those(
+def test_what_only_some_records_cannot_be_read_for_is_reported_those(
     old: Any, new: Any, row: object, fault: str
 ) -> None:
     payload = both(record(field("x", old)), record(field("x", new)))
@@ -248,7 +248,7 @@ def test_confluent_ids_name_the_schema() -> None:
 
 
 @pytest.mark.feature("X7")
-def test_an_unknown_fingerprint_is_told_with_those_that_are_known() -> None:
+def test_an_unknown_fingerprint_is_reported_with_those_that_are_known() -> None:
     old, new = record(field("a", "int")), record(field("a", "long"))
     with pytest.raises(ValueError, match="fingerprint 3031323334353637; known are") as refused:
         both(old, new).parse(b"\xc3\x0101234567\xff\xff")

@@ -18,7 +18,7 @@ def test_addresses_are_taken(servers: str) -> None:
 
 @pytest.mark.feature("X7")
 @pytest.mark.parametrize(
-    ("servers", "told"),
+    ("servers", "message"),
     [
         ("http://127.0.0.1:9092", "'http://127.0.0.1:9092' is no broker's address: expected host:port"),
         ("a:1,b:65536", "'b:65536' is no"),
@@ -32,7 +32,7 @@ def test_addresses_are_taken(servers: str) -> None:
         ("x" * 500 + "/", "expected host:port"),
     ],
 )
-def test_what_can_be_no_address_is_told_with_what_to_do(servers: str, told: str) -> None:
-    assert told in address_fault(servers)
+def test_what_can_be_no_address_is_reported_with_what_to_do(servers: str, message: str) -> None:
+    assert message in address_fault(servers)
     assert "Correct KAFKA_BOOTSTRAP_SERVERS" in address_fault(servers)
     assert len(address_fault(servers)) < 300

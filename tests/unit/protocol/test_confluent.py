@@ -40,8 +40,8 @@ def test_a_command_is_read_and_answered_in_the_same_form() -> None:
     assert (read, encoding) == (sent, "confluent")
     written = answer.encode(ANSWER, encoding)
     assert written[:5] == struct.pack(">bI", 0, 70_000)
-    told = fastavro.schemaless_reader(io.BytesIO(written[5:]), schema.parsed("answer"), None)
-    assert (told["id"], told["partition"], told["status"]) == ("1", 3, "ok")
+    answered = fastavro.schemaless_reader(io.BytesIO(written[5:]), schema.parsed("answer"), None)
+    assert (answered["id"], answered["partition"], answered["status"]) == ("1", 3, "ok")
 
 
 @pytest.mark.feature("X7")

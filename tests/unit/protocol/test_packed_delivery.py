@@ -94,8 +94,10 @@ def read(body: bytes) -> list[Row]:
 
 def as_text(row: Row) -> Row:
     """A message as clients see it: what is no UTF-8 in the names of its headers is replaced (X7)."""
-    told = ((name.encode("utf-8", "surrogateescape").decode("utf-8", "replace"), v) for name, v in row.record.headers)
-    return row._replace(record=row.record._replace(headers=tuple(told)))
+    published = (
+        (name.encode("utf-8", "surrogateescape").decode("utf-8", "replace"), v) for name, v in row.record.headers
+    )
+    return row._replace(record=row.record._replace(headers=tuple(published)))
 
 
 def as_block(headers: tuple[tuple[str, bytes | None], ...]) -> bytes:
@@ -169,7 +171,7 @@ def test_cut_and_lengthened_bytes_are_refused(by: int, longer: bool) -> None:
 
 @pytest.mark.feature("D4", "X7")
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         (b"", "0 bytes, too few for its head"),
         (b"XX" + example()[2:], "begins with 5858, expected 4c44"),
@@ -180,13 +182,13 @@ def test_cut_and_lengthened_bytes_are_refused(by: int, longer: bool) -> None:
         (encode("t", 0, bytes(8), bytes(8), bytes(4), [b"abc"])[:-1], "its columns speak of"),
     ],
 )
-def test_what_is_wrong_is_said(body: bytes, told: str) -> None:
-    with pytest.raises(CodecError, match=told):
+def test_what_is_wrong_is_said(body: bytes, message: str) -> None:
+    with pytest.raises(CodecError, match=message):
         decode(body)
 
 
 @pytest.mark.feature("D4", "X7")
-def test_damaged_headers_are_told_when_they_are_asked_for() -> None:
+def test_damaged_headers_are_reported_when_they_are_asked_for() -> None:
     packed = decode(encode("t", 0, bytes(8), bytes(8), bytes(4), [b""], headers=[b"\x09\0\0\0abc"]))
     with pytest.raises(CodecError, match="headers that do not end"):
         packed.headers(0)

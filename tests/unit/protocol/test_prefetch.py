@@ -21,8 +21,8 @@ from lapse.protocol.prefetch import max_deliveries_warning
 def test_a_warning_where_clients_that_die_could_use_up_what_nobody_saw(
     max_deliveries: int, max_backlog: int | None, warned: bool
 ) -> None:
-    told = max_deliveries_warning("orders", max_deliveries, max_backlog)
-    assert (told is not None) == warned
-    if told is not None:
-        assert "queue orders" in told
-        assert "Raise max_deliveries" in told
+    advice = max_deliveries_warning("orders", max_deliveries, max_backlog)
+    assert (advice is not None) == warned
+    if advice is not None:
+        assert "queue orders" in advice
+        assert "Raise max_deliveries" in advice

@@ -89,7 +89,7 @@ def test_a_file_may_hold_an_old_key_and_a_new_one():
     )
 
 
-def test_private_topics_are_told_from_others():
+def test_private_topics_are_distinguished_from_others():
     existing = [
         "lapse.orders.deliveries",
         "lapse.orders.deliveries.alice",

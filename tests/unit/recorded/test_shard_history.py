@@ -92,28 +92,28 @@ def test_a_hundred_random_instants_are_what_peeks_showed(lived: tuple[list[Memor
 
 
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
-def test_what_compaction_leaves_is_told_exactly_or_not_at_all(
+def test_what_compaction_leaves_is_reported_exactly_or_not_at_all(
     lived: tuple[list[MemoryRecord], Shots], part: float
 ) -> None:
     records, shots = lived
     end = int(part * len(records))
     left = compacted(records, end)
     assert len(left) < len(records)
-    told = 0
+    reported = 0
     for at_ms, shown in shots:
         history = gone_through(left, at_ms)
         if history.exact:
             assert list(history.messages()) == shown, at_ms
-            told += 1
+            reported += 1
         else:
             with pytest.raises(ValueError, match="the journal begins after"):
                 list(history.messages())
     steps = [one for one in records[end:] if one.key is not None and one.key.startswith(PROGRESS)]
     whole_ms = next(then.timestamp for one, then in pairwise(steps) if one.key == then.key)
-    assert told >= sum(at_ms >= whole_ms for at_ms, _ in shots) > 0, "what follows the compacted part can be told"
+    assert reported >= sum(at_ms >= whole_ms for at_ms, _ in shots) > 0, "what follows the compacted part can be told"
 
 
-def test_what_is_there_now_is_told_however_much_was_compacted(lived: tuple[list[MemoryRecord], Shots]) -> None:
+def test_what_is_there_now_is_reported_however_much_was_compacted(lived: tuple[list[MemoryRecord], Shots]) -> None:
     records, _ = lived
     now_ms, left = records[-1].timestamp, compacted(records, len(records))
     history = gone_through(left, now_ms)

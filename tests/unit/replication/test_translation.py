@@ -69,7 +69,7 @@ def test_nothing_comes_back_to_where_it_has_been() -> None:
 
 
 @pytest.mark.feature("S10", "S4")
-def test_a_delete_is_told_and_an_expiry_is_not() -> None:
+def test_a_delete_is_reported_and_an_expiry_is_not() -> None:
     deleted = ONE.translate(upstream(None, ("lapse-operation", b"deleted")), T)
     assert deleted is not None
     assert deleted.value is None

@@ -540,12 +540,12 @@ def finish(machine: QueueMachine | SowMachine) -> Effects:
     return effects
 
 
-def told(chapter: Chapter, case: Case) -> str:
+def response_to(chapter: Chapter, case: Case) -> str:
     """Give a case to a machine, and return what its sender is told."""
     if chapter.entity == "retries":
-        return _told_of_its_return(case)
+        return _refusal_of_its_return(case)
     if chapter.entity == "deployment":
-        return _told_of_a_definition(case)
+        return _refusal_of_a_definition(case)
     machine = (queue if chapter.entity == "queue" else sow)(**dict(case.settings))
     if case.commands:
         machine.arrive("prices", 0, [Input()])
@@ -560,7 +560,7 @@ def told(chapter: Chapter, case: Case) -> str:
     return texts[0]
 
 
-def _told_of_a_definition(case: Case) -> str:
+def _refusal_of_a_definition(case: Case) -> str:
     """Ask for a definition; what the refusal says."""
     try:
         request = read_request(command.decode(case.given[-1].value)[0], "bob")
@@ -570,7 +570,7 @@ def _told_of_a_definition(case: Case) -> str:
     raise AssertionError(f"{case.shown}: was not refused")
 
 
-def _told_of_its_return(case: Case) -> str:
+def _refusal_of_its_return(case: Case) -> str:
     """Deliver a message, and cancel it without a delay; what the event says."""
     machine = queue(retry=RetryRule(1_000))
     machine.arrive("prices", 0, list(case.given))
@@ -582,8 +582,8 @@ def _told_of_its_return(case: Case) -> str:
         machine.advance(ARRIVAL_MS)
         machine.deliver(ARRIVAL_MS)
         effects = finish(machine)
-    told = [event.decode(one.value) for one in effects.before if one.topic == "lapse.events.prices"]
-    (detail,) = [one.detail for one in told if one.event == "cancelled"]
+    text = [event.decode(one.value) for one in effects.before if one.topic == "lapse.events.prices"]
+    (detail,) = [one.detail for one in text if one.event == "cancelled"]
     return detail
 
 
@@ -606,36 +606,38 @@ def page() -> str:
     parts = [_LEAD]
     for chapter in CHAPTERS:
         parts.append(f"\n## {chapter.title}\n\n{chapter.lead}\n\n| input | text |\n|---|---|\n")
-        parts.extend(f"| {_cell(case.shown)} | {_cell(told(chapter, case))} |\n" for case in chapter.cases)
+        parts.extend(f"| {_cell(case.shown)} | {_cell(response_to(chapter, case))} |\n" for case in chapter.cases)
     parts.append(_ASKED)
     parts.extend(
         f"| {_cell(case.shown)} | `{error}` | {_cell(text)} |\n"
         for case in (*bad_calls.REQUESTS, *bad_calls.TRANSACTIONS)
-        for error, text in [bad_calls.told(case)]
+        for error, text in [bad_calls.refusal_of(case)]
     )
     parts.append(_CALLED)
     parts.extend(
         f"| {_cell(case.shown)} | `{error}` | {_cell(text)} |\n"
         for case in (*bad_calls.OTHERS, *bad_calls.TESTING)
-        for error, text in [bad_calls.told(case)]
+        for error, text in [bad_calls.refusal_of(case)]
     )
     parts.append(_REQUESTS)
     parts.extend(
-        f"| {_cell(case.shown)} | {case.status} `{case.code}` | {_cell(bad_requests.told(case))} |\n"
+        f"| {_cell(case.shown)} | {case.status} `{case.code}` | {_cell(bad_requests.refusal_of(case))} |\n"
         for case in bad_requests.CASES
     )
     parts.append(_SIMULATED)
-    parts.extend(f"| {_cell(case.shown)} | {_cell(case.told)} |\n" for case in (*bad_options.CASES, *bad_options.GOALS))
+    parts.extend(
+        f"| {_cell(case.shown)} | {_cell(case.message)} |\n" for case in (*bad_options.CASES, *bad_options.GOALS)
+    )
     parts.append(_AS_OF)
-    parts.extend(f"| {_cell(case.shown)} | {_cell(case.told)} |\n" for case in bad_instants.CASES)
+    parts.extend(f"| {_cell(case.shown)} | {_cell(case.message)} |\n" for case in bad_instants.CASES)
     parts.append(_FOLLOWED)
-    parts.extend(f"| {_cell(case.shown)} | {_cell(case.told)} |\n" for case in bad_ledgers.CASES)
+    parts.extend(f"| {_cell(case.shown)} | {_cell(case.message)} |\n" for case in bad_ledgers.CASES)
     parts.append(_COMMANDS)
-    parts.extend(f"| {_cell(case.shown)} | {_cell(case.told)} |\n" for case in bad_commands.COMMANDS)
+    parts.extend(f"| {_cell(case.shown)} | {_cell(case.message)} |\n" for case in bad_commands.COMMANDS)
     parts.append(_KEYS)
-    parts.extend(f"| {_cell(case.shown)} | {_cell(case.told)} |\n" for case in bad_commands.KEYS)
+    parts.extend(f"| {_cell(case.shown)} | {_cell(case.message)} |\n" for case in bad_commands.KEYS)
     parts.append(_ENLARGED)
-    parts.extend(f"| {_cell(case.shown)} | {_cell(case.told)} |\n" for case in bad_partitions.CASES)
+    parts.extend(f"| {_cell(case.shown)} | {_cell(case.message)} |\n" for case in bad_partitions.CASES)
     return "".join(parts)
 
 

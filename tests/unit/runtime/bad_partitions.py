@@ -53,7 +53,7 @@ class Case(NamedTuple):
         return f"`lapse queue partitions {self.name}`" + (f", partitions: {topics}" if topics else "")
 
     @property
-    def told(self) -> str:
+    def message(self) -> str:
         """What is told."""
         try:
             enlarged(self.name, **self.partitions)

@@ -29,11 +29,11 @@ for thread in threads:
     thread.start()
 for thread in threads:
     thread.join()
-with tempfile.NamedTemporaryFile("r") as told:
-    file = ctypes.c_void_p(library.fopen(told.name.encode(), b"w"))
+with tempfile.NamedTemporaryFile("r") as report:
+    file = ctypes.c_void_p(library.fopen(report.name.encode(), b"w"))
     library.malloc_info(0, file)
     library.fclose(file)
-    print(len(re.findall("<heap ", told.read())))
+    print(len(re.findall("<heap ", report.read())))
 """
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from unit.runtime.bad_input import ARRIVAL_MS, CHAPTERS, Input, finish, page, queue, sow, told
+from unit.runtime.bad_input import ARRIVAL_MS, CHAPTERS, Input, finish, page, queue, response_to, sow
 
 PAGE = Path(__file__).parents[3] / "docs/bad-input.md"
 CASES = [
@@ -16,8 +16,8 @@ CASES = [
 
 @pytest.mark.feature("X7", "L12", "S1", "S2", "X1", "X2")
 @pytest.mark.parametrize(("chapter", "case"), CASES)
-def test_its_sender_is_told_once_in_words(chapter, case):
-    text = told(chapter, case)
+def test_its_sender_is_informed_once_in_words(chapter, case):
+    text = response_to(chapter, case)
     assert text
     assert "Traceback" not in text
     assert "recursion" not in text, "a word of Python's, not of the sender's"
@@ -43,5 +43,5 @@ def test_what_comes_next_is_as_if_nothing_had_been(chapter, case):
         assert (b"rnext" in machine.shard.state.entries) or (b'r["A"]' in machine.shard.state.entries)
 
 
-def test_the_page_shows_what_is_told():
+def test_the_page_shows_the_messages():
     assert PAGE.read_text(encoding="utf-8") == page(), "python tests/unit/runtime/bad_input.py > docs/bad-input.md"

@@ -67,7 +67,7 @@ NO_REFUSAL = {"tick": "workers write it; a client's is an unknown command"}
 @pytest.mark.parametrize("table", TABLES)
 def test_every_key_has_a_refusal_at_its_place(table: str) -> None:
     model, elsewhere = TABLES[table]
-    places = [key.told.partition(": ")[0] for key in KEYS]
+    places = [key.message.partition(": ")[0] for key in KEYS]
     tried = {place.removeprefix(f"{table}.").partition(".")[0] for place in places if place.startswith(f"{table}.")}
     assert set(model.model_fields) - elsewhere - tried == set()
 

@@ -36,7 +36,7 @@ def endpoint(port: int) -> Iterator[Endpoint]:
     opened.close()
 
 
-def told(port: int, path: str) -> tuple[int, str]:
+def answer_of(port: int, path: str) -> tuple[int, str]:
     connection = HTTPConnection("127.0.0.1", port, timeout=10)
     connection.request("GET", path)
     answer = connection.getresponse()
@@ -47,22 +47,22 @@ def told(port: int, path: str) -> tuple[int, str]:
 def test_a_worker_that_starts_is_healthy_and_not_ready(
     endpoint: Endpoint, port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert told(port, "/health") == (200, '{"healthy":true}')
-    status, text = told(port, "/ready")
+    assert answer_of(port, "/health") == (200, '{"healthy":true}')
+    status, text = answer_of(port, "/ready")
     assert (status, json.loads(text)["why"]) == (503, "the worker is starting")
-    assert "lapse_worker_broker_away_seconds 0.0" in told(port, "/metrics")[1]
+    assert "lapse_worker_broker_away_seconds 0.0" in answer_of(port, "/metrics")[1]
 
     asked = "no answer from Kafka at localhost:9092"
     reasons = (f"{asked}: refused", f"{asked}: no such host", "lapse.definitions.app: no broker leads partition 0")
     for why in reasons:
         endpoint.note_away(why)
-        status, text = told(port, "/ready")
+        status, text = answer_of(port, "/ready")
         assert (status, json.loads(text)["why"]) == (503, why)
     assert json.loads(text)["brokers_away_s"] > 0
     logged = [record.message for record in caplog.records]
     assert logged == [f"{why}. The worker waits for it" for why in (reasons[0], reasons[2])]
     endpoint.note_back()
-    assert json.loads(told(port, "/ready")[1])["why"] == "the worker is starting"
+    assert json.loads(answer_of(port, "/ready")[1])["why"] == "the worker is starting"
 
 
 @pytest.mark.feature("C5")
@@ -79,7 +79,7 @@ def test_it_is_not_ready_from_the_first_moment_on(port: int, monkeypatch: pytest
     opening.start()
     while True:
         with contextlib.suppress(ConnectionRefusedError):
-            assert told(port, "/ready")[0] == 503
+            assert answer_of(port, "/ready")[0] == 503
             break
     opening.join()
     opened.close()
@@ -90,10 +90,10 @@ def test_it_answers_without_a_gap_when_the_worker_takes_over(endpoint: Endpoint,
         start_response("200 OK", [])  # type: ignore[operator]
         return [b"taken over"]
 
-    assert told(port, "/ready")[0] == 503
+    assert answer_of(port, "/ready")[0] == 503
     endpoint.serve(app)
     endpoint.open("127.0.0.1", port)  # as the worker does; it is open
-    assert told(port, "/ready") == (200, "taken over")
+    assert answer_of(port, "/ready") == (200, "taken over")
 
 
 def test_a_port_that_is_taken_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
@@ -138,7 +138,7 @@ class _Systemd:
 
 
 @pytest.mark.feature("X7")
-def test_systemd_is_told_as_long_as_the_worker_is_healthy(tmp_path: Path) -> None:
+def test_systemd_is_informed_as_long_as_the_worker_is_healthy(tmp_path: Path) -> None:
     systemd, hidden = _Systemd(tmp_path / "notify"), tmp_path / "hidden"
     health = iter([True, True, True, False, False])
     (tmp_path / "notify").rename(hidden)

@@ -36,7 +36,7 @@ def test_errors_of_libraries_come_once_a_minute_with_a_count() -> None:
 
 
 @pytest.mark.feature("X7")
-def test_what_a_library_meets_by_trying_again_is_told_only_if_it_goes_on() -> None:
+def test_what_a_library_meets_by_trying_again_is_reported_only_if_it_goes_on() -> None:
     condensed = Condensed()
 
     def passing(at_s: float) -> logging.LogRecord:
@@ -52,11 +52,11 @@ def test_json_is_one_object_per_record() -> None:
     one = record("lapse.x", logging.WARNING, 'a "text"\nof two lines', 1.5)
     assert "facts" not in orjson.loads(JsonFormatter().format(one))
     one.facts = {"did": "purge", "removed": 4}
-    told = orjson.loads(JsonFormatter().format(one))
-    assert told.pop("facts") == {"did": "purge", "removed": 4}
-    assert told["message"] == 'a "text"\nof two lines'
-    assert told["level"] == "warning"
-    assert told["at"] == "1970-01-01T00:00:01.500+00:00"
+    line = orjson.loads(JsonFormatter().format(one))
+    assert line.pop("facts") == {"did": "purge", "removed": 4}
+    assert line["message"] == 'a "text"\nof two lines'
+    assert line["level"] == "warning"
+    assert line["at"] == "1970-01-01T00:00:01.500+00:00"
 
 
 @pytest.mark.feature("X7")

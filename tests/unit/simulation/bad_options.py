@@ -28,7 +28,7 @@ class Case(NamedTuple):
         return f"`{self.option} {self.given}`"
 
     @property
-    def told(self) -> str:
+    def message(self) -> str:
         """What is told."""
         try:
             self.read(self.given)

@@ -30,8 +30,8 @@ def test_goals_are_shares_and_times() -> None:
 @pytest.mark.feature("X7")
 @pytest.mark.parametrize("case", GOALS, ids=lambda case: case.given)
 def test_what_is_no_goal_is_refused_with_what_is_expected(case: Case) -> None:
-    assert "is no goal" in case.told
-    assert '"99% served"' in case.told
+    assert "is no goal" in case.message
+    assert '"99% served"' in case.message
 
 
 @pytest.mark.parametrize("least", range(40))

@@ -21,15 +21,20 @@ def journal(*epochs: RecordedEpoch) -> RecordedJournal:
     return made
 
 
-def told(written_ms: int, epoch: int, kind: str = "expired") -> RecordedEvent:
+def recorded_event(written_ms: int, epoch: int, kind: str = "expired") -> RecordedEvent:
     return RecordedEvent(written_ms, Event(entity="q", event=kind, at_ms=written_ms, partition=0, epoch=epoch))
 
 
 @pytest.mark.parametrize("taken_over", [True, False])
 def test_events_of_a_deleted_queue_of_the_same_name_are_of_another_life(taken_over: bool) -> None:
     """Its epochs began at 1 as well, and went further."""
-    earlier = [told(100, 1), told(200, 2), told(300, 3), told(400, 3, "deleted")]
-    own = [told(1_050, 1), told(1_150, 2)]
+    earlier = [
+        recorded_event(100, 1),
+        recorded_event(200, 2),
+        recorded_event(300, 3),
+        recorded_event(400, 3, "deleted"),
+    ]
+    own = [recorded_event(1_050, 1), recorded_event(1_150, 2)]
     lived = journal(
         RecordedEpoch(1, step(1_000), [step(1_100)], taken_over), RecordedEpoch(2, step(1_110), [step(1_200)])
     )
@@ -39,7 +44,7 @@ def test_events_of_a_deleted_queue_of_the_same_name_are_of_another_life(taken_ov
 
 def test_what_did_not_come_again_is_missing_unless_its_step_has_no_journal() -> None:
     lived = journal(RecordedEpoch(1, step(1_000), [step(1_100)]), RecordedEpoch(2, step(1_110), [step(1_200)]))
-    early, late, new = told(1_050, 1), told(1_100, 1), told(1_150, 2)
+    early, late, new = recorded_event(1_050, 1), recorded_event(1_100, 1), recorded_event(1_150, 2)
     found = compare(0, lived, [early, late], [new.event])
     assert (found.missing, found.unjournaled, found.extra, found.same) == ([early.event], 1, [new.event], False)
 
@@ -53,7 +58,12 @@ def test_a_step_may_tell_before_the_journal_of_the_step_before_it() -> None:
     lived = journal(
         RecordedEpoch(1, step(1_000), [counted(1_200, 2)]), RecordedEpoch(2, step(1_210), [counted(1_300, 1)])
     )
-    first, second, cut_off, new = told(1_150, 1), told(1_160, 1), told(1_190, 1), told(1_250, 2)
+    first, second, cut_off, new = (
+        recorded_event(1_150, 1),
+        recorded_event(1_160, 1),
+        recorded_event(1_190, 1),
+        recorded_event(1_250, 2),
+    )
     recorded = [first, second, cut_off, new]
     found = compare(0, lived, recorded, [first.event, second.event, new.event])
     assert (found.same, found.unjournaled) == (True, 1)

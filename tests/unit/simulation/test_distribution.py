@@ -42,8 +42,8 @@ def test_a_pace_is_a_rate_or_the_time_between_two(text: str, gap_ms: float) -> N
 @pytest.mark.feature("X7")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.given)
 def test_what_is_no_distribution_is_refused_with_what_is_expected(case: Case) -> None:
-    assert case.told.startswith(f"{case.given!r}")
-    assert "expected" in case.told
+    assert case.message.startswith(f"{case.given!r}")
+    assert "expected" in case.message
 
 
 def test_arrivals_are_the_same_for_the_same_seed_and_take_turns_between_partitions() -> None:

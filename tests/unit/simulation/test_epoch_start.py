@@ -114,7 +114,7 @@ SUBSCRIBE = command(0, 10, command="subscribe", subscription="s", heartbeat_time
 
 @pytest.mark.feature("X10")
 @pytest.mark.parametrize(
-    ("first", "acts", "second", "told"),
+    ("first", "acts", "second", "expected"),
     [
         ([SUBSCRIBE], True, [message(0, 15, b"soon")], [("expired", 15)]),
         ([SUBSCRIBE], True, [tick(1, 5_010)], [("unsubscribed", 5_010)]),
@@ -123,7 +123,7 @@ SUBSCRIBE = command(0, 10, command="subscribe", subscription="s", heartbeat_time
     ids=["a message came while the journal was written", "a consumer was silent", "what was due had not all left"],
 )
 def test_what_the_journal_before_does_not_say_is_known(
-    first: Sequence[Recorded], acts: bool, second: Sequence[Recorded], told: Sequence[tuple[str, int]]
+    first: Sequence[Recorded], acts: bool, second: Sequence[Recorded], expected: Sequence[tuple[str, int]]
 ) -> None:
     recording = Recording({"t": 1, COMMANDS.topic: 1}, [*first, *second])
     life = Life(recording)
@@ -132,7 +132,7 @@ def test_what_the_journal_before_does_not_say_is_known(
     journal = RecordedJournal(life.journal, since_ms=WRITTEN_MS + 1)
     assert [(one.taken_over, len(one.steps)) for one in journal.epochs] == [(False, 1)]
     events = list(ReplayedShard("q", {0: Serving(CONFIG, None, None)}, 0, recording, journal).events())
-    assert [(one.event, one.at_ms) for one in life.events] == list(told)
+    assert [(one.event, one.at_ms) for one in life.events] == list(expected)
     assert events == life.events
 
 
@@ -157,15 +157,15 @@ def test_a_batch_that_a_crowd_left_too_little_room_for_has_the_instant_at_which_
     recording = Recording({"t": 1, COMMANDS.topic: 1}, [*first, *batch, tick(0, 5_000)])
     life = Life(recording)
     life.step(first, WRITTEN_MS)
-    told = list(life.events)
+    emitted = list(life.events)
     life.step_with(batch, WEIGHT, 3_000)
-    told += life.events
+    emitted += life.events
     life.step([tick(0, 5_000)], 6_000)
-    told += life.events
+    emitted += life.events
     journal = RecordedJournal(life.journal)
     assert [step.positions[MESSAGES] for step in journal.epochs[0].steps] == [2, 3, 4]
-    assert [(one.event, one.at_ms) for one in told if one.event == "expired"] == [("expired", 2_500)]
-    assert list(ReplayedShard("q", {0: Serving(CONFIG, None, None)}, 0, recording, journal).events()) == told
+    assert [(one.event, one.at_ms) for one in emitted if one.event == "expired"] == [("expired", 2_500)]
+    assert list(ReplayedShard("q", {0: Serving(CONFIG, None, None)}, 0, recording, journal).events()) == emitted
 
 
 @pytest.mark.feature("X10", "C41", "C51")
@@ -180,15 +180,15 @@ def test_a_batch_that_found_no_room_let_a_scheduled_message_in(offset: int) -> N
     recording = Recording({"t": 1, COMMANDS.topic: 1}, [*first, *batch, tick(1, 40_000)])
     life = Life(recording, config)
     life.step(first, WRITTEN_MS)
-    told = list(life.events)
+    emitted = list(life.events)
     life.step_with(batch, 100, 3_000, delivered_ms=2_600)
-    told += life.events
+    emitted += life.events
     life.step([tick(1, 40_000)], 41_000)
-    told += life.events
+    emitted += life.events
     journal = RecordedJournal(life.journal)
     assert [step.positions[MESSAGES] for step in journal.epochs[0].steps] == [1, 1, 1]
-    assert told[-1].event == "lease_returned"
-    assert list(ReplayedShard("q", {0: Serving(config, None, None)}, 0, recording, journal).events()) == told
+    assert emitted[-1].event == "lease_returned"
+    assert list(ReplayedShard("q", {0: Serving(config, None, None)}, 0, recording, journal).events()) == emitted
 
 
 @pytest.mark.feature("X10", "C60")

@@ -24,7 +24,7 @@ def delivery(at_ms: int, offset: int, count: int = 1, to: str = "one", epoch: in
     return Recorded("lapse.q.deliveries", 0, 0, at_ms, 1, None, b"", tuple(headers.items()))
 
 
-def told(at_ms: int, kind: str, *offsets: int, subscription: str = "") -> Event:
+def recorded(at_ms: int, kind: str, *offsets: int, subscription: str = "") -> Event:
     messages = tuple(BookmarkRange("t", 0, offset, offset) for offset in offsets)
     return Event(entity="q", event=kind, at_ms=at_ms, partition=0, messages=messages, subscription=subscription)
 
@@ -32,7 +32,7 @@ def told(at_ms: int, kind: str, *offsets: int, subscription: str = "") -> Event:
 def test_a_consumer_works_on_one_message_after_the_other() -> None:
     found = recorded_work(
         [delivery(100, 0), delivery(100, 1), delivery(500, 2)],
-        [told(150, "acknowledged", 0), told(230, "cancelled", 1), told(560, "acknowledged", 2)],
+        [recorded(150, "acknowledged", 0), recorded(230, "cancelled", 1), recorded(560, "acknowledged", 2)],
     )
     assert found.took_ms == {("t", 0, 0): 50, ("t", 0, 1): 80, ("t", 0, 2): 60}
     assert found.backlog == 2
@@ -41,22 +41,23 @@ def test_a_consumer_works_on_one_message_after_the_other() -> None:
 def test_what_lost_its_lease_or_was_delivered_again_has_the_time_of_who_settled_it() -> None:
     found = recorded_work(
         [delivery(50, 9, epoch=2), delivery(60, 7)],
-        [told(80, "acknowledged", 9), told(90, "acknowledged", 7)],
+        [recorded(80, "acknowledged", 9), recorded(90, "acknowledged", 7)],
     )
     assert found.took_ms == {("t", 0, 9): 30}  # a later record of a lower epoch is void to clients
     found = recorded_work(
-        [delivery(100, 0), delivery(300, 0, 2, "two")], [told(290, "lease_returned", 0), told(340, "acknowledged", 0)]
+        [delivery(100, 0), delivery(300, 0, 2, "two")],
+        [recorded(290, "lease_returned", 0), recorded(340, "acknowledged", 0)],
     )
     assert found.took_ms == {("t", 0, 0): 40}
 
 
 def test_consumers_are_counted_once_over_all_partitions() -> None:
     events = [
-        told(1, "subscribed", subscription="a"),
-        told(1, "subscribed", subscription="a"),
-        told(2, "subscribed", subscription="b"),
-        told(3, "unsubscribed", subscription="a"),
-        told(4, "subscribed", subscription="c"),
+        recorded(1, "subscribed", subscription="a"),
+        recorded(1, "subscribed", subscription="a"),
+        recorded(2, "subscribed", subscription="b"),
+        recorded(3, "unsubscribed", subscription="a"),
+        recorded(4, "subscribed", subscription="c"),
     ]
     assert recorded_work([], events).subscribers == 2
 
@@ -79,9 +80,9 @@ def test_messages_arrive_in_the_order_of_the_log_whatever_their_producers_clocks
 
 def test_subscribers_of_a_deleted_queue_of_the_same_name_are_gone() -> None:
     events = [
-        told(1, "subscribed", subscription="a"),
-        told(2, "subscribed", subscription="b"),
-        told(3, "deleted"),
-        told(4, "subscribed", subscription="c"),
+        recorded(1, "subscribed", subscription="a"),
+        recorded(2, "subscribed", subscription="b"),
+        recorded(3, "deleted"),
+        recorded(4, "subscribed", subscription="c"),
     ]
     assert recorded_work([], events).subscribers == 2

@@ -26,8 +26,12 @@ def record(offset: int, key: bytes = b"k", value: bytes | None = b"v", at_ms: in
 
 
 def progress(offset: int, epoch: int, read: int, instants: Mapping[str, int] = {}, at_ms: int = 0) -> Recorded:
-    told: dict[str, Any] = {"t:0": read, "t": ["id", 0], ":deliveries": {"step": 1, "from": {}, "at": dict(instants)}}
-    return record(offset, progress_key(epoch), orjson.dumps(told), at_ms, epoch)
+    published: dict[str, Any] = {
+        "t:0": read,
+        "t": ["id", 0],
+        ":deliveries": {"step": 1, "from": {}, "at": dict(instants)},
+    }
+    return record(offset, progress_key(epoch), orjson.dumps(published), at_ms, epoch)
 
 
 def claim(offset: int, epoch: int) -> Recorded:
@@ -80,8 +84,11 @@ def test_a_journal_is_read_as_epochs_and_steps() -> None:
 
 def test_steps_that_changed_nothing_are_gone_through_by_themselves() -> None:
     alone = {"read": {"t:0": 3}, "at": {"delivered": 70, "t:0:1": 3, "arrived:t:0:1": 69}}
-    told = {"t:0": 5, ":deliveries": {"step": 1, "from": {}, "steps": [alone], "at": {"delivered": 77, "t:0:3": 5}}}
-    both = record(3, progress_key(1), orjson.dumps(told))
+    published = {
+        "t:0": 5,
+        ":deliveries": {"step": 1, "from": {}, "steps": [alone], "at": {"delivered": 77, "t:0:3": 5}},
+    }
+    both = record(3, progress_key(1), orjson.dumps(published))
     (epoch,) = RecordedJournal([*LIFE[:3], both]).epochs
     quiet, loud = epoch.steps
     assert (quiet.positions, loud.positions) == ({TP("t", 0): 3}, {TP("t", 0): 5})
@@ -136,20 +143,20 @@ def test_an_empty_journal_has_nothing_to_go_through() -> None:
 
 def test_events_are_the_same_in_the_same_order() -> None:
     journal = RecordedJournal(LIFE)
-    told = [RecordedEvent(1_002, event(10)), RecordedEvent(1_007, event(20, 2))]
-    assert compare(0, journal, told, [event(10), event(20, 2)]).same
-    turned = compare(0, journal, told, [event(20, 2), event(10)])
+    events = [RecordedEvent(1_002, event(10)), RecordedEvent(1_007, event(20, 2))]
+    assert compare(0, journal, events, [event(10), event(20, 2)]).same
+    turned = compare(0, journal, events, [event(20, 2), event(10)])
     assert not turned.in_order
     assert not turned.same
-    other = compare(0, journal, told, [event(11), event(20, 2)])
+    other = compare(0, journal, events, [event(11), event(20, 2)])
     assert (other.missing, other.extra) == ([event(10)], [event(11)])
     assert not other.same
 
 
-def test_an_event_told_twice_has_to_come_twice() -> None:
-    told = [RecordedEvent(1_002, event(10)), RecordedEvent(1_002, event(10))]
-    assert not compare(0, RecordedJournal(LIFE), told, [event(10)]).same
-    assert not compare(0, RecordedJournal(LIFE), told[:1], [event(10), event(10)]).same
+def test_an_event_written_twice_is_read_twice() -> None:
+    events = [RecordedEvent(1_002, event(10)), RecordedEvent(1_002, event(10))]
+    assert not compare(0, RecordedJournal(LIFE), events, [event(10)]).same
+    assert not compare(0, RecordedJournal(LIFE), events[:1], [event(10), event(10)]).same
 
 
 def test_only_events_behind_an_epoch_s_last_journal_may_be_missing() -> None:

@@ -44,8 +44,8 @@ def command(offset: int, at_ms: int, key: bytes | None, **fields: object) -> Rec
 
 def began(offset: int, epoch: int) -> Recorded:
     """What an owner writes to the deliveries first; none of its deliveries was written."""
-    told = ((header.KIND, b"epoch"), (header.EPOCH, b"%d" % epoch))
-    return Recorded(*DELIVERIES, offset, 1, 1, None, b"", told)
+    headers = ((header.KIND, b"epoch"), (header.EPOCH, b"%d" % epoch))
+    return Recorded(*DELIVERIES, offset, 1, 1, None, b"", headers)
 
 
 SUBSCRIBE = command(0, 10, None, command="subscribe", id="1", subscription="s", heartbeat_timeout_ms=60_000)

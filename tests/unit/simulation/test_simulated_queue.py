@@ -109,8 +109,8 @@ def test_at_most_once_and_a_target_depth_serve_everything_in_order() -> None:
 
 def test_headers_priorities_and_groups_of_messages_count() -> None:
     def at(offset: int, at_ms: int, value: str, **headers: str) -> Arrival:
-        told = [(name.replace("_", "-"), text.encode()) for name, text in headers.items()]
-        return Arrival(at_ms, "q", 0, Record(offset, at_ms, None, value.encode(), told))
+        stated = [(name.replace("_", "-"), text.encode()) for name, text in headers.items()]
+        return Arrival(at_ms, "q", 0, Record(offset, at_ms, None, value.encode(), stated))
 
     some = [
         at(0, 1_000, '{"p": 1}'),

@@ -26,7 +26,7 @@ class Case(NamedTuple):
     ask: Callable[[], object]
 
     @property
-    def told(self) -> str:
+    def message(self) -> str:
         """What is told."""
         try:
             self.ask()

@@ -24,7 +24,7 @@ class Case(NamedTuple):
         return f"`{self.options}`"
 
     @property
-    def told(self) -> str:
+    def message(self) -> str:
         """What is told."""
         answer = CliRunner().invoke(ledger, ["--bootstrap", "localhost:9092", *self.options.split(" ")])
         return answer.output.strip().splitlines()[-1].removeprefix("Error: ") if answer.exit_code else ""

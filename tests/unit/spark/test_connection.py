@@ -25,7 +25,7 @@ def test_client_options_are_passed_through_and_not_shown(tmp_path):
     assert connection.writing()["kafka.acks"] == "all"
 
 
-def test_committed_records_only_unless_told_otherwise():
+def test_committed_records_only_unless_asked_otherwise():
     assert Connection("b:1").reading()["kafka.isolation.level"] == "read_committed"
     assert (
         Connection("b:1", {"isolation.level": "read_uncommitted"}).reading()["kafka.isolation.level"]

@@ -8,7 +8,7 @@ from lapse.protocol import dead_letter as wire
 from lapse.protocol.bookmark import Bookmark
 from lapse_spark import local_rows, quarantine, schema
 from lapse_spark.records import dead_letter
-from support.kafka.other_letters import OTHERS, TOLD
+from support.kafka.other_letters import OTHERS, RECORDED
 
 pytestmark = pytest.mark.spark
 
@@ -90,7 +90,7 @@ def test_the_other_families_are_recognised(letters):
     for row in rows:
         assert row.fault is None
         assert (row.topic, row.partition, row.offset) == ("orders", 3, 7)
-        assert (row.entity, row.reasons, row.message) == TOLD[row.family]
+        assert (row.entity, row.reasons, row.message) == RECORDED[row.family]
         assert row.died_at.timestamp() == AT.timestamp()
         assert row.id == f"{row.family}/{row.entity}/orders:3:7"
 

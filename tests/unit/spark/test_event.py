@@ -17,7 +17,7 @@ from lapse_spark.records import event
 pytestmark = pytest.mark.spark
 
 AT = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
-TOLD = Event(
+RECORDED = Event(
     entity="orders",
     event=EventKind.DEAD_LETTERED,
     at_ms=1_750_000_000_123,
@@ -56,7 +56,7 @@ def events(spark):
 
 @pytest.mark.feature("D4")
 def test_event_is_decoded_whole(events):
-    row = events(TOLD).head()
+    row = events(RECORDED).head()
     assert row.fault is None
     assert (row.entity, row.event, row.at_ms, row.shard, row.epoch) == (
         "orders",
@@ -74,9 +74,9 @@ def test_event_is_decoded_whole(events):
 
 @pytest.mark.feature("X7")
 def test_what_is_no_event_is_put_aside_with_its_reason(events):
-    whole = wire.encode(TOLD)
+    whole = wire.encode(RECORDED)
     old = codec.MARKER + bytes(8) + whole[10:]
-    read = events(None, b"", b"hello", old, whole[:14], TOLD)
+    read = events(None, b"", b"hello", old, whole[:14], RECORDED)
     good, aside = quarantine.split(read)
     assert good.count() == 1
     faults = [row.fault for row in aside.orderBy("offset").collect()]
@@ -88,13 +88,13 @@ def test_what_is_no_event_is_put_aside_with_its_reason(events):
 
 
 def other_version(change):
-    """`event.avsc` as another version may have it, and the event of `TOLD` as it writes it."""
+    """`event.avsc` as another version may have it, and the event of `RECORDED` as it writes it."""
     text = json.loads(avro.text("event"))
     text["fields"] = change(text["fields"])
     parsed = fastavro.parse_schema(text)
     out = io.BytesIO()
     names = {one["name"] for one in text["fields"]}
-    record = {name: value for name, value in {**asdict(TOLD), "host": "w1"}.items() if name in names}
+    record = {name: value for name, value in {**asdict(RECORDED), "host": "w1"}.items() if name in names}
     fastavro.schemaless_writer(out, parsed, record)
     return json.dumps(text), codec.header_of(parsed) + out.getvalue()
 
@@ -105,7 +105,7 @@ def test_events_of_other_versions_are_read_by_their_schemas(events):
     host = {"name": "host", "type": "string"}
     newer, by_newer = other_version(lambda fields: [host, *fields])
     older, by_older = other_version(lambda fields: [one for one in fields if one["name"] not in ("epoch", "detail")])
-    values = (by_newer, by_older, wire.encode(TOLD))
+    values = (by_newer, by_older, wire.encode(RECORDED))
     assert [row.fault is None for row in events(*values).collect()] == [False, False, True]
     read = events(*values, written_with=[newer, older, newer])
     rows = read.orderBy("event_offset").collect()

@@ -25,14 +25,14 @@ def record(key: str, at: int, settings: dict[str, object] | None) -> Replayed:
     ("at", "said"), [(0, "enabled"), (10, "enabled"), (19, "enabled"), (20, "disabled"), (35, "disabled"), (40, "45s")]
 )
 def test_the_definition_of_the_instant_counts_or_else_the_next_one(at: int, said: str) -> None:
-    told = [
+    published = [
         record("other", 0, {}),
         record("orders", 10, {"expiration": "enabled"}),
         record("orders", 20, {}),
         record("orders", 30, None),
         record("orders", 40, {"expiration": "45s"}),
     ]
-    assert setting(told, "orders", T + at) == said
+    assert setting(published, "orders", T + at) == said
 
 
 @pytest.mark.feature("D7", "X7")

@@ -22,7 +22,7 @@ AWAY = "The topic was deleted, or no broker answered for it: run the command aga
 
 @pytest.mark.feature("X7")
 @pytest.mark.parametrize(
-    ("told", "whole", "says"),
+    ("message", "whole", "says"),
     [
         (f"{STREAM}{MALFORMED}. SQLSTATE: KD002 SQLSTATE: XXKST", "", f"{MALFORMED}. {CHECKPOINT}"),
         (
@@ -41,5 +41,5 @@ AWAY = "The topic was deleted, or no broker answered for it: run the command aga
         ("nobody has foreseen this", "", "nobody has foreseen this"),
     ],
 )
-def test_it_says_what_happened_and_what_to_do_without_the_frame_of_spark(told: str, whole: str, says: str) -> None:
-    assert sentence(told, whole) == says
+def test_it_says_what_happened_and_what_to_do_without_the_frame_of_spark(message: str, whole: str, says: str) -> None:
+    assert sentence(message, whole) == says

@@ -24,7 +24,7 @@ def reckon(spark):
             [("t", *row, 0, 1) if len(row) == 2 else ("t", *row) for row in messages],
             "topic string, partition int, offset long, at_ms long, place int",
         )
-        told = local_rows.frame(
+        known = local_rows.frame(
             spark,
             [("t", *row) if len(row) == 6 else ("t", *row, 1) for row in fates],
             "topic string, partition int, first long, last long, fates int, reasons int, epoch long",
@@ -38,7 +38,7 @@ def reckon(spark):
             "topic string, partition int, first long, last long, letter int, epoch long",
         )
         return ledger.compute_ledger(
-            "q", account.gather_blocks(published, since_ms, until_ms), told, copies, **options
+            "q", account.gather_blocks(published, since_ms, until_ms), known, copies, **options
         )[0]
 
     return run
@@ -48,7 +48,7 @@ def test_every_kind_that_ends_a_stay_is_a_fate():
     assert set(account.FATES) == TERMINAL
 
 
-def test_the_equation_holds_with_gaps_in_the_offsets_and_everything_told_twice(reckon):
+def test_the_equation_holds_with_gaps_in_the_offsets_and_everything_written_twice(reckon):
     messages = [(0, offset) for offset in range(100) if offset % 10 != 9] + [(1, offset) for offset in range(5)]
     # 9, 19, 29, … are transaction markers: no messages.
     fates = [(0, first, first + 8, ACKNOWLEDGED, 0) for first in (0, 10, 20, 30, 40, 40)]

@@ -11,7 +11,7 @@ COLUMNS = (
 
 
 @pytest.fixture
-def told(spark):
+def history(spark):
     """Messages with their arrival, when they were handed out, or when they expired."""
 
     def make(*messages, partition=0):
@@ -30,10 +30,10 @@ def by_offset(missing):
     return {row["offset"]: row["needed_ms"] for row in missing.collect()}
 
 
-def test_a_burst_needs_as_long_as_it_takes_to_hand_it_out(told):
+def test_a_burst_needs_as_long_as_it_takes_to_hand_it_out(history):
     """A thousand messages at once, ten a second, 30 s to live: 45 s serve 150 more of the 700 that expired."""
     burst = [(0, 100 * place, None) if place <= 300 else (0, None, 30_000) for place in range(1, 1001)]
-    missing = lifetime.needed_lifetimes(told(*burst)).persist()
+    missing = lifetime.needed_lifetimes(history(*burst)).persist()
     assert by_offset(missing)[999] == pytest.approx(100_000, rel=0.01)
     (row,) = lifetime.what_if(missing, [45_000]).collect()
     assert (row["lifetime_ms"], row["instead_of_ms"], row["expired"]) == (45_000, 30_000, 700)
@@ -44,17 +44,17 @@ def test_a_burst_needs_as_long_as_it_takes_to_hand_it_out(told):
     assert rows[-1]["share"] == 1.0
 
 
-def test_a_time_without_consumers_is_waited_for(told):
+def test_a_time_without_consumers_is_waited_for(history):
     """Ten at 0 s, nobody from 1 s on, consumers again at 60 s: what expired at 30 s needed that long."""
     served = [(10 * place, 10 * place + 1, None) for place in range(10)]
     away = [(2_000 + place, None, 32_000 + place) for place in range(5)]
     again = [(60_000 + 10 * place, 60_001 + 10 * place, None) for place in range(10)]
-    found = by_offset(lifetime.needed_lifetimes(told(*served, *away, *again)))
+    found = by_offset(lifetime.needed_lifetimes(history(*served, *away, *again)))
     assert sorted(found) == [10, 11, 12, 13, 14]
     assert all(58_000 - 5 <= need <= 58_100 for need in found.values())
 
 
-def test_no_lifetime_is_enough_where_more_comes_than_goes(told):
+def test_no_lifetime_is_enough_where_more_comes_than_goes(history):
     """Two a second arrive, one a second is taken: each lifetime is too short in the end."""
     messages, free = [], 0
     for place in range(400):
@@ -65,7 +65,7 @@ def test_no_lifetime_is_enough_where_more_comes_than_goes(told):
         else:
             messages.append((arrived, start, None))
             free = start + 1_000
-    missing = lifetime.needed_lifetimes(told(*messages)).persist()
+    missing = lifetime.needed_lifetimes(history(*messages)).persist()
     needs = by_offset(missing)
     first, last = min(needs), max(needs)
     assert needs[last] > 5 * needs[first]
@@ -73,8 +73,8 @@ def test_no_lifetime_is_enough_where_more_comes_than_goes(told):
     assert row["share"] < 0.25
 
 
-def test_what_nobody_took_afterwards_has_no_lifetime_that_is_enough(told):
-    missing = lifetime.needed_lifetimes(told((0, 5, None), (10, None, 40_000)))
+def test_what_nobody_took_afterwards_has_no_lifetime_that_is_enough(history):
+    missing = lifetime.needed_lifetimes(history((0, 5, None), (10, None, 40_000)))
     assert by_offset(missing) == {1: None}
     (row,) = lifetime.what_if(missing, [10**9]).collect()
     assert (row["expired"], row["served"], row["share"]) == (1, 0, 0.0)

@@ -17,9 +17,9 @@ COLUMNS = (
 
 @pytest.fixture
 def letters(spark):
-    def make(*told):
+    def make(*described):
         rows = []
-        for place, (name, minutes, reasons, late_ms, redriven) in enumerate(told):
+        for place, (name, minutes, reasons, late_ms, redriven) in enumerate(described):
             at, deadline = NOON + timedelta(minutes=minutes), None if late_ms is None else 1_000
             expired = None if late_ms is None else 1_000 + late_ms
             key = None if name.startswith("-") else name[:1].encode()

@@ -56,11 +56,11 @@ def test_an_archive_of_an_earlier_version_has_nulls_in_new_columns(spark, tmp_pa
 
     def write(number, columns):
         facts = {"id": f"'{number}'", "letter_at": "TIMESTAMP '2026-03-01 12:00:00'", "epoch": "9L"}
-        told = [
+        answer = [
             f"CAST({facts.get(name, 'NULL')} AS {schema.DEAD_LETTER[name].dataType.simpleString()}) AS {name}"
             for name in columns
         ]
-        rows = spark.range(1).selectExpr(*told)
+        rows = spark.range(1).selectExpr(*answer)
         output.write("letters", rows, rows["letter_at"], number)
 
     def epochs():

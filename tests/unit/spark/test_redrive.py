@@ -31,8 +31,8 @@ def letter(offset, *reasons, original=(), value=b'{"price": 5, "symbol": "ABC"}'
 
 @pytest.fixture
 def letters(spark):
-    def parse(*told):
-        rows = [("dlq.q", 0, offset, AT, b"key", value, headers) for offset, (value, headers) in enumerate(told)]
+    def parse(*described):
+        rows = [("dlq.q", 0, offset, AT, b"key", value, headers) for offset, (value, headers) in enumerate(described)]
         return dead_letter.parse(local_rows.frame(spark, rows, schema.RAW))
 
     return parse

@@ -31,8 +31,8 @@ GRACE_MS = 60_000
 @pytest.mark.feature("X7")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.options)
 def test_options_that_do_not_go_together_are_refused_by_name(case: Case):
-    assert case.told
-    assert "Traceback" not in case.told
+    assert case.message
+    assert "Traceback" not in case.message
 
 
 def journal(*polled):
@@ -65,18 +65,18 @@ def messages(first, last, name="t"):
 
 
 def event(first, last, fates=ACKNOWLEDGED, at_ms=1, epoch=1, name="t"):
-    told = {
+    report = {
         "kind": intake.REPORTED,
         "topic": name,
         "first": first,
         "last": last,
         "reasons": TIME if fates == DEAD else 0,
     }
-    return {**told, "epoch": epoch, "fates": fates, "at_ms": at_ms}
+    return {**report, "epoch": epoch, "fates": fates, "at_ms": at_ms}
 
 
 def letter(offset):
-    told = {
+    report = {
         "kind": intake.REPORTED,
         "topic": "t",
         "first": offset,
@@ -85,7 +85,7 @@ def letter(offset):
         "at_ms": 1,
         "epoch": 1,
     }
-    return {**told, "fates": 0, "reasons": 0}
+    return {**report, "fates": 0, "reasons": 0}
 
 
 class Account:
@@ -121,15 +121,15 @@ def test_a_second_fate_is_found_as_long_as_the_first_one_is_remembered(spark, tm
     assert ledger.memory.latest().closed  # the first and the third block are not open any more
     later = ledger.settle(194, 2 * GRACE_MS, event(5, 5), event(6, 6, at_ms=2), event(7, 7, epoch=2, at_ms=3))
     assert (later["in_doubt"], later["balanced"], later["fates"]["acknowledged"]) == (1, True, 134)
-    told = ledger.settle(194, 3 * DAY_MS)  # what was closed on the first day is forgotten
-    assert odd(told) == {"t:0:6": "reported_twice"}
-    assert told["balanced_up_to_ms"] == NOON_MS + GRACE_MS
-    assert [one["offset"] for one in told["balanced_up_to"]] == [6]
+    results = ledger.settle(194, 3 * DAY_MS)  # what was closed on the first day is forgotten
+    assert odd(results) == {"t:0:6": "reported_twice"}
+    assert results["balanced_up_to_ms"] == NOON_MS + GRACE_MS
+    assert [one["offset"] for one in results["balanced_up_to"]] == [6]
 
     ledger.settle(194, 3 * DAY_MS + 1, event(137, 137))
-    told = ledger.settle(194, 3 * DAY_MS + 1 + GRACE_MS)
-    assert odd(told) == {"t:0:6": "reported_twice", "t:0:137": "forgotten"}
-    assert (told["published"], told["fates"]["acknowledged"], told["fates"]["dead_lettered"]) == (194, 134, 1)
+    results = ledger.settle(194, 3 * DAY_MS + 1 + GRACE_MS)
+    assert odd(results) == {"t:0:6": "reported_twice", "t:0:137": "forgotten"}
+    assert (results["published"], results["fates"]["acknowledged"], results["fates"]["dead_lettered"]) == (194, 134, 1)
 
 
 def journaled(first, last, how, epoch=1):
@@ -146,9 +146,9 @@ def test_an_event_that_tells_another_end_than_the_journal_is_swapped(spark, tmp_
     rows += [journaled(30, 32, IN_TIME, 2), {**expired, "first": 40, "last": 40}, journaled(40, 40, IN_TIME, 2)]
     found = ledger.settle(100, 1, *rows)
     assert (found["in_doubt"], found["still_queued"], found["superseded"]) == (3, 79, 0)
-    told = ledger.settle(100, 1 + GRACE_MS, event(30, 32, epoch=2), event(40, 40, epoch=2))
-    assert odd(told) == {"t:0:9": "swapped", "t:0:19": "swapped"}
-    assert (told["fates"]["acknowledged"], told["fates"]["expired"], told["contradictory"]) == (13, 9, 2)
+    results = ledger.settle(100, 1 + GRACE_MS, event(30, 32, epoch=2), event(40, 40, epoch=2))
+    assert odd(results) == {"t:0:9": "swapped", "t:0:19": "swapped"}
+    assert (results["fates"]["acknowledged"], results["fates"]["expired"], results["contradictory"]) == (13, 9, 2)
 
 
 @pytest.mark.spark
@@ -178,10 +178,15 @@ def test_what_a_rewind_brought_back_has_a_fate_of_its_own(spark, tmp_path):
     ledger = Account(spark, tmp_path)
     ledger.settle(64, 0, messages(0, 63), event(0, 63))
     ledger.settle(64, GRACE_MS, messages(10, 19, "t~1"))
-    told = ledger.settle(64, 2 * GRACE_MS, event(10, 15, name="t~1"), event(20, 20, name="t~1"))
-    assert (told["published"], told["rewound"], told["fates"]["acknowledged"], told["still_queued"]) == (64, 10, 70, 4)
-    told = ledger.settle(64, 3 * GRACE_MS)
-    (found,) = told["differences"]
+    results = ledger.settle(64, 2 * GRACE_MS, event(10, 15, name="t~1"), event(20, 20, name="t~1"))
+    assert (results["published"], results["rewound"], results["fates"]["acknowledged"], results["still_queued"]) == (
+        64,
+        10,
+        70,
+        4,
+    )
+    results = ledger.settle(64, 3 * GRACE_MS)
+    (found,) = results["differences"]
     assert found["difference"] == "not_published"
     assert found["bookmark"] != "t:0:20"
 

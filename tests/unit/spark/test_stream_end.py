@@ -54,7 +54,7 @@ print("ended after", len(began) > 1)
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.feature("D8")
-def test_a_batch_that_begins_while_a_stream_ends_is_not_told_as_an_error(tmp_path):
+def test_a_batch_that_begins_while_a_stream_ends_is_not_reported_as_an_error(tmp_path):
     program = [sys.executable, "-c", PROGRAM, str(tmp_path / "output")]
     done = subprocess.run(program, capture_output=True, text=True, env=quick_java(), timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -65,7 +65,7 @@ def test_a_batch_that_begins_while_a_stream_ends_is_not_told_as_an_error(tmp_pat
 
 @pytest.mark.feature("X7")
 @pytest.mark.parametrize("fault", [Py4JNetworkError("while sending"), ConnectionRefusedError(111, "refused")], ids=str)
-def test_a_jvm_that_is_gone_is_told_in_words(fault: Exception) -> None:
+def test_a_jvm_that_is_gone_is_reported_in_words(fault: Exception) -> None:
     with pytest.raises(click.ClickException, match="JVM has ended"), plain_faults():
         raise fault
 

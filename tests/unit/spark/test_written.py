@@ -34,7 +34,7 @@ JOBS = [
 @pytest.mark.feature("X7")
 @pytest.mark.parametrize("empty", [False, True], ids=["missing", "empty"])
 @pytest.mark.parametrize(("words", "job"), JOBS)
-def test_a_directory_that_no_job_has_written_is_told_before_spark_starts(
+def test_a_directory_that_no_job_has_written_is_reported_before_spark_starts(
     words: list[str], job: str, empty: bool, tmp_path: Path
 ) -> None:
     place = tmp_path / "monitr"
@@ -47,7 +47,9 @@ def test_a_directory_that_no_job_has_written_is_told_before_spark_starts(
 
 @pytest.mark.feature("X7")
 @pytest.mark.parametrize("words", [["monitor", "{}"], ["archive", "{}"], ["redrive", "{}"]], ids=lambda one: one[0])
-def test_an_output_that_is_a_file_or_below_one_is_told_before_spark_starts(words: list[str], tmp_path: Path) -> None:
+def test_an_output_that_is_a_file_or_below_one_is_reported_before_spark_starts(
+    words: list[str], tmp_path: Path
+) -> None:
     (tmp_path / "file").touch()
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
         done = CliRunner().invoke(spark, [*(one.format(place) for one in words), "-b", "localhost:1"])
@@ -55,7 +57,7 @@ def test_an_output_that_is_a_file_or_below_one_is_told_before_spark_starts(words
 
 
 @pytest.mark.feature("X7")
-def test_an_output_where_this_user_may_not_write_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_output_where_this_user_may_not_write_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_directory.os, "access", lambda *_: False)  # root may write everywhere
     with pytest.raises(ValueError, match=f"may not write to {tmp_path}. Give another"):
         local_directory.check_writable(str(tmp_path / "new" / "one"))
@@ -64,7 +66,7 @@ def test_an_output_where_this_user_may_not_write_is_told(tmp_path: Path, monkeyp
 
 @pytest.mark.feature("X7")
 @pytest.mark.parametrize("address", ["hooks.example.com/secret", "https:///secret", "http://[::1/secret"])
-def test_a_wrong_webhook_is_told_before_anything_else(address: str, tmp_path: Path) -> None:
+def test_a_wrong_webhook_is_reported_before_anything_else(address: str, tmp_path: Path) -> None:
     (tmp_path / "_checkpoint").mkdir()
     (tmp_path / "_checkpoint" / "metadata").touch()
     words = ["alerts", str(tmp_path), "--webhook", address, "-b", "localhost:1"]

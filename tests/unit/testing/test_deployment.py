@@ -82,7 +82,7 @@ def test_acknowledgments_after_a_stop_take_few_commands(lapse: Lapse) -> None:
 @pytest.mark.feature("L2", "L10", "Q5")
 def test_everything_happens_at_its_own_instant_and_in_order(lapse: Lapse) -> None:
     """One long advance, and many short ones, come to the same."""
-    told = []
+    reported = []
     for steps in (1, 60):
         with Lapse() as lapse:
             begin_ms = lapse.clock.now_ms
@@ -94,9 +94,9 @@ def test_everything_happens_at_its_own_instant_and_in_order(lapse: Lapse) -> Non
                 lapse.clock.advance(60 / steps)
             assert lapse.clock.now_ms == begin_ms + 60_000
             letters = lapse.dead_letters("orders")
-            told.append([(letter.origin.offset, letter.expired_at_ms - begin_ms) for letter in letters])
+            reported.append([(letter.origin.offset, letter.expired_at_ms - begin_ms) for letter in letters])
             assert [letter.timestamp_ms for letter in letters] == [letter.expired_at_ms for letter in letters]
-    assert told == [[(1, 5_000), (3, 8_000), (2, 20_000), (0, 30_000)]] * 2
+    assert reported == [[(1, 5_000), (3, 8_000), (2, 20_000), (0, 30_000)]] * 2
 
 
 def test_time_does_not_go_back_and_waiting_does_not_move_it(lapse: Lapse) -> None:
@@ -236,7 +236,7 @@ def test_who_was_lost_and_comes_back_settles_nothing_of_others(lapse: Lapse) -> 
             held.acknowledge()
             lapse.settle()
             lapse.find(lost)
-            assert [told.result for told in refused] == ["not_holder"]
+            assert [refusal.result for refusal in refused] == ["not_holder"]
             again.acknowledge()
     assert lapse.depth("orders") == 0
 
@@ -365,8 +365,8 @@ def test_sow_topics_survive_crashes(lapse: Lapse) -> None:
         assert len(list(prices.query())) == 20
         lapse.crash()
         assert len(list(prices.query())) == 20
-        told = Counter(update.kind for update in updates.updates(1))
-        assert told["publish"] == 20
+        kinds = Counter(update.kind for update in updates.updates(1))
+        assert kinds["publish"] == 20
         lapse.clock.advance(10)
         assert not list(prices.query())
         assert Counter(update.operation for update in updates.updates(1) if update.kind == "oof") == {"expired": 20}
@@ -388,11 +388,11 @@ def test_selected_fields_of_sow_records_come_from_all_shards_in_order(lapse: Lap
         with pytest.raises(TypeError, match="select takes paths"):
             list(prices.query(select="/symbol"))
         with prices.sow_and_delta_subscribe("/price = 4", select=("/symbol", "/book/bid")) as updates:
-            told = [(one.kind, one.value) for one in islice(updates, 2) if one.value]
+            message = [(one.kind, one.value) for one in islice(updates, 2) if one.value]
             lapse.clock.advance(1)  # of updates of one instant on two partitions only one counts (C46)
             publisher.publish("prices", b'{"symbol": "4", "price": 4, "book": {"bid": 9, "ask": 2}}')
-            told += [(one.kind, one.value) for one in islice(updates, 1)]
-        assert told == [("sow", b'{"symbol":"4","book":{"bid":1}}'), ("delta", b'{"book":{"bid":9}}')]
+            message += [(one.kind, one.value) for one in islice(updates, 1)]
+        assert message == [("sow", b'{"symbol":"4","book":{"bid":1}}'), ("delta", b'{"book":{"bid":9}}')]
 
     async def main() -> list[bytes | None]:
         async with aio.SowClient("prices") as topic:
@@ -486,15 +486,15 @@ def test_who_settles_at_a_deleted_queue_hears_that_it_is_gone(lapse: Lapse, capl
 
 
 @pytest.mark.feature("D6")
-def test_what_happened_to_a_message_is_told(lapse: Lapse) -> None:
+def test_what_happened_to_a_message_is_reported(lapse: Lapse) -> None:
     lapse.queue("orders", max_deliveries=1, lease_period="5s")
     with lapse.publisher() as publisher, lapse.subscriber("orders") as subscriber:
         bookmark = publisher.submit("orders", b"1").result(1)
         assert subscriber.receive(1)
         lapse.clock.advance(5)
         lapse.settle()
-    told = [moment.what for moment in history(bookmark).moments]
-    assert "dead_lettered" in told
+    steps = [moment.what for moment in history(bookmark).moments]
+    assert "dead_lettered" in steps
 
 
 def test_handlers_in_threads(lapse: Lapse) -> None:
@@ -600,7 +600,7 @@ def test_who_interrupts_handlers_twice_can_still_close(lapse: Lapse) -> None:
     assert lapse.depth("orders") == 2, "neither was acknowledged"
 
 
-def test_what_is_wrong_is_told_as_by_a_deployment(lapse: Lapse, tmp_path: Path) -> None:
+def test_what_is_wrong_is_reported_as_by_a_deployment(lapse: Lapse, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"queue\.orders\.leese_period"):
         lapse.queue("orders", leese_period="30s")
     lapse.queue("orders")

@@ -72,8 +72,8 @@ def test_a_settlement_that_is_asked_twice_does_not_claim_what_a_purge_was_faster
         queue.purge(leased=True, filter="/n = 0")
         if point is not None:
             lapse.crash(before=point)
-        told = [one.result for one in subscriber.settle(how, [one for one in both if one is not None], wait=True)]
-    assert told == ["already_settled", "settled"]
+        results = [one.result for one in subscriber.settle(how, [one for one in both if one is not None], wait=True)]
+    assert results == ["already_settled", "settled"]
 
 
 @pytest.mark.feature("C55")
@@ -89,8 +89,8 @@ def test_an_answer_that_clients_have_is_forgotten(lapse: Lapse) -> None:
     before = len(lapse.records("lapse.orders.deliveries"))
     lapse.crash()
     lapse.depth("orders")
-    told = lapse.records("lapse.orders.deliveries")[before:]
-    assert [dict(one.headers)["lapse-kind"] for one in told] == [b"epoch", b"answer"], "it is not told again"
+    logged = lapse.records("lapse.orders.deliveries")[before:]
+    assert [dict(one.headers)["lapse-kind"] for one in logged] == [b"epoch", b"answer"], "it is not told again"
 
 
 @pytest.mark.feature("C55", "X4")

@@ -11,16 +11,16 @@ from lapse.testing import Lapse
 from lapse_client import LapseError, QueueSubscriber
 from lapse_client.subscriber.settlement import SettlementResult
 
-Told = Callable[[SettlementResult], None]
+Report = Callable[[SettlementResult], None]
 
 
 @pytest.mark.feature("Q8", "X3")
 def test_an_error_in_it_is_logged_and_the_subscription_goes_on(lapse: Lapse, caplog: pytest.LogCaptureFixture) -> None:
     lapse.queue("orders", lease_period="10s", leasing="strict")
-    told: list[SettlementResult] = []
+    results: list[SettlementResult] = []
 
     def fails(result: SettlementResult) -> None:
-        told.append(result)
+        results.append(result)
         raise LookupError("the application's own")
 
     with lapse.publisher() as publisher, lapse.subscriber("orders", 1, on_refused=fails) as subscriber:
@@ -36,7 +36,7 @@ def test_an_error_in_it_is_logged_and_the_subscription_goes_on(lapse: Lapse, cap
         again.acknowledge()
         publisher.publish("orders", b"2")
         assert subscriber.receive(5) is not None
-    assert [one.result for one in told] == ["stale"]
+    assert [one.result for one in results] == ["stale"]
     assert "on_refused failed for orders:0:0: stale" in caplog.text
 
 
@@ -46,10 +46,10 @@ def test_it_may_close_its_subscriber(lapse: Lapse, how: str) -> None:
     """Also where it is called by the thread that settles, as for a message whose queue is deleted."""
     lapse.queue("a")
     lapse.queue("b")
-    told: list[SettlementResult] = []
+    results: list[SettlementResult] = []
 
     def closes(result: SettlementResult) -> None:
-        told.append(result)
+        results.append(result)
         subscriber.close()
 
     subscriber = QueueSubscriber(re.compile("[ab]"), 2, connection=lapse.connection, on_refused=closes)
@@ -76,4 +76,4 @@ def test_it_may_close_its_subscriber(lapse: Lapse, how: str) -> None:
         settling.start()
         settling.join(20)
         assert not settling.is_alive(), "it hangs"
-    assert [one.result for one in told] == ["already_settled"]
+    assert [one.result for one in results] == ["already_settled"]

@@ -85,8 +85,8 @@ def test_the_parts_of_a_rewind_do_not_depend_on_how_much_a_read_of_the_log_retur
     assert len(consumed(lapse, "all")) == 1_800
     with lapse.queue_client("all") as client:
         assert client.rewind("beginning")["rewound"] == 1_800
-    told = [event for event in EventReader("all") if event.event == EventKind.REWOUND]
-    assert [sum(len(list(some)) for some in event.messages) for event in told] == [1_000, 800]
+    events = [event for event in EventReader("all") if event.event == EventKind.REWOUND]
+    assert [sum(len(list(some)) for some in event.messages) for event in events] == [1_000, 800]
 
 
 @pytest.mark.feature("C62", "C78")
@@ -119,7 +119,7 @@ def test_the_asynchronous_client_rewinds_as_well_and_bad_points_are_refused(laps
 
 
 @pytest.mark.feature("C59", "C61", "D6")
-def test_all_generations_of_a_message_are_told_however_late_they_came_back(lapse: Lapse) -> None:
+def test_all_generations_of_a_message_are_reported_however_late_they_came_back(lapse: Lapse) -> None:
     lapse.queue("orders")
     publish(lapse, "orders", 1)
     (first,) = consumed(lapse, "orders")
@@ -136,6 +136,6 @@ def test_all_generations_of_a_message_are_told_however_late_they_came_back(lapse
             moments = history(first).moments
     life = {"rewound", "delivered", "acknowledged"}
     assert {one.message.generation for one in moments} == {0, 1, 2, 3}
-    for generation, told in enumerate([{"arrived", *life} - {"rewound"}, life, life, life - {"acknowledged"}]):
-        assert {one.what for one in moments if one.message.generation == generation} == told
+    for generation, kinds in enumerate([{"arrived", *life} - {"rewound"}, life, life, life - {"acknowledged"}]):
+        assert {one.what for one in moments if one.message.generation == generation} == kinds
     assert {one.what for one in history(f"{first}~1").moments} == {"arrived", *life}

@@ -90,12 +90,14 @@ def test_what_raises_comes_again_and_what_does_not_fit_dies(lapse: Lapse, tasks:
             publisher.publish("emails", value)
         lapse.until(lambda: len(lapse.dead_letters("emails")) == 6)
     assert tried == ["charge 2", "charge 2", "charge 1", "charge 1"]
-    told = {letter.value: letter.message for letter in lapse.dead_letters("emails")}
-    assert told[b'{"task": "refund"}'] == "no call of a known task: 'refund'; there is: charge"
-    assert told[b"no JSON"].startswith("no call of a task: ")
-    assert told[b"[]"].startswith("no call of a known task: None")
-    assert "order: Input should be a valid integer" in told[b'{"task": "charge", "arguments": {"order": "x"}}']
-    assert "more: Extra inputs are not permitted" in told[b'{"task": "charge", "arguments": {"order": 1, "more": 2}}']
+    messages = {letter.value: letter.message for letter in lapse.dead_letters("emails")}
+    assert messages[b'{"task": "refund"}'] == "no call of a known task: 'refund'; there is: charge"
+    assert messages[b"no JSON"].startswith("no call of a task: ")
+    assert messages[b"[]"].startswith("no call of a known task: None")
+    assert "order: Input should be a valid integer" in messages[b'{"task": "charge", "arguments": {"order": "x"}}']
+    assert (
+        "more: Extra inputs are not permitted" in messages[b'{"task": "charge", "arguments": {"order": 1, "more": 2}}']
+    )
 
 
 @pytest.mark.parametrize(

@@ -39,19 +39,21 @@ class Broker:
 
 
 @pytest.mark.parametrize(("off_ms", "words"), [(60_000, "ahead of"), (-7_000, "behind")])
-def test_a_broker_whose_clock_is_wrong_is_told_once(off_ms: int, words: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broker_whose_clock_is_wrong_is_reported_once(
+    off_ms: int, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
     here, there, skew = Broker(0), Broker(off_ms), Skew(1_000)
     for _ in range(3):
         here.answer()
         there.answer()
         found_ms = skew.of(here.clock, there.clock, "home", "orders at backup")
         assert found_ms == pytest.approx(abs(off_ms), abs=2 * ANSWERS_MS)
-    (told,) = [record.getMessage() for record in caplog.records]
-    assert f" ms {words} that of home" in told
-    assert "orders at backup" in told
+    (logged,) = [record.getMessage() for record in caplog.records]
+    assert f" ms {words} that of home" in logged
+    assert "orders at backup" in logged
 
 
-def test_a_small_difference_is_not_told_and_still_counts(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_small_difference_is_not_reported_and_still_counts(caplog: pytest.LogCaptureFixture) -> None:
     here, there, skew = Broker(0), Broker(400), Skew(1_000)
     here.answer()
     there.answer()
@@ -59,7 +61,7 @@ def test_a_small_difference_is_not_told_and_still_counts(caplog: pytest.LogCaptu
     assert caplog.records == []
 
 
-def test_it_is_told_again_when_the_clocks_agreed_in_the_meantime(caplog: pytest.LogCaptureFixture) -> None:
+def test_it_is_reported_again_when_the_clocks_agreed_in_the_meantime(caplog: pytest.LogCaptureFixture) -> None:
     here, skew = Broker(0), Skew(1_000)
     here.answer()
     for off_ms in (5_000, 0, 5_000):

@@ -58,8 +58,8 @@ def by_the_book(record: Published, expiration: Expiration) -> tuple:
 
 @pytest.mark.feature("L1", "L2", "L3", "L4", "L5", "L7", "L12", "C6", "C7", "C8", "C9", "C29")
 @given(st.lists(st.tuples(HEADERS, TIMESTAMPS), max_size=6) | ALIKE, EXPIRATIONS)
-def test_every_record_becomes_what_its_headers_say(told: list, expiration: Expiration) -> None:
-    records = [Published(offset, timestamp, headers) for offset, (headers, timestamp) in enumerate(told)]
+def test_every_record_becomes_what_its_headers_say(expected: list, expiration: Expiration) -> None:
+    records = [Published(offset, timestamp, headers) for offset, (headers, timestamp) in enumerate(expected)]
     arrivals = classify_records(records, "orders", expiration)
     became: dict[int, tuple] = dict.fromkeys(range(len(records)), ("skipped",))
     became.update({o: ("entered", d) for o, d in zip(arrivals.offsets, arrivals.deadlines_ms, strict=True)})

@@ -52,8 +52,8 @@ class OneByOne:
 
 @pytest.mark.feature("Q7", "C49")
 @given(st.sampled_from(Fairness), ROUNDS, SUBSCRIBED)
-def test_dealing_out_at_once_is_dealing_out_one_by_one(fairness: Fairness, rounds: list, told: list) -> None:
-    some = [Subscription(f"s{n}", n, "", most, most, 1_000, outstanding=held) for n, most, held in told]
+def test_dealing_out_at_once_is_dealing_out_one_by_one(fairness: Fairness, rounds: list, subscribed: list) -> None:
+    some = [Subscription(f"s{n}", n, "", most, most, 1_000, outstanding=held) for n, most, held in subscribed]
     turns, singly = Turns(fairness), OneByOne(fairness)
     for last in rounds:
         shares = turns.allot(len(last), some, last if max(last, default=-1) >= 0 else None)
@@ -98,9 +98,12 @@ def test_what_came_back_goes_to_another_one_unless_there_is_none_with_room(fairn
 @pytest.mark.feature("Q7", "C49")
 @given(st.lists(st.integers(1, 900), min_size=1, max_size=3), SUBSCRIBED)
 @pytest.mark.slow
-def test_many_are_dealt_out_in_blocks_and_everyone_gets_as_many_as_one_by_one(counts: list[int], told: list) -> None:
+def test_many_are_dealt_out_in_blocks_and_everyone_gets_as_many_as_one_by_one(
+    counts: list[int], subscribed: list
+) -> None:
     some = [
-        Subscription(f"s{n}", n, "", 200 * most, 200 * most, 1_000, outstanding=150 * held) for n, most, held in told
+        Subscription(f"s{n}", n, "", 200 * most, 200 * most, 1_000, outstanding=150 * held)
+        for n, most, held in subscribed
     ]
     turns, singly = Turns(Fairness.PROPORTIONAL), OneByOne(Fairness.PROPORTIONAL)
     for count in counts:

@@ -222,9 +222,9 @@ def test_a_barrier_that_the_target_of_forwarding_refuses_is_a_letter_and_goes_to
 
 
 @pytest.mark.feature("Q12", "Q21", "C81")
-def test_a_barrier_that_could_not_be_forwarded_at_all_is_told_of_the_others_only() -> None:
+def test_a_barrier_that_could_not_be_forwarded_at_all_is_reported_the_others_only() -> None:
     one, step = with_a_barrier_to_forward()
     one.shard.handed_out.undo_deliveries(FORWARDER, step)
-    (told,) = [event for event in step.events if event.kind is EventKind.BARRIER_RELEASED]
-    assert told.detail == "inky"
+    (emitted,) = [event for event in step.events if event.kind is EventKind.BARRIER_RELEASED]
+    assert emitted.detail == "inky"
     assert not step.removals

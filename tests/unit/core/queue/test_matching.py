@@ -30,7 +30,7 @@ class Even:
         return bool(message.payload % 2 == 0)
 
 
-class Told(Matching):
+class MeasuredMatching(Matching):
     """A matching whose work is noted, filter by filter."""
 
     def __init__(self) -> None:
@@ -63,13 +63,13 @@ class Told(Matching):
 
 
 @pytest.fixture
-def matching() -> Told:
-    made = Told()
+def matching() -> MeasuredMatching:
+    made = MeasuredMatching()
     made.set_subscribed(["even", ""])
     return made
 
 
-def test_places_are_judged_once_and_the_work_is_counted(matching: Told) -> None:
+def test_places_are_judged_once_and_the_work_is_counted(matching: MeasuredMatching) -> None:
     matching.tell(4, 5, None)
     assert matching.known("even", 0, 1, 2, 3) == [YES, NO, NO, UNKNOWN]
     matching.tell(4, 5, None, 6)
@@ -82,7 +82,7 @@ def test_places_are_judged_once_and_the_work_is_counted(matching: Told) -> None:
         matching.judge([0, 1], [None])
 
 
-def test_a_payload_is_read_before_the_work_of_a_filter_begins(matching: Told) -> None:
+def test_a_payload_is_read_before_the_work_of_a_filter_begins(matching: MeasuredMatching) -> None:
     read_within: list[str] = []
 
     class Message:
@@ -105,7 +105,7 @@ def test_a_payload_is_read_before_the_work_of_a_filter_begins(matching: Told) ->
     assert set(read_within) == {"constant"}, "nobody is known to look at it"
 
 
-def test_a_filter_that_no_subscription_has_any_more_is_forgotten(matching: Told) -> None:
+def test_a_filter_that_no_subscription_has_any_more_is_forgotten(matching: MeasuredMatching) -> None:
     assert matching.active
     assert matching.subscribed_filters == {"even"}
     matching.tell(4)
@@ -116,8 +116,8 @@ def test_a_filter_that_no_subscription_has_any_more_is_forgotten(matching: Told)
     assert matching.predicate("even") is matching.filters["even"]
 
 
-def test_a_filter_that_is_asked_for_again_knows_what_it_was_told_until_others_come() -> None:
-    matching = Told()
+def test_a_filter_that_is_asked_for_again_knows_its_results_until_others_come() -> None:
+    matching = MeasuredMatching()
     assert MOST_PAGED == 2
 
     def ask(text: str) -> list[int]:
@@ -138,14 +138,14 @@ def test_a_filter_that_is_asked_for_again_knows_what_it_was_told_until_others_co
     assert matching.known("even", 0) == [UNKNOWN], "it was not asked for to be kept"
 
 
-def test_a_selection_that_cannot_be_compiled_leaves_nothing(matching: Told) -> None:
+def test_a_selection_that_cannot_be_compiled_leaves_nothing(matching: MeasuredMatching) -> None:
     with pytest.raises(ValueError, match="no filter"):
         matching.begin_selection("wrong")
     matching.set_subscribed([])
     assert not matching.active
 
 
-def test_how_far_a_selection_was_judged_is_known_while_it_lasts(matching: Told) -> None:
+def test_how_far_a_selection_was_judged_is_known_while_it_lasts(matching: MeasuredMatching) -> None:
     matching.note_judged("even", 3)
     assert matching.first_unjudged_segment("even") == 0, "it is no selection"
     matching.begin_selection("even")
@@ -158,7 +158,7 @@ def test_how_far_a_selection_was_judged_is_known_while_it_lasts(matching: Told) 
     assert matching.first_unjudged_segment("even") == 0
 
 
-def test_a_segment_is_hopeless_once_no_filter_can_match_in_it(matching: Told) -> None:
+def test_a_segment_is_hopeless_once_no_filter_can_match_in_it(matching: MeasuredMatching) -> None:
     matching.set_subscribed(["even", "other"])
     assert matching.matches_none(["even"], 0, 1) is False, "it was not tried"
     matching.tell(1, 3, 4)
@@ -170,7 +170,7 @@ def test_a_segment_is_hopeless_once_no_filter_can_match_in_it(matching: Told) ->
     assert not matching.matches_none(["even"], 1, 2), "the first place of the segment was not tried"
 
 
-def test_whether_a_filter_was_tried_in_a_segment(matching: Told) -> None:
+def test_whether_a_filter_was_tried_in_a_segment(matching: MeasuredMatching) -> None:
     assert matching.is_untried("even", 0) is True
     assert matching.is_untried("", 0) is False
     matching.tell(1)
@@ -182,7 +182,7 @@ def test_whether_a_filter_was_tried_in_a_segment(matching: Told) -> None:
 
 
 def test_places_that_are_empty_for_good_match_nothing_under_any_filter() -> None:
-    matching = Told()
+    matching = MeasuredMatching()
     matching.begin_selection("kept", MOST_PAGED)
     matching.tell(2, 4, 6, 8)
     matching.end_selection("kept")

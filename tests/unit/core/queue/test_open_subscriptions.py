@@ -48,7 +48,7 @@ def test_a_subscription_began_when_it_came_whatever_happens_since() -> None:
     assert (first.client, first.filter) == ("client", "/n > 1")
 
 
-def test_many_are_told_a_part_at_a_time() -> None:
+def test_many_are_reported_a_part_at_a_time() -> None:
     one = World(QueueSettings(name="orders"))
     for number in range(MOST_SUBSCRIPTIONS + 1):
         one.subscribe(f"s{number}", 0)

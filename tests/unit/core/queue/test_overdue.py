@@ -32,15 +32,15 @@ def crowded() -> QueueShard:
 @pytest.mark.slow
 @pytest.mark.feature("L11", "C60", "Q15")
 @pytest.mark.parametrize("left", [0, 1, 5_000, CROWD - 2, CROWD])
-def test_an_expired_crowd_is_not_told_of_however_little_of_it_has_left(left: int) -> None:
+def test_an_expired_crowd_is_not_reported_however_little_of_it_has_left(left: int) -> None:
     shard = crowded()
     before = shard.depth(now_ms=DUE - 1)
     assert (before["available"], before["leased"]) == (CROWD + 1, 1)
     assert len(list(shard.peek(0, 2 * CROWD, now_ms=DUE - 1))) == CROWD + 2
     if left:
         shard.advance(DUE, Step(), left)
-    told = shard.depth(now_ms=DUE)
-    assert (told["available"], told["leased"], told["depth"]) == (2, 1, 3)
+    counts = shard.depth(now_ms=DUE)
+    assert (counts["available"], counts["leased"], counts["depth"]) == (2, 1, 3)
     assert [one.offset for one in shard.peek(0, 10, now_ms=DUE)] == [0, CROWD, CROWD + 1]
     assert [one.offset for one in shard.peek(1, 1, now_ms=DUE)] == [CROWD]
     shard.unsubscribe("s", DUE, Step())
@@ -55,8 +55,8 @@ def test_what_is_handed_over_expires_as_what_waits_does() -> None:
     shard.unsubscribe("s", T0, Step())
     shard.transfer_source.hold("t-1", "there", [Claim("orders", 0, 0, 0)], 1, T0, Step())
     assert shard.depth(now_ms=DUE - 1)["transferring"] == 1
-    told = shard.depth(now_ms=DUE)
-    assert (told["transferring"], told["available"], told["depth"]) == (0, 2, 2)
+    counts = shard.depth(now_ms=DUE)
+    assert (counts["transferring"], counts["available"], counts["depth"]) == (0, 2, 2)
     assert [one.offset for one in shard.peek(0, 10, now_ms=DUE)] == [CROWD, CROWD + 1]
     place = shard.oldest(DUE)
     assert place is not None
@@ -64,7 +64,7 @@ def test_what_is_handed_over_expires_as_what_waits_does() -> None:
 
 
 @pytest.mark.feature("L11", "L9")
-def test_while_expiration_is_off_all_are_told_of() -> None:
+def test_while_expiration_is_off_all_are_reported() -> None:
     shard = QueueShard(QueueSettings(name="orders"))
     shard.arrive("orders", 0, [published(0, timestamp=T0, expires_at_ms=DUE)], Step())
     assert shard.depth(now_ms=DUE)["available"] == 1

@@ -61,8 +61,8 @@ class Queue:
         self.shard.arrive(topic, 0, records, step)
         if step.changes or step.removals:
             self.write(self.journal.encode(step))
-        told = [one.messages.offsets.tolist() for one in step.events if one.messages and one.kind == "repeated"]
-        return [offset - first for offsets in told for offset in offsets]
+        emitted = [one.messages.offsets.tolist() for one in step.events if one.messages and one.kind == "repeated"]
+        return [offset - first for offsets in emitted for offset in offsets]
 
     def restart(self) -> None:
         restored = restore(self.log.items())
@@ -76,7 +76,7 @@ class Queue:
         return self.shard.depth()["depth"]
 
 
-def test_a_repeat_is_dropped_and_told_and_the_rest_enters():
+def test_a_repeat_is_dropped_and_reported_and_the_rest_enters():
     queue = Queue()
     assert queue.read("a", "b", None, "a", "", None, at_ms=5_000) == [3]
     assert queue.read("b", "c", at_ms=5_000 + WINDOW_MS - 1) == [0]

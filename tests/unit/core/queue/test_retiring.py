@@ -331,7 +331,7 @@ def test_idle_time_goes_on_over_restarts() -> None:
 
 
 @pytest.mark.feature("Q18", "Q16")
-def test_use_that_the_journal_was_not_told_of_counts_after_a_restart() -> None:
+def test_use_that_the_journal_does_not_know_of_counts_after_a_restart() -> None:
     """The journal learns of use once in a sixtieth of the idle time; a restart may not shorten it."""
     queue = Temporary()
     for _ in range(1_000):

@@ -85,7 +85,7 @@ def test_what_the_header_says(values: list[bytes | None], stated: int) -> None:
     assert stated_ms([*headers, ("__dlq.errors.topic", b"orders")]) == UNSTATED
 
 
-def test_an_instant_is_within_64_bits_and_told_as_a_date() -> None:
+def test_an_instant_is_within_64_bits_and_reported_as_a_date() -> None:
     assert wait_ends_ms(np.array([5, NEVER - 1]), np.array([7, 7])).tolist() == [12, NEVER]
     assert delay_text(1_700_000_000_123, 1_700_000_000_123) == "delayed until 2023-11-14T22:13:20.123Z"
     assert delay_text(0, NEVER).endswith(f"the last until {NEVER} ms since the epoch")

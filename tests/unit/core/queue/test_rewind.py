@@ -171,7 +171,7 @@ def test_relative_lifetimes_count_anew_unless_they_are_kept_and_absolute_ones_st
 
 
 @pytest.mark.feature("C62", "C9", "Q22")
-def test_a_lifetime_that_would_end_too_late_if_it_counted_anew_is_told_apart_from_one_that_is_over() -> None:
+def test_a_lifetime_that_would_end_too_late_if_it_counted_anew_is_distinguished_from_one_that_is_over() -> None:
     some = world()
     some.publish("orders", ttl_ms=2**63 - 100 - some.now_ms)
     some.publish("orders", expires_at_ms=some.now_ms + 100)

@@ -15,12 +15,12 @@ SOURCES, OFFSETS = st.integers(0, 1), st.integers(0, 12)
 
 @pytest.mark.feature("L5", "C16")
 @given(st.lists(st.tuples(st.booleans(), SOURCES, OFFSETS)), SOURCES, OFFSETS, OFFSETS)
-def test_a_range_finds_what_is_there_in_order_and_once(told: list, source: int, first: int, last: int) -> None:
+def test_a_range_finds_what_is_there_in_order_and_once(moves: list, source: int, first: int, last: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_SLACK", 2)
         patch.setattr(module, "_BLOCK", 5)
         messages, naive = ScheduledMessages(), dict[tuple[int, int], Scheduled]()
-        for number, (comes, of, offset) in enumerate(told):
+        for number, (comes, of, offset) in enumerate(moves):
             if comes:
                 messages.add(of, offset, Scheduled(number, 1_000))
                 naive[of, offset] = Scheduled(number, 1_000)

@@ -32,8 +32,8 @@ LIFETIMES_MS = (None, TTL_MS, None)
 SETTLEMENTS = ("acknowledge", "cancel", "expire", *(("delay", "renew") if SOAK else ()))
 
 
-class Told(NamedTuple):
-    """What the world outside was told of one message, as far as it still matters."""
+class ClientView(NamedTuple):
+    """What clients know of one message, as far as it still matters."""
 
     deliveries: int = 0
     holder: str = ""
@@ -41,13 +41,13 @@ class Told(NamedTuple):
     cancels: int = 0
     fate: str = ""
 
-    def back(self, cancels: int = 0) -> Told:
+    def back(self, cancels: int = 0) -> ClientView:
         return self._replace(holder="", leased_until_ms=0, cancels=self.cancels + cancels)
 
 
 class Node(NamedTuple):
     now_ms: int
-    told: tuple[Told, ...]
+    views: tuple[ClientView, ...]
     known: bytes
     left: bool
 
@@ -61,9 +61,9 @@ def commands(node: Node) -> Iterator[tuple]:
         yield ("tick",)
     if not node.left:
         yield ("leave",)
-    for offset, told in enumerate(node.told):
+    for offset, view in enumerate(node.views):
         # Under each token that was ever given out, by either subscription; of what is gone, under one.
-        for token in range(1, told.deliveries + 1):
+        for token in range(1, view.deliveries + 1):
             for subscription in BACKLOGS:
                 for action in SETTLEMENTS:
                     yield (action, offset, subscription, token)
@@ -98,7 +98,7 @@ class Search:
         records = [published(at, timestamp=START_MS, ttl_ms=ttl_ms) for at, ttl_ms in enumerate(LIFETIMES_MS)]
         shard.arrive("orders", 0, records, step)
         log = written(log, journal.encode(step))
-        return Node(START_MS, (Told(),) * len(records), dump(shard.state), False), log
+        return Node(START_MS, (ClientView(),) * len(records), dump(shard.state), False), log
 
     def all_nodes(self) -> set[Node]:
         node, log = self.first()
@@ -148,7 +148,7 @@ class Search:
                 yield after, log_before
 
     def carry_out(self, shard: QueueShard, step: Step, node: Node, command: tuple) -> Node:
-        now_ms, told, left = node.now_ms, list(node.told), node.left
+        now_ms, views, left = node.now_ms, list(node.views), node.left
         match command:
             case ("deliver",):
                 shard.deliver(now_ms, step)
@@ -157,19 +157,19 @@ class Search:
                 shard.advance(now_ms, step)
             case ("leave",):
                 left = shard.unsubscribe("blinky", now_ms, step)
-                told = [one.back() if one.holder == "blinky" else one for one in told]
+                views = [one.back() if one.holder == "blinky" else one for one in views]
             case (action, offset, subscription, token):
-                told[offset] = self.settle(shard, step, node, action, offset, subscription, token)
-        self.hear(step, told, now_ms)
+                views[offset] = self.settle(shard, step, node, action, offset, subscription, token)
+        self.hear(step, views, now_ms)
         for name, subscriber in shard.state.subscriptions.items():
             assert 0 <= subscriber.outstanding <= BACKLOGS[name], "I6"
         live = shard.depth()["depth"]
-        assert live == sum(not one.fate for one in told), "I1: a message is lost, or is there twice"
-        return Node(now_ms, tuple(told), dump(shard.state), left)
+        assert live == sum(not one.fate for one in views), "I1: a message is lost, or is there twice"
+        return Node(now_ms, tuple(views), dump(shard.state), left)
 
     def settle(
         self, shard: QueueShard, step: Step, node: Node, asked: str, offset: int, subscription: str, token: int
-    ) -> Told:
+    ) -> ClientView:
         action = "cancel" if asked == "delay" else asked
         claim = Claim("orders", 0, offset, offset, token)
         if action == "renew":
@@ -177,7 +177,7 @@ class Search:
         else:
             until_ms, delay_ms = 0, TICK_MS if asked == "delay" else 0
             (outcome,) = shard.settle(SettleAction(action), subscription, [claim], node.now_ms, step, delay_ms)
-        one = node.told[offset]
+        one = node.views[offset]
         current = (one.holder, one.deliveries) == (subscription, token)
         if outcome.result is not Result.SETTLED:
             assert not step.changes, "a refused settlement changes nothing"
@@ -189,13 +189,13 @@ class Search:
         if self.settings.leasing is Leasing.STRICT or action == "renew":
             assert current, "settled by another than the holder"
         if action == "acknowledge":
-            return Told(1, fate="acknowledged")
+            return ClientView(1, fate="acknowledged")
         return one._replace(leased_until_ms=until_ms) if action == "renew" else one.back(cancels=action == "cancel")
 
-    def hear(self, step: Step, told: list[Told], now_ms: int) -> None:
+    def hear(self, step: Step, views: list[ClientView], now_ms: int) -> None:
         for removal in step.removals:
             for (_, _, offset), deadline_ms, deliveries, cancels in rows(removal.messages):
-                one = told[offset]
+                one = views[offset]
                 assert not one.fate, "I1: left twice"
                 assert one.leased_until_ms <= now_ms, "Q10: left under a lease"
                 reasons = set(map(str, removal.reasons))
@@ -203,19 +203,19 @@ class Search:
                 if "forced_expire" not in reasons:
                     assert ("max_deliveries" in reasons) == (deliveries == one.deliveries == 2), "I5"
                     assert ("max_cancels" in reasons) == (cancels == one.cancels == 2), "I5"
-                told[offset] = Told(1, fate="removed")
+                views[offset] = ClientView(1, fate="removed")
         for delivery in step.deliveries:
             for (_, _, offset), deadline_ms, deliveries, _ in rows(delivery.messages):
-                one = told[offset]
+                one = views[offset]
                 assert not one.fate, "I1: delivered after it left"
                 assert deadline_ms is None or now_ms < deadline_ms, "I2"
                 assert one.leased_until_ms <= now_ms, "I3"
                 assert deliveries == one.deliveries + 1 <= 2, "I4, I5"
-                told[offset] = Told(deliveries, delivery.subscription, delivery.until_ms, one.cancels)
+                views[offset] = ClientView(deliveries, delivery.subscription, delivery.until_ms, one.cancels)
         for event in step.events:
             if event.kind == "lease_returned":
                 for (_, _, offset), *_ in rows(event.messages):
-                    told[offset] = told[offset].back()
+                    views[offset] = views[offset].back()
 
 
 def written(log: dict[bytes, bytes], items: list) -> dict[bytes, bytes]:
@@ -235,4 +235,4 @@ def test_no_order_of_commands_breaks_an_invariant(leasing: Leasing) -> None:
     with small(size=2, ring=2):
         found = Search(leasing).all_nodes()
     assert {node.now_ms for node in found} == {START_MS + TICK_MS * tick for tick in range(TICKS + 1)}
-    assert {one.fate for node in found for one in node.told} == {"", "acknowledged", "removed"}
+    assert {one.fate for node in found for one in node.views} == {"", "acknowledged", "removed"}

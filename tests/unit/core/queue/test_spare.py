@@ -207,9 +207,9 @@ def test_who_does_not_see_all_messages_moves_only_theirs_and_learns_nothing_of_f
     assert with_row_filter(asked, "/f = 1").filter == "/f = 1"
     world = there()
     world.subscribe("inky", 5, text="/f = 1")
-    commands, told = QueueCommands(world.shard, "orders"), []
+    commands, answered = QueueCommands(world.shard, "orders"), []
     for row_filter in (None, "/f = 2"):
         step = Step()
         commands.handle(replace(asked, top_n=0), world.now_ms, step, row_filter)
-        told.append(dict(step.answers[0].facts)["demands"])
-    assert told == [(FilterDemand(filter="/f = 1", wanted=5),), ()]
+        answered.append(dict(step.answers[0].facts)["demands"])
+    assert answered == [(FilterDemand(filter="/f = 1", wanted=5),), ()]

@@ -73,7 +73,7 @@ def shard_of(
     return shard
 
 
-def told(step: Step) -> dict[tuple[object, ...], list[tuple[int, int]]]:
+def emitted(step: Step) -> dict[tuple[object, ...], list[tuple[int, int]]]:
     """What a step tells, message by message; each fate in its order, for all are of one instant."""
     events = [(one.kind, one.subscription, one.messages) for one in step.events]
     removals = [(one.reasons, one.subscription, one.messages) for one in step.removals]
@@ -108,7 +108,7 @@ def test_claims_settled_together_come_out_as_one_by_one(prices, ttls_ms, setting
             patch.setattr(ClaimColumns, "end_of_run", lambda _self, at, _behind: at + 1)
             alone = settled(shards[1], now_ms, steps[1])
         assert together == alone
-        assert told(steps[0]) == told(steps[1])
+        assert emitted(steps[0]) == emitted(steps[1])
         assert stands(shards[0]) == stands(shards[1])
 
 

@@ -156,7 +156,7 @@ def test_what_is_not_held_is_not_said_to_be_though_more_is_held_than_is_asked_fo
 
 
 @pytest.mark.feature("Q17")
-def test_what_another_transfer_has_put_here_is_not_told_as_more_to_hold() -> None:
+def test_what_another_transfer_has_put_here_is_not_reported_as_more_to_hold() -> None:
     world = here()
     fill(world, 1)
     fill(world, 1, transferred=("here", "x"))

@@ -33,9 +33,9 @@ def test_the_letter_of_an_unconfirmed_record_says_so_whatever_else_is_wrong_with
         expired_at_ms=removal.at_ms,
         detail=removal.detail,
     )
-    told = dict(headers(death, record.headers))
-    assert told[header.UNCONFIRMED_TRANSFER] == b"orders/t1"
-    assert removal.detail.encode() == told[header.DLQ_MESSAGE]
+    stated = dict(headers(death, record.headers))
+    assert stated[header.UNCONFIRMED_TRANSFER] == b"orders/t1"
+    assert removal.detail.encode() == stated[header.DLQ_MESSAGE]
 
 
 @pytest.mark.feature("C29", "X7")

@@ -50,7 +50,7 @@ def shard_of(default_ms: int | None = None, model: str = "override", *, enabled:
     return SowShard(SowSettings(name="orders", expiration=expiration(default_ms, model, enabled=enabled), **more))
 
 
-class Told(NamedTuple):
+class RecordEvent(NamedTuple):
     """An event of one record, or of a subscription."""
 
     kind: str
@@ -63,7 +63,7 @@ class Told(NamedTuple):
     detail: str
 
 
-def events_of(one: SowEvent, shard: SowShard) -> list[Told]:
+def events_of(one: SowEvent, shard: SowShard) -> list[RecordEvent]:
     match one.messages:
         case None:
             about = [(None, None, NEVER)]
@@ -71,7 +71,7 @@ def events_of(one: SowEvent, shard: SowShard) -> list[Told]:
             about = [record]
         case ExpiryBatch(records):
             about = [(shard.state.bookmark(source, offset), key, deadline) for key, source, offset, deadline in records]
-    return [Told(one.kind, one.at_ms, *record, one.reasons, one.subscription, one.detail) for record in about]
+    return [RecordEvent(one.kind, one.at_ms, *record, one.reasons, one.subscription, one.detail) for record in about]
 
 
 def messages_of(some: Message | OutOfFocusBatch, shard: SowShard) -> list[Message]:

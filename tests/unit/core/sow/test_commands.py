@@ -387,7 +387,7 @@ def test_sow_and_subscribe_has_no_gap_and_no_duplicate_while_its_batches_are_on_
 
 
 @pytest.mark.feature("S6")
-def test_deltas_behind_a_query_are_told_of_what_it_has_shown_only():
+def test_deltas_behind_a_query_are_informed_of_what_it_has_shown_only():
     desk = Desk(shard_of(batch_size=1))
     for n in range(3):
         desk.put(f"k{n}", {"n": n, "m": 0}, n)
@@ -400,8 +400,8 @@ def test_deltas_behind_a_query_are_told_of_what_it_has_shown_only():
     assert (kind, whole) == (Kind.PUBLISH, {"n": 8, "m": 0}), "it was not shown before"
     step = desk.crash(13)
     assert step.queries, "the query was cut short, and begins again"
-    told = desk.answer(step, 14)
-    assert {message.key for message in told if message.kind is Kind.SOW} == {b"k0", b"k1", b"k2"}
+    answered = desk.answer(step, 14)
+    assert {message.key for message in answered if message.kind is Kind.SOW} == {b"k0", b"k1", b"k2"}
     (answer,) = step.answers
     assert (answer.command, dict(answer.counts)["records"]) == ("sow_and_delta_subscribe", 3)
     assert seen(desk.put(second, {"n": 9, "m": 0}, 15).deliveries) == [(Kind.DELTA, second.encode(), {"n": 9}, None)]
@@ -448,18 +448,18 @@ def test_delta_subscribe_shows_changed_fields_of_what_it_has_seen():
     desk.put("k", {"a": 1}, 0)
     desk.ask("delta_subscribe", 1, subscription="s")
 
-    def told(payload, **headers):
+    def delivered(payload, **headers):
         ((kind, _, shown, _),) = seen(desk.put("k", payload, 2, **headers).deliveries)
         return kind, shown
 
-    assert told({"a": 1, "o": {"x": 1, "y": 1}}) == (Kind.PUBLISH, {"a": 1, "o": {"x": 1, "y": 1}})
-    assert told({"a": 2}, lapse_command="delta") == (Kind.DELTA, {"a": 2})
-    assert told({"a": 2, "o": {"x": 1, "y": 2}}) == (Kind.DELTA, {"o": {"y": 2}})
-    assert told({"a": 2, "o": {"x": 1, "y": 2}}) == (Kind.DELTA, {})
-    assert told({"a": 2, "o": {"x": 1, "y": 2}, "n": None}) == (Kind.DELTA, {"n": None})
-    assert told({"a": True, "o": {"x": 1, "y": 2}, "n": None}) == (Kind.DELTA, {"a": True})
-    assert told({"a": 2}) == (Kind.PUBLISH, {"a": 2}), "fields are gone"
-    assert told([1]) == (Kind.PUBLISH, [1])
+    assert delivered({"a": 1, "o": {"x": 1, "y": 1}}) == (Kind.PUBLISH, {"a": 1, "o": {"x": 1, "y": 1}})
+    assert delivered({"a": 2}, lapse_command="delta") == (Kind.DELTA, {"a": 2})
+    assert delivered({"a": 2, "o": {"x": 1, "y": 2}}) == (Kind.DELTA, {"o": {"y": 2}})
+    assert delivered({"a": 2, "o": {"x": 1, "y": 2}}) == (Kind.DELTA, {})
+    assert delivered({"a": 2, "o": {"x": 1, "y": 2}, "n": None}) == (Kind.DELTA, {"n": None})
+    assert delivered({"a": True, "o": {"x": 1, "y": 2}, "n": None}) == (Kind.DELTA, {"a": True})
+    assert delivered({"a": 2}) == (Kind.PUBLISH, {"a": 2}), "fields are gone"
+    assert delivered([1]) == (Kind.PUBLISH, [1])
 
 
 @pytest.mark.feature("S7", "L3")

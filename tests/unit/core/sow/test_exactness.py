@@ -64,7 +64,7 @@ def test_what_a_delta_is_instead_is_said_in_words_of_json(value: Any, kind: str)
 
 @pytest.mark.feature("S6")
 @pytest.mark.parametrize(("before", "after"), [([1], [True]), ([0, [1]], [0, [True]]), (1, True), (0, False)])
-def test_a_delta_subscriber_is_told_of_another_type(before: Any, after: Any) -> None:
+def test_a_delta_subscriber_is_informed_of_another_type(before: Any, after: Any) -> None:
     desk = Desk(shard_of(**JSON))
     desk.ask("delta_subscribe", 0, subscription="s")
     desk.put("k", {"v": before, "w": 1}, 1)

@@ -46,7 +46,7 @@ RECORDS = st.tuples(
 )
 
 
-def told(step: Step) -> tuple[object, ...]:
+def effects_of(step: Step) -> tuple[object, ...]:
     return step.changes, step.state_deletes, step.events, step.letters, step.deliveries
 
 
@@ -79,7 +79,7 @@ def test_the_plain_way_does_what_the_long_one_does(batches, default_ms, model, e
         for record in records:
             long.state.now_ms = max(long.state.now_ms, record.timestamp)
             long._entrance._take(topic, 0, source, record, slow)
-        assert told(quick) == told(slow)
+        assert effects_of(quick) == effects_of(slow)
     assert plain.state.entries == long.state.entries
     assert plain.state.tombstones == long.state.tombstones
     assert plain.state.sequence == long.state.sequence

@@ -104,8 +104,8 @@ def test_an_update_that_is_ignored_as_older_is_an_event_with_its_place() -> None
     (desk,) = shards(1)
     everywhere([desk], {"id": 1, "n": "later"}, 50, partition=1)
     step = desk.put(None, {"id": 1, "n": "older"}, 40, partition=0)
-    (told,) = step.events
-    assert (told.kind, told.key, told.bookmark.partition) == ("ignored", b"[1]", 0)
+    (event,) = step.events
+    assert (event.kind, event.key, event.bookmark.partition) == ("ignored", b"[1]", 0)
     assert desk.select(60) == [{"id": 1, "n": "later"}]
 
 
@@ -155,19 +155,19 @@ def test_a_delete_by_data_takes_the_record_with_the_same_key_fields() -> None:
 
 @pytest.mark.feature("S3", "X7")
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "message"),
     [
         (b"{", "data.1: its key is in its payload, which cannot be read"),
         (b'{"n": 1}', "data.1: the key field /id is missing or null"),
         (b'{"id": []}', "data.1: the key field /id is an array"),
     ],
 )
-def test_data_without_a_key_deletes_nothing(data: bytes, told: str) -> None:
+def test_data_without_a_key_deletes_nothing(data: bytes, message: str) -> None:
     desks = shards(1)
     everywhere(desks, {"id": "a"}, 1, partition=0)
     (answer,) = desks[0].ask("sow_delete", 10, data=(b'{"id": "a"}', data)).answers
-    assert told in answer.error
-    assert told in desks[0].ask("sow", 10, data=(b'{"id": "a"}', data)).answers[0].error
+    assert message in answer.error
+    assert message in desks[0].ask("sow", 10, data=(b'{"id": "a"}', data)).answers[0].error
     assert "at most 1,000 payloads" in desks[0].ask("sow", 10, data=(data,) * 1_001).answers[0].error
     assert len(desks[0].select(20)) == 1
 

@@ -191,7 +191,7 @@ def test_an_update_that_is_over_on_arrival_ends_the_same_on_both_sides(known: bo
         *((5, "B", False), (5, "0", True)),
     ],
 )
-def test_of_an_update_that_was_never_seen_only_its_end_is_told_and_it_takes_what_was_before(
+def test_of_an_update_that_was_never_seen_only_its_end_is_reported_and_it_takes_what_was_before(
     stamp: int, path: str, remains: bool
 ) -> None:
     desk = Desk(shard_of())
@@ -242,7 +242,7 @@ def test_what_is_ahead_elsewhere_hides_no_update_that_another_partition_brings()
 
 
 @pytest.mark.feature("S10")
-def test_an_update_stamped_before_the_one_that_it_replaces_is_told_as_no_earlier() -> None:
+def test_an_update_stamped_before_the_one_that_it_replaces_is_reported_as_no_earlier() -> None:
     """Two producers' clocks are apart. Another deployment ignores what is earlier than its record."""
     here, there = Desk(shard_of()), Desk(shard_of())
     for at, number in [(100, 1), (95, 2)]:
@@ -253,7 +253,7 @@ def test_an_update_stamped_before_the_one_that_it_replaces_is_told_as_no_earlier
 
 
 @pytest.mark.feature("S10", "C56")
-def test_an_update_stamped_before_a_delete_that_a_link_never_sees_is_told_as_later() -> None:
+def test_an_update_stamped_before_a_delete_that_a_link_never_sees_is_reported_as_later() -> None:
     """The link was away, and Kafka has removed the delete. Nothing is replicated to here."""
     here, there = Desk(shard_of()), Desk(shard_of())
     here.put("k", {"n": 1}, 100)

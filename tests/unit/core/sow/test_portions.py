@@ -78,15 +78,15 @@ def test_a_deletion_of_many_keys_goes_on_in_portions() -> None:
 
 @pytest.mark.slow
 @pytest.mark.feature("S3", "C60")
-@pytest.mark.parametrize(("answer", "told"), [("all", True), ("errors", True), ("none", False)])
-def test_of_many_payloads_all_are_read_before_a_record_leaves(answer: str, told: bool) -> None:
+@pytest.mark.parametrize(("answer", "refused"), [("all", True), ("errors", True), ("none", False)])
+def test_of_many_payloads_all_are_read_before_a_record_leaves(answer: str, refused: bool) -> None:
     desk = Desk(shard_of(key=(path("/n"),)))
     for number in range(COUNT):
         desk.put(None, {"n": number}, 0)
     payloads = tuple(f'{{"n": {number}}}'.encode() for number in range(COUNT))
     step = desk.ask("sow_delete", 10, data=(*payloads, b"{}"), answer=answer)
     assert not step.events
-    assert [one.refusal is not None and "data.1300" in one.refusal.text for one in step.answers] == [True] * told
+    assert [one.refusal is not None and "data.1300" in one.refusal.text for one in step.answers] == [True] * refused
     step = Step()
     desk.shard.commands.handle(Command(command="sow_delete", id="d", data=payloads, answer=answer), T + 11, step, None)
     assert not step.events, "the first portion only reads"

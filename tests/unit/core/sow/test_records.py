@@ -23,7 +23,7 @@ def deadline(desk, key):
     return instant if instant == NEVER else instant - T
 
 
-def told_events(step):
+def emitted_events(step):
     return [(item.kind, item.key, item.reasons, item.at_ms - T) for item in step.events]
 
 
@@ -36,7 +36,7 @@ def test_a_record_of_45_seconds_updated_at_15_lives_to_60():
     assert records(desk) == {"order": {"n": 2}}
     assert not desk.advance(59_999).events
     step = desk.advance(60_000)
-    assert told_events(step) == [(EventKind.EXPIRED, b"order", (Reason.TIME_LIMIT,), 60_000)]
+    assert emitted_events(step) == [(EventKind.EXPIRED, b"order", (Reason.TIME_LIMIT,), 60_000)]
     assert records(desk) == desk.compacted == desk.journal.get(b"rorder", {}) == {}
 
 
@@ -140,7 +140,7 @@ def test_a_delta_stamped_at_or_after_the_deadline_meets_an_expired_record_before
     desk = Desk(shard_of(10))
     desk.put("k", {"a": 1}, 0)
     step = desk.put("k", {"b": 1}, 10, lapse_command="delta")
-    assert told_events(step) == [(EventKind.EXPIRED, b"k", (Reason.TIME_LIMIT,), 10)]
+    assert emitted_events(step) == [(EventKind.EXPIRED, b"k", (Reason.TIME_LIMIT,), 10)]
     assert records(desk) == {"k": {"b": 1}}
     desk.put("k", {"c": 1}, 19, lapse_command="delta")
     assert records(desk) == {"k": {"b": 1, "c": 1}}
@@ -150,7 +150,7 @@ def test_a_delta_stamped_at_or_after_the_deadline_meets_an_expired_record_before
 def test_a_null_value_deletes_and_deletes_nothing_twice():
     desk = Desk(shard_of())
     desk.put("k", {}, 0)
-    assert told_events(desk.put("k", None, 1)) == [(EventKind.DELETED, b"k", (), 1)]
+    assert emitted_events(desk.put("k", None, 1)) == [(EventKind.DELETED, b"k", (), 1)]
     assert not desk.put("k", None, 2).events
     assert desk.compacted == {}
     assert set(desk.journal) == {b"t\0\0\0\0", b"gk"}
@@ -179,7 +179,7 @@ def test_an_invalid_lifetime_is_a_dead_letter_and_the_rest_flows_on(enabled):
     desk.keep(step)
     assert records(desk) == {"a": {}, "c": {}}
     assert step.letters[0].detail.startswith("lapse-ttl-ms = '-1': expected")
-    assert told_events(step) == [(EventKind.DEAD_LETTERED, None, (Reason.INVALID_LIFETIME,), 0)]
+    assert emitted_events(step) == [(EventKind.DEAD_LETTERED, None, (Reason.INVALID_LIFETIME,), 0)]
 
 
 @pytest.mark.feature("C6", "L12")
@@ -203,7 +203,7 @@ def test_a_past_deadline_replaces_the_record_and_takes_it_along():
     desk = Desk(shard_of())
     desk.put("k", {"a": 1}, 0)
     step = desk.put("k", {"a": 2}, 5, lapse_expires_at_ms=T + 5)
-    assert told_events(step) == [(EventKind.EXPIRED, b"k", (Reason.TIME_LIMIT,), 5)]
+    assert emitted_events(step) == [(EventKind.EXPIRED, b"k", (Reason.TIME_LIMIT,), 5)]
     assert step.events[0].bookmark.offset == 1
     assert records(desk) == desk.compacted == {}
 
@@ -241,7 +241,7 @@ def test_what_expired_while_nothing_ran_leaves_before_the_first_query_answers():
     desk.put("l", {}, 0, lapse_ttl_ms=0)
     desk.crash(1000)
     step = desk.ask("sow", 1000)
-    assert told_events(step) == [(EventKind.EXPIRED, b"k", (Reason.TIME_LIMIT,), 1000)]
+    assert emitted_events(step) == [(EventKind.EXPIRED, b"k", (Reason.TIME_LIMIT,), 1000)]
     assert [message.key for message in desk.answer(step, 1000)] == [None, b"l", None]
     assert desk.compacted == {b"l": b"{}"}
 
@@ -389,7 +389,7 @@ def test_a_scheduled_version_is_withdrawn_by_its_bookmark():
     desk.put("k", {"n": 1}, 0, lapse_enqueue_at_ms=T + 50, trace="x")
     step = desk.ask("sow_delete", 10, bookmarks=("t:0:0",))
     assert dict(step.answers[0].counts) == {"removed": 1, "skipped": 0}
-    assert told_events(step) == [(EventKind.DEAD_LETTERED, b"k", (Reason.WITHDRAWN,), 10)]
+    assert emitted_events(step) == [(EventKind.DEAD_LETTERED, b"k", (Reason.WITHDRAWN,), 10)]
     assert json.loads(step.letters[0].value) == {"n": 1}
     assert ("trace", b"x") in step.letters[0].headers
     desk.advance(50)
@@ -402,7 +402,7 @@ def test_a_version_whose_deadline_comes_before_its_instant_leaves_without_effect
     desk.put("k", {"n": 0}, 0)
     desk.put("k", {"n": 1}, 0, lapse_enqueue_at_ms=T + 50, lapse_expires_at_ms=T + 20)
     assert desk.shard.next_due_ms() == T + 20
-    assert told_events(desk.advance(20)) == [(EventKind.EXPIRED, b"k", (Reason.TIME_LIMIT,), 20)]
+    assert emitted_events(desk.advance(20)) == [(EventKind.EXPIRED, b"k", (Reason.TIME_LIMIT,), 20)]
     desk.advance(60)
     assert records(desk) == {"k": {"n": 0}}
 

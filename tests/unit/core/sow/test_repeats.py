@@ -57,7 +57,7 @@ def record(offset: int, at_ms: int, name: str | None, key: str = "k", value: byt
     return Arrived(offset, at_ms, key.encode(), b"%d" % offset if value is None else value, [*ids, *others])
 
 
-def test_a_repeat_changes_nothing_and_is_told_whatever_its_key_says():
+def test_a_repeat_changes_nothing_and_is_reported_whatever_its_key_says():
     topic = Topic()
     batch = [record(0, 5_000, "a"), record(1, 5_000, None), record(2, 5_000, "a"), record(3, 5_000, "b", "l")]
     assert topic.read(*batch) == [2]
@@ -118,8 +118,8 @@ def test_shards_that_share_partitions_find_the_same_repeats_and_one_tells():
         record(number, 5_000 + number, "ab"[number % 2] if number < 8 else f"{number}", value=b'{"k": %d}' % number)
         for number in range(30)
     ]
-    told = [shard.read(*records, partition=1) for shard in shards]
-    assert told == [[], [2, 3, 4, 5, 6, 7], []]
+    published = [shard.read(*records, partition=1) for shard in shards]
+    assert published == [[], [2, 3, 4, 5, 6, 7], []]
     kept = [payload for shard in shards for payload in shard.payloads.values()]
     assert sorted(kept) == sorted(one.value for one in records if one.offset < 2 or one.offset >= 8)
 

@@ -44,7 +44,7 @@ def test_what_is_named_is_returned_or_left_out() -> None:
 
 @pytest.mark.feature("X7")
 @pytest.mark.parametrize(
-    ("paths", "told"),
+    ("paths", "message"),
     [
         (("",), "an empty text is no path"),
         (("id",), "'id' is no path to a field from character 1 on"),
@@ -58,11 +58,11 @@ def test_what_is_named_is_returned_or_left_out() -> None:
         (("/a" * 65,), "65 steps; 64 is the most"),
     ],
 )
-def test_a_list_that_says_nothing_clear_is_refused(paths: tuple[str, ...], told: str) -> None:
+def test_a_list_that_says_nothing_clear_is_refused(paths: tuple[str, ...], message: str) -> None:
     desk = Desk(shard_of())
     for command in ("sow", "subscribe", "sow_and_delta_subscribe"):
         (answer,) = desk.ask(command, 0, subscription="s", select=paths).answers
-        assert told in answer.error
+        assert message in answer.error
         assert answer.error.startswith(f"{command}: select: ")
         assert answer.refusal.code == ErrorCode.INVALID_ARGUMENT
     assert desk.shard.subscriptions() == []
@@ -97,7 +97,7 @@ def test_queries_updates_deltas_and_what_goes_out_of_focus_have_the_selected_fie
     assert found == {"id": 1}, "filter and order go by the whole record"
     step = desk.ask("sow_and_subscribe", 2, subscription="s", filter="/price > 2", select=("/id", "/book/bid"))
     messages = desk.answer(step, 2)
-    told = [json.loads(one.payload) for one in messages if one.kind is Kind.SOW]
+    published = [json.loads(one.payload) for one in messages if one.kind is Kind.SOW]
     desk.ask("sow_and_delta_subscribe", 3, subscription="d", select=("-/price", "-/legs"), heartbeat_timeout_ms=10**6)
     for query in [one.query for one in desk.shard.state.subscribers.values() if one.query]:
         desk.pull(query, 3)
@@ -106,7 +106,7 @@ def test_queries_updates_deltas_and_what_goes_out_of_focus_have_the_selected_fie
         step = desk.put("a", payload, at)
         return {one.subscription: (one.kind, json.loads(one.payload)) for one in step.deliveries}
 
-    assert told == [{"id": 1, "book": {"bid": 99}}]
+    assert published == [{"id": 1, "book": {"bid": 99}}]
     assert update(4, {**ORDER, "price": 3, "id": 2}) == {
         "s": (Kind.PUBLISH, {"id": 2, "book": {"bid": 99}}),
         "d": (Kind.DELTA, {"id": 2}),
@@ -135,7 +135,7 @@ def test_what_a_user_may_see_goes_by_the_whole_record() -> None:
 
 
 @pytest.mark.feature("S5")
-def test_a_payload_that_cannot_be_cut_is_told_whole_and_large_numbers_stay() -> None:
+def test_a_payload_that_cannot_be_cut_is_reported_whole_and_large_numbers_stay() -> None:
     desk = Desk(shard_of(parse_exactly=json_payload.parse_exactly, serialize_selected=json_payload.serialize))
     desk.put("a", b"no JSON", 0, raw=True)
     desk.put("b", b'{"n": 123456789012345678901234567890, "m": 1}', 0, raw=True)

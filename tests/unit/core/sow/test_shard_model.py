@@ -60,7 +60,7 @@ class ShardHistory(RuleBasedStateMachine):
         self.gone: list[tuple[str, bytes, str]] = []
         self.asked: list[tuple] = []
 
-    def told(self, step: Step) -> Step:
+    def note_effects(self, step: Step) -> Step:
         for event in step.events:
             if event.key is not None or event.bookmark is not None:
                 reason = ",".join(event.reasons)
@@ -75,7 +75,7 @@ class ShardHistory(RuleBasedStateMachine):
     @rule(span=SPANS)
     def wait(self, span):
         self.now += span
-        self.told(self.desk.advance(self.now))
+        self.note_effects(self.desk.advance(self.now))
         self.oracle.pass_time(T + self.now)
 
     @rule(
@@ -104,7 +104,7 @@ class ShardHistory(RuleBasedStateMachine):
         if delta:
             headers["lapse_command"] = "delta"
         offset = self.desk.offsets.get((topic, 0), 0)
-        self.told(self.desk.put(key, doc, at, topic=topic, **headers))
+        self.note_effects(self.desk.put(key, doc, at, topic=topic, **headers))
         self.oracle.record(
             key,
             T + at,
@@ -120,19 +120,19 @@ class ShardHistory(RuleBasedStateMachine):
     @rule(keys=st.lists(KEYS, min_size=1, max_size=3), back=st.integers(0, 4))
     def sow_delete(self, keys, back):
         at = max(self.now - back, 0)
-        step = self.told(self.desk.ask("sow_delete", at, keys=tuple(keys)))
+        step = self.note_effects(self.desk.ask("sow_delete", at, keys=tuple(keys)))
         assert dict(step.answers[0].counts)["removed"] == self.oracle.delete(keys, T + at, TOMBSTONE_MS)
 
     @rule(name=st.sampled_from(["s1", "s2"]), text=FILTERS, deltas=st.booleans())
     def sow_and_subscribe(self, name, text, deltas):
-        self.told(self.desk.advance(self.now))
+        self.note_effects(self.desk.advance(self.now))
         self.mirrors[name] = (Mirror(), text)
         command = "sow_and_delta_subscribe" if deltas else "sow_and_subscribe"
         step = self.desk.ask(
             command, self.now, subscription=name, filter=text, batch_size=1, heartbeat_timeout_ms=10**9
         )
         self.oracle.pass_time(T + self.now)
-        self.told(step)
+        self.note_effects(step)
         self.pending = getattr(self, "pending", []) + step.queries
 
     @rule(name=st.sampled_from(["s1", "s2"]))
@@ -140,7 +140,7 @@ class ShardHistory(RuleBasedStateMachine):
         known = name in self.desk.shard.state.subscribers
         step = self.desk.ask("unsubscribe", self.now, subscription=name)
         self.oracle.pass_time(T + self.now)
-        self.told(step)
+        self.note_effects(step)
         assert (step.answers[0].error == "") == known
         self.mirrors.pop(name, None)
 
@@ -153,12 +153,12 @@ class ShardHistory(RuleBasedStateMachine):
                 query.subscription in self.mirrors
                 and self.desk.shard.state.subscribers[query.subscription].query is query
             ):
-                self.told(self.desk.pull(query, self.now))
+                self.note_effects(self.desk.pull(query, self.now))
 
     @rule(text=FILTERS, ordered=st.booleans(), top=st.none() | st.integers(0, 2), skip=st.integers(0, 1))
     def sow(self, text, ordered, top, skip):
         fields = {"filter": text, "skip": skip, "top_n": top, "order_by": "/x DESC" if ordered else None}
-        step = self.told(self.desk.ask("sow", self.now, **fields))
+        step = self.note_effects(self.desk.ask("sow", self.now, **fields))
         self.oracle.pass_time(T + self.now)
         expected = [row.doc for row in self.oracle.rows.values() if selects(text, row.doc)]
         messages = self.desk.answer(step, self.now)
@@ -175,7 +175,9 @@ class ShardHistory(RuleBasedStateMachine):
 
     @rule(text=FILTERS, ordered=st.booleans())
     def ask(self, text, ordered):
-        step = self.told(self.desk.ask("sow", self.now, filter=text, order_by="/x" if ordered else None, batch_size=1))
+        step = self.note_effects(
+            self.desk.ask("sow", self.now, filter=text, order_by="/x" if ordered else None, batch_size=1)
+        )
         self.oracle.pass_time(T + self.now)
         rows = {key: row for key, row in self.oracle.rows.items() if selects(text, row.doc)}
         self.asked.append((step.queries[0], {key: (row.doc, row.deadline) for key, row in rows.items()}, {}))
@@ -204,7 +206,7 @@ class ShardHistory(RuleBasedStateMachine):
 
         A shard that is restored from the journal is asked; the shard itself goes on.
         """
-        self.told(self.desk.advance(self.now))
+        self.note_effects(self.desk.advance(self.now))
         self.oracle.pass_time(T + self.now)
         desk, oracle = Desk(self.desk.shard), copy.deepcopy(self.oracle)
         desk.journal, desk.compacted = dict(self.desk.journal), dict(self.desk.compacted)
@@ -251,7 +253,7 @@ class ShardHistory(RuleBasedStateMachine):
         }
         for mirror, _ in self.mirrors.values():
             mirror.strict = False
-        self.told(step)
+        self.note_effects(step)
         self.pending = step.queries
         self.asked = []
 

@@ -80,7 +80,7 @@ def test_a_signed_command_of_somebody_entitled_gets_in_under_his_name():
 
 
 @pytest.mark.parametrize(
-    ("record", "cause", "told", "answered"),
+    ("record", "cause", "message", "answered"),
     [
         (Record(value=b'{"command": "depth", "id": "1"}'), "unsigned", "bears no user", "/1"),
         (
@@ -109,10 +109,10 @@ def test_a_signed_command_of_somebody_entitled_gets_in_under_his_name():
     ],
 )
 @pytest.mark.feature("X7")
-def test_everybody_else_is_told_why_not(record, cause, told, answered):
+def test_everybody_else_is_refused_with_the_reason(record, cause, message, answered):
     authorizer = CommandAuthorizer(guard(), 0)
     denied = why_not(authorizer, record)
-    assert told in str(denied)
+    assert message in str(denied)
     assert "orders" in str(denied)
     assert (denied.cause, denied.id) == (cause, answered)
     assert authorizer.denied == {cause: 1}
@@ -182,7 +182,7 @@ def desks(one: QueueMachine, letters: str) -> None:
     one.arrive("orders", 0, [Record(at, value=b'{"desk": "%s"}' % desk.encode()) for at, desk in enumerate(letters)])
 
 
-def told(effects) -> dict[str, list[tuple[str, dict]]]:
+def answers_by_topic(effects) -> dict[str, list[tuple[str, dict]]]:
     """By topic: kind of each record with its headers, or an answer's body."""
     found: dict[str, list[tuple[str, dict]]] = {}
     for some in [*effects.before, *effects.after]:
@@ -195,7 +195,7 @@ def told(effects) -> dict[str, list[tuple[str, dict]]]:
 
 
 def answer(effects, user: str = "alice") -> dict:
-    (body,) = [body for kind, body in told(effects)[f"lapse.orders.deliveries.{user}"] if kind == "answer"]
+    (body,) = [body for kind, body in answers_by_topic(effects)[f"lapse.orders.deliveries.{user}"] if kind == "answer"]
     return body
 
 
@@ -220,7 +220,7 @@ def test_each_user_gets_what_matches_his_filter_on_his_own_topic_and_may_choose_
     desks(one, "ABAB")
     for user in ("alice", "bob"):
         one.command(signed(user, "subscribe", subscription="s", max_backlog=9))
-    found = told(deliver(one))
+    found = answers_by_topic(deliver(one))
     assert set(found) == {"lapse.orders.deliveries.alice", "lapse.orders.deliveries.bob"}
     for user, bookmarks in (("alice", ["orders:0:0", "orders:0:2"]), ("bob", ["orders:0:1", "orders:0:3"])):
         rows = found[f"lapse.orders.deliveries.{user}"]
@@ -289,9 +289,9 @@ def test_whatever_a_user_settles_others_messages_stay_as_they_are(letters, held,
     for number, (name, what, named) in enumerate(asked):
         fields = {"filter": what} if isinstance(what, str) else {"bookmarks": [f"orders:0:{a}-{b}" for a, b in what]}
         one.command(signed("alice", name, T + number, **fields, **({"subscription": "s"} if named else {})))
-        told = answer(finish(one))
-        assert told["status"] == "ok"
-        for settled in told["settlements"]:
+        answered = answer(finish(one))
+        assert answered["status"] == "ok"
+        for settled in answered["settlements"]:
             first, _, last = settled["bookmarks"].split(":")[2].partition("-")
             if settled["result"] != "unknown":
                 offsets = range(int(first), int(last or first) + 1)
@@ -343,7 +343,7 @@ def test_a_denied_command_changes_nothing_and_is_answered_where_its_sender_reads
     effects = finish(one)
     assert not one.shard.state.paused
     assert one.shard.depth()["depth"] == 2
-    found = told(effects)
+    found = answers_by_topic(effects)
     assert [body["command"] for _, body in found["lapse.orders.deliveries.bob"]] == ["pause", "delete"]
     assert [body["id"] for _, body in found["lapse.orders.deliveries"]] == ["x"]
     assert one.figures.denied == {"entitlement": 4, "unsigned": 1}
@@ -394,7 +394,7 @@ def test_a_sow_topic_shows_each_user_his_records_on_his_own_topic():
     one.command(signed("alice", "sow_and_subscribe", T + 1, subscription="s"))
     while one.deliver(T + 1):
         pass
-    found = told(finish(one))
+    found = answers_by_topic(finish(one))
     assert set(found) == {"lapse.orders.deliveries.alice", "lapse.orders.deliveries.bob"}
     of_alice, of_bob = found["lapse.orders.deliveries.alice"], found["lapse.orders.deliveries.bob"]
     assert {fields["lapse-bookmark"] for kind, fields in of_alice if kind == "sow"} == {"orders:0:0", "orders:0:2"}
@@ -403,7 +403,7 @@ def test_a_sow_topic_shows_each_user_his_records_on_his_own_topic():
     assert [fields["lapse-subscription"] for kind, fields in of_bob if kind == "sow"] == ["s"]
 
     put(one, 3, b"1", "B", T + 2)
-    found = told(finish(one))
+    found = answers_by_topic(finish(one))
     ((kind, fields),) = found["lapse.orders.deliveries.alice"]
     assert (kind, fields["lapse-operation"], fields["lapse-subscription"]) == ("oof", "no_longer_matches", "s")
     assert [kind for kind, _ in found["lapse.orders.deliveries.bob"]] == ["publish"]
@@ -413,7 +413,7 @@ def test_a_sow_topic_shows_each_user_his_records_on_his_own_topic():
         pass
     one.command(signed("alice", "sow_delete", T + 4, filter="TRUE"))
     one.command(signed("alice", "delete", T + 5, force=True))
-    bodies = [body for _, body in told(finish(one))["lapse.orders.deliveries.alice"] if "status" in body]
+    bodies = [body for _, body in answers_by_topic(finish(one))["lapse.orders.deliveries.alice"] if "status" in body]
     assert bodies[0]["counts"] == {"records": 1, "scheduled": 0}
     assert bodies[1]["counts"]["removed"] == 1
     assert "SOW topic orders: delete takes the entitlement admin" in bodies[2]["error"]

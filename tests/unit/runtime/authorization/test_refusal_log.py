@@ -37,23 +37,23 @@ def test_each_user_has_ten_lines_a_minute_and_then_a_count(
 
 
 @pytest.mark.feature("X7")
-def test_the_count_is_told_although_nothing_happens_after_the_flood(
+def test_the_count_is_reported_although_nothing_happens_after_the_flood(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(refusal_log, "_PERIOD_S", 0.05)
     one = RefusalLog("orders, partition 0")
 
     async def flooded() -> None:
-        told = asyncio.Event()
+        events = asyncio.Event()
 
         def look(text: str, *values: object) -> None:
             if "20 more commands of 'mallory'" in text % values:
-                told.set()
+                events.set()
 
         monkeypatch.setattr(refusal_log.logger, "warning", look)
         for offset in range(30):
             one.log("mallory", offset, "no")
-        await asyncio.wait_for(told.wait(), 10)
+        await asyncio.wait_for(events.wait(), 10)
 
     asyncio.run(flooded())
 

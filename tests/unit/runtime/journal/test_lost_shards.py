@@ -227,9 +227,9 @@ def test_a_shard_that_no_leader_answers_for_is_taken_over_later_and_keeps_no_oth
 
     with caplog.at_level(logging.INFO):
         asyncio.run(run())
-    told = [record.message for record in caplog.records if "partition 0" in record.message]
-    assert sum("cannot be taken over for now" in one for one in told) == 1
-    assert "orders, partition 0: is taken over after all" in told
+    logged = [record.message for record in caplog.records if "partition 0" in record.message]
+    assert sum("cannot be taken over for now" in one for one in logged) == 1
+    assert "orders, partition 0: is taken over after all" in logged
 
 
 @pytest.mark.feature("C52")

@@ -62,14 +62,14 @@ def test_the_core_takes_it_for_its_spill_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.feature("Q16", "X7")
-def test_a_directory_that_cannot_be_written_is_told_with_what_to_do(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_written_is_reported_with_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "a file").write_text("")
     with pytest.raises(SpillError, match=r"a file: state cannot be kept there: .*data_dir, or .* state = \"memory\""):
         SpillFile[int](tmp_path / "a file")
 
 
 @pytest.mark.feature("Q16", "X7")
-def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spill_store = SpillFile[int](tmp_path)
     spill_store[1] = b"x" * 10_000
     monkeypatch.setattr(os, "pwrite", lambda _, data, at: len(data) - 1)

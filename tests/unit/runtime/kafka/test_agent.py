@@ -102,7 +102,7 @@ def test_tables_and_stores_have_no_room_for_what_nobody_waits_for() -> None:
     asyncio.run(run())
 
 
-def test_who_waits_for_a_lean_service_to_stop_is_told() -> None:
+def test_who_waits_for_a_lean_service_to_stop_is_informed() -> None:
     class Idle(LeanService):
         """Does nothing."""
 

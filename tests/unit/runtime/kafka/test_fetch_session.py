@@ -24,7 +24,7 @@ def sent(request: SessionRequest) -> Any:
     return FetchRequest_v11.decode(request.build(FetchRequest_v11).encode())
 
 
-def told(request: SessionRequest, session_id: int, error: int = 0, topics: Any = ()) -> None:
+def respond(request: SessionRequest, session_id: int, error: int = 0, topics: Any = ()) -> None:
     """Have aiokafka decode an answer."""
     answer = FetchResponse_v11(0, error, session_id, list(topics)).encode()
     request.build(FetchRequest_v11).RESPONSE_TYPE.decode(BytesIO(answer))
@@ -42,47 +42,47 @@ def test_a_request_names_what_has_changed() -> None:
     first = asked(session, a=1, b=2)
     assert named(first) == (0, 0, {"a": 1, "b": 2}, [])
     assert not session.stands_at({A: 1, B: 2})  # it is not known whether the broker has heard
-    told(first, 7)
+    respond(first, 7)
     assert session.stands_at({A: 1, B: 2})
     assert not session.stands_at({A: 1, B: 3})
     second = asked(session, a=1, b=2)
     assert named(second) == (7, 1, {}, [])
-    told(second, 7)
+    respond(second, 7)
     third = asked(session, b=5, c=0)
     assert named(third) == (7, 2, {"b": 5, "c": 0}, ["a"])
-    told(third, 7)
+    respond(third, 7)
     assert named(asked(session, a=1, b=5, c=0)) == (7, 3, {"a": 1}, [])
 
 
 @pytest.mark.parametrize(("error", "session_id", "closes"), [(70, 0, 0), (71, 0, 7), (71, 7, 7), (0, 0, 0)])
 def test_a_session_that_the_broker_does_not_go_on_with_begins_anew(error: int, session_id: int, closes: int) -> None:
     session = FetchSession()
-    told(asked(session, a=1), 7)
-    told(asked(session, a=2), session_id, error)
+    respond(asked(session, a=1), 7)
+    respond(asked(session, a=2), session_id, error)
     assert named(asked(session, a=2, b=0)) == (closes, 0, {"a": 2, "b": 0}, [])
 
 
 def test_a_request_without_an_answer_begins_the_session_anew() -> None:
     session = FetchSession()
-    told(asked(session, a=1), 7)
+    respond(asked(session, a=1), 7)
     lost = asked(session, a=2)
     again = asked(session, a=2)
     assert named(again) == (7, 0, {"a": 2}, [])
-    told(lost, 7)  # too late: it says nothing of the session that has begun since
-    told(again, 8)
+    respond(lost, 7)  # too late: it says nothing of the session that has begun since
+    respond(again, 8)
     assert named(asked(session, a=2)) == (8, 1, {}, [])
 
 
 def test_aiokafka_finds_the_offsets_of_what_the_answer_is_about() -> None:
     session = FetchSession()
-    told(asked(session, a=1, b=2), 7)
+    respond(asked(session, a=1, b=2), 7)
     quiet = asked(session, a=1, b=2)
     assert quiet.topics == []
-    told(quiet, 7, topics=[("b", [(0, 0, 9, 9, 0, [], -1, b"")])])
+    respond(quiet, 7, topics=[("b", [(0, 0, 9, 9, 0, [], -1, b"")])])
     assert quiet.topics == [("b", [(0, 2, 100)])]
 
 
-def test_a_broker_that_knows_no_sessions_is_told_everything() -> None:
+def test_a_broker_that_knows_no_sessions_is_asked_for_everything() -> None:
     session = FetchSession()
     old = asked(session, a=1).build(FetchRequest_v4)
     assert FetchRequest_v4.decode(old.encode()).topics == [("a", [(0, 1, 100)])]

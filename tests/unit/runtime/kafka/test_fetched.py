@@ -172,7 +172,7 @@ def test_what_is_taken_is_what_aiokafka_takes(
     for batch in log:
         part, base = encoded(batch, base)
         data += part
-    told = (data, aborted, first, isolation, most)
+    arguments = (data, aborted, first, isolation, most)
     with pytest.MonkeyPatch.context() as patch:
         if few:
             patch.setattr(FetchedRows, "wanted", {"t"})
@@ -182,8 +182,8 @@ def test_what_is_taken_is_what_aiokafka_takes(
             patch.setattr("lapse.runtime.kafka.fetched._BLOCK_RECORDS", block)
         if few == 1:
             patch.setattr("lapse.runtime.kafka.fetched.rows_of", rows_surely)
-        found = taken((FetchedRecords, FetchedPartition), *told)
-    assert found == taken((PartitionRecords, FetchResult), *told)
+        found = taken((FetchedRecords, FetchedPartition), *arguments)
+    assert found == taken((PartitionRecords, FetchResult), *arguments)
 
 
 def rows_surely(*batch: Any, **options: Any) -> FetchedRows:
@@ -205,9 +205,9 @@ def test_a_batch_of_which_no_record_is_left_is_passed_over() -> None:
     empty = bytearray(encoded(Batch([0], behind=4), 0)[0])
     struct.pack_into(">i", empty, 57, 0)  # compacted: no record is left
     data = _whole(empty[:61]) + encoded(Batch([0, 0]), 5)[0]
-    told: tuple[Any, ...] = (data, [], 0, READ_COMMITTED, [1])
-    found = taken((FetchedRecords, FetchedPartition), *told)
-    assert found == taken((PartitionRecords, FetchResult), *told)
+    arguments: tuple[Any, ...] = (data, [], 0, READ_COMMITTED, [1])
+    found = taken((FetchedRecords, FetchedPartition), *arguments)
+    assert found == taken((PartitionRecords, FetchResult), *arguments)
     assert [[record[0] for record in records] for records, _ in found[:2]] == [[5], [6]]
 
 
@@ -219,9 +219,9 @@ def test_records_of_an_old_format_are_read(magic: int, wanted: set[str], monkeyp
     legacy = LegacyRecordBatchBuilder(magic=magic, compression_type=0, batch_size=1 << 20)
     for offset in range(3):
         legacy.append(offset, timestamp=1, key=None, value=b"old")
-    told: tuple[Any, ...] = (bytes(legacy.build()), [], 1, READ_COMMITTED, [1])
-    found = taken((FetchedRecords, FetchedPartition), *told, of=offset_and_value)
-    assert found == taken((PartitionRecords, FetchResult), *told, of=offset_and_value)
+    arguments: tuple[Any, ...] = (bytes(legacy.build()), [], 1, READ_COMMITTED, [1])
+    found = taken((FetchedRecords, FetchedPartition), *arguments, of=offset_and_value)
+    assert found == taken((PartitionRecords, FetchResult), *arguments, of=offset_and_value)
     assert found[0] == ([(1, b"old")], 2)
 
 

@@ -292,8 +292,8 @@ def test_letters_of_rows_are_those_of_the_records(
     objects, rows = both(encoded(records))
     count = len(rows)
     deadlines_ms = np.array([(NEVER, 5, -5, 1 << 44)[number % 4] for number in cancels[:count]], np.int64)
-    told = np.array([deliveries[:count], cancels[:count]], np.uint32)
-    messages = Messages("t:0", 3, rows.offsets, deadlines_ms, told[0], told[1])
+    published = np.array([deliveries[:count], cancels[:count]], np.uint32)
+    messages = Messages("t:0", 3, rows.offsets, deadlines_ms, published[0], published[1])
     reasons = (Reason.TIME_LIMIT, Reason.PURGED)
     death = Death(
         entity="orders", bookmark=Bookmark("t:0", 3, 0), reasons=reasons, expired_at_ms=5, detail=detail, epoch=4

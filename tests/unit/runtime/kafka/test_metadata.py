@@ -47,8 +47,8 @@ def described(topics: list[str]) -> MetadataResponse_v5:
 
 def test_a_refresh_of_many_topics_has_parts_between_which_others_have_turns() -> None:
     async def run() -> None:
-        client, turns, told = Client(), 0, list[ClusterMetadata]()
-        client.cluster.add_listener(told.append)
+        client, turns, updates = Client(), 0, list[ClusterMetadata]()
+        client.cluster.add_listener(updates.append)
 
         async def others() -> None:
             nonlocal turns
@@ -69,7 +69,7 @@ def test_a_refresh_of_many_topics_has_parts_between_which_others_have_turns() ->
         assert known._partitions == whole._partitions
         assert known._broker_partitions == whole._broker_partitions
         assert (known.brokers(), known.internal_topics) == (whole.brokers(), whole.internal_topics)
-        assert (known.controller, told) == (whole.controller, [known])
+        assert (known.controller, updates) == (whole.controller, [known])
 
     asyncio.run(run())
 

@@ -47,7 +47,7 @@ def test_a_failed_question_fails_for_all_who_took_part_and_for_nobody_else() -> 
 
 
 def test_a_question_that_fails_once_nobody_waits_for_it_is_not_logged() -> None:
-    told: list[object] = []
+    answers: list[object] = []
     answer = asyncio.Event()
 
     async def ask(_: list[int]) -> dict[int, int]:
@@ -55,7 +55,7 @@ def test_a_question_that_fails_once_nobody_waits_for_it_is_not_logged() -> None:
         raise TimeoutError
 
     async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: answers.append(context))
         together = SharedQuestion(ask)
         asking = asyncio.create_task(together.of([0]))
         await asyncio.sleep(0)
@@ -68,4 +68,4 @@ def test_a_question_that_fails_once_nobody_waits_for_it_is_not_logged() -> None:
         gc.collect()
 
     asyncio.run(main())
-    assert not told
+    assert not answers

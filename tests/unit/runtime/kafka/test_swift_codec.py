@@ -117,7 +117,7 @@ def test_answers_reach_those_who_asked() -> None:
     asyncio.run(work())
 
 
-def test_a_session_is_told_of_its_answer() -> None:
+def test_a_session_is_informed_of_its_answer() -> None:
     async def work() -> None:
         session, place = FetchSession(), TopicPartition("orders", 0)
         limits = {"max_wait_time": 1, "min_bytes": 1, "max_bytes": 1, "isolation_level": 1, "max_partition_bytes": 9}

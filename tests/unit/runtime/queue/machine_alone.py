@@ -95,7 +95,7 @@ def finish(one: QueueMachine, letters: Letters | None = None):
     return finished(one.finish(letters or Letters()))
 
 
-def told(effects) -> list[tuple[str, list[str]]]:
+def emitted(effects) -> list[tuple[str, list[str]]]:
     events = [event.decode(one.value) for one in effects.before if isinstance(one, Output)]
     return [(one.event, [str(some) for some in one.messages]) for one in events]
 

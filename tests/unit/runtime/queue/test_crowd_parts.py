@@ -96,7 +96,7 @@ BEFORE_ALL = {
 @pytest.mark.parametrize("name", BEFORE_ALL)
 def test_a_crowd_leaves_in_parts_whatever_is_asked_meanwhile(name: str) -> None:
     """A command that needs all of it to be gone waits for that; others go ahead, those with a mistake among them."""
-    one, letters, told = crowded(6_000, **{"lapse-ttl-ms": 1_000}), Letters(), []
+    one, letters, emitted = crowded(6_000, **{"lapse-ttl-ms": 1_000}), Letters(), []
     one.arrive("orders", 0, [Record(6_000, value=b'{"f": 1}'), Record(6_001)])
     one._reach(2_000)
     command(one, 2_000, name, **BEFORE_ALL[name])
@@ -107,14 +107,14 @@ def test_a_crowd_leaves_in_parts_whatever_is_asked_meanwhile(name: str) -> None:
         one.continue_command()
         one.advance(2_000)
         effects = finish(one, letters)
-        told += [json.loads(some.value) for some in effects.after if isinstance(some, Output)]
+        emitted += [json.loads(some.value) for some in effects.after if isinstance(some, Output)]
         steps.append(len(letters.taken) - before)
         one.note_step_time(steps[-1] / 5_000)
         assert steps[-1] <= 3 * 512
     assert sum(steps) == 6_000, "each has its letter, with its own reason"
     if name == "delete":
         return  # it is answered once all shards have agreed
-    (answered,) = told
+    (answered,) = emitted
     if name == "purge":
         assert answered["counts"]["removed"] == 2
     elif name == "transfer":
@@ -163,8 +163,8 @@ def test_a_purge_of_very_many_messages_goes_part_by_part_and_counts_all(monkeypa
         finish(one)
         one.continue_command()
         left.append(one.shard.depth()["depth"])
-    (told,) = [some for some in finish(one).after if isinstance(some, Output)]
-    counts = answer.decode(told.value).counts
+    (record,) = [some for some in finish(one).after if isinstance(some, Output)]
+    counts = answer.decode(record.value).counts
     assert (counts["removed"], counts["available"], counts["skipped_leased"], left[-1]) == (19_997, 19_997, 3, 3)
     assert max(before - after for before, after in pairwise(left)) <= 2 * 4_096
 
@@ -211,8 +211,8 @@ def test_a_command_that_would_do_more_than_its_fields_say_does_nothing(monkeypat
     one = crowded(8_000)
     command(one, 1_000, name, **fields)
     assert one.unfinished is None
-    (told,) = [some for some in finish(one).after if isinstance(some, Output)]
-    said = answer.decode(told.value)
+    (record,) = [some for some in finish(one).after if isinstance(some, Output)]
+    said = answer.decode(record.value)
     assert (said.status, said.code) == ("error", "invalid_argument")
     assert all(field in said.error for field in fields.keys() - {"filter", "bookmarks", "force"})
     assert one.shard.depth()["available"] == 8_000

@@ -33,8 +33,16 @@ def deleted(letters: Letters, *values: bytes) -> tuple[QueueMachine, int]:
 
 def decided_again(one: QueueMachine, at_ms: int) -> None:
     """The first shard repeats its decision to each shard that is not gone, every 2 s."""
-    told = {"kind": "decided", "id": 1_000, "sender": 0, "to": 0, "cause": "delete", "force": True, "report": None}
-    one.command(Record(timestamp=at_ms, key=SHARD_MESSAGE_KEY, value=json.dumps(told).encode()))
+    shard_message = {
+        "kind": "decided",
+        "id": 1_000,
+        "sender": 0,
+        "to": 0,
+        "cause": "delete",
+        "force": True,
+        "report": None,
+    }
+    one.command(Record(timestamp=at_ms, key=SHARD_MESSAGE_KEY, value=json.dumps(shard_message).encode()))
 
 
 @pytest.mark.feature("C4", "C27", "D3")
@@ -117,8 +125,16 @@ def test_a_question_about_a_message_of_another_topic_is_no_use_of_the_queue() ->
 def test_a_publish_vetoes_the_end_that_an_idle_shard_has_agreed_to() -> None:
     """The shard takes in nothing then. Without the veto the message would be lost with the queue's topics."""
     one = temporary(partition=1, shards=2)
-    told = {"kind": "ask", "id": 301_000, "sender": 0, "to": 1, "cause": "idle", "force": False, "report": None}
-    one.command(Record(timestamp=301_000, key=SHARD_MESSAGE_KEY, value=json.dumps(told).encode()))
+    shard_message = {
+        "kind": "ask",
+        "id": 301_000,
+        "sender": 0,
+        "to": 1,
+        "cause": "idle",
+        "force": False,
+        "report": None,
+    }
+    one.command(Record(timestamp=301_000, key=SHARD_MESSAGE_KEY, value=json.dumps(shard_message).encode()))
     (check,) = finish(one).after
     one.command(Record(timestamp=301_001, key=SHARD_MESSAGE_KEY, value=check.value))
     (report,) = finish(one).after
@@ -132,8 +148,8 @@ def test_a_publish_vetoes_the_end_that_an_idle_shard_has_agreed_to() -> None:
 
 def asked_whether_it_can_end(one: QueueMachine, cause: str, force: bool, at_ms: int) -> dict:
     """Ask a second shard, and return its report."""
-    told = {"kind": "ask", "id": at_ms, "sender": 0, "to": 1, "cause": cause, "force": force, "report": None}
-    one.command(Record(timestamp=at_ms, key=SHARD_MESSAGE_KEY, value=json.dumps(told).encode()))
+    shard_message = {"kind": "ask", "id": at_ms, "sender": 0, "to": 1, "cause": cause, "force": force, "report": None}
+    one.command(Record(timestamp=at_ms, key=SHARD_MESSAGE_KEY, value=json.dumps(shard_message).encode()))
     (check,) = finish(one).after
     one.command(Record(timestamp=at_ms + 1, key=SHARD_MESSAGE_KEY, value=check.value))
     (report,) = finish(one).after

@@ -203,8 +203,8 @@ def test_it_is_answered_as_what_was_never_there(state: Callable[[World], None], 
         world.arrive(desk="A", offset=OWN)
     asked = [(name, form) for name, forms in FORMS.items() for form in forms]
     for at, (name, form) in enumerate(asked):
-        told = with_it.ask("alice", name, ASKED + at, **form)
-        assert told == without.ask("alice", name, ASKED + at, **form), (name, form)
+        answer = with_it.ask("alice", name, ASKED + at, **form)
+        assert answer == without.ask("alice", name, ASKED + at, **form), (name, form)
 
 
 @pytest.mark.parametrize(

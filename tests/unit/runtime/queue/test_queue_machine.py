@@ -14,7 +14,7 @@ from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.shard import command_work
 from support.kafka.packed import outputs_of
 from support.suite.event_loop import finished
-from unit.runtime.queue.machine_alone import Letters, Payloads, Record, answered, command, finish, machine, told
+from unit.runtime.queue.machine_alone import Letters, Payloads, Record, answered, command, emitted, finish, machine
 
 
 @pytest.mark.feature("C1", "C2", "Q8")
@@ -63,8 +63,12 @@ def test_an_answer_names_only_so_many_ranges_and_says_how_many_it_leaves_out() -
         one.continue_command()
         effects = finish(one)
     (answer,) = effects.after
-    told = json.loads(answer.value)
-    assert (len(told["settlements"]), told["counts"]["left_out"], told["counts"]["settled"]) == (10_000, 500, 10_500)
+    message = json.loads(answer.value)
+    assert (len(message["settlements"]), message["counts"]["left_out"], message["counts"]["settled"]) == (
+        10_000,
+        500,
+        10_500,
+    )
 
 
 @pytest.mark.feature("C27", "D3", "Q15")
@@ -79,9 +83,9 @@ def test_a_refused_letter_keeps_its_message_dying_while_the_others_leave_until_t
     effects = finish(one, letters)
     journal |= effects.journal
     assert [letter.value for letter in letters.taken] == [b"{}"] * 3
-    assert [kind for kind, _ in told(effects)] == ["dying", "dead_lettered"]
-    assert told(effects)[0][1] == ["orders:0:1", "orders:0:3"]
-    assert told(effects)[1][1] == ["orders:0:0", "orders:0:2", "orders:0:4"]
+    assert [kind for kind, _ in emitted(effects)] == ["dying", "dead_lettered"]
+    assert emitted(effects)[0][1] == ["orders:0:1", "orders:0:3"]
+    assert emitted(effects)[1][1] == ["orders:0:0", "orders:0:2", "orders:0:4"]
     figures = one.gauges()
     assert (figures["depth"], figures["dying"], one.figures.dead_letters) == (0, 2, 3)
     assert [shown.state_name for shown in one.shard.peek(0, 10)] == ["dying", "dying"]
@@ -94,7 +98,7 @@ def test_a_refused_letter_keeps_its_message_dying_while_the_others_leave_until_t
     assert headers["__dlq.errors.delivery.count"] == b"1"
     one.retry._safe += [(0, 1)]
     effects = finish(one)
-    assert told(effects) == [("dead_lettered", ["orders:0:1"])]
+    assert emitted(effects) == [("dead_lettered", ["orders:0:1"])]
     assert one.gauges()["dying"] == 1
     assert finished(one.letters.source.pending_letter((0, 1))) is None
     journal |= effects.journal
@@ -123,7 +127,7 @@ def test_a_refused_letter_is_given_up_once_the_queue_writes_none_any_more() -> N
     assert again.gauges()["dying"] == 1
     asyncio.run(woken())
     effects = finish(again)
-    assert (told(effects), again.gauges()["dying"]) == ([("expired", ["orders:0:0"])], 0)
+    assert (emitted(effects), again.gauges()["dying"]) == ([("expired", ["orders:0:0"])], 0)
 
 
 @pytest.mark.feature("Q15", "L11", "C21")
@@ -215,7 +219,7 @@ def test_a_message_of_a_partition_that_was_never_read_for_want_of_room_can_be_ac
     assert one.arrive("orders", 0, [Record(0)]) == 1
     one.note_received("others", 0)
     acknowledged = answered(one, 1_001, "acknowledge", bookmarks=["others:0:0", "others:0:1", "elsewhere:0:0"])
-    results = [(told["bookmarks"], told["result"]) for told in acknowledged["settlements"]]
+    results = [(settlement["bookmarks"], settlement["result"]) for settlement in acknowledged["settlements"]]
     assert results == [("others:0:0", "settled"), ("others:0:1", "unknown"), ("elsewhere:0:0", "unknown")]
     assert answered(one, 1_002, "acknowledge", bookmarks=["orders:0:0"])["settlements"][0]["result"] == "settled"
     assert one.arrive("others", 0, [Record(0), Record(1)]) == 2

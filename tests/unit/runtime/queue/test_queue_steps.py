@@ -78,8 +78,10 @@ def test_messages_are_taken_in_while_a_step_is_written_and_each_delivery_is_behi
     assert taken_while_writing >= machine.step_records, "the next step is prepared"
     assert all(leased >= sent for sent, leased in broker.leased), broker.leased
     assert "".join(one[0] for one in broker.happened if one.startswith("commit")) == "cc" * len(broker.journaled)
-    told = [orjson.loads(value or b"") for items in broker.journaled for key, value in items if key == progress_key(1)]
-    instants = [one[PROGRESS_KEY].get(INSTANTS) for one in told if PROGRESS_KEY in one]
+    progress = [
+        orjson.loads(value or b"") for items in broker.journaled for key, value in items if key == progress_key(1)
+    ]
+    instants = [one[PROGRESS_KEY].get(INSTANTS) for one in progress if PROGRESS_KEY in one]
     assert [one for one in by_clock if one not in instants] == [], "a step's instants are in its own journal"
     whole = [(key, value) for key, value in broker.journal.items() if value is not None]
     assert QueueShard(settings, restore(whole).state).depth() == machine.shard.depth()

@@ -45,5 +45,5 @@ def test_ranges_in_columns_are_those_of_objects(
             in_columns = output.events(happened, [])
         with mock.patch.object(outputs, "_MANY", 1 << 30):
             assert in_columns == output.events(happened, [])
-    told = [event.messages for event in (events.decode(one.value or b"") for one in in_columns)]
-    assert sum(map(len, (part for parts in told for part in parts))) == sum(len(offsets) for _, offsets in some)
+    emitted = [event.messages for event in (events.decode(one.value or b"") for one in in_columns)]
+    assert sum(map(len, (part for parts in emitted for part in parts))) == sum(len(offsets) for _, offsets in some)

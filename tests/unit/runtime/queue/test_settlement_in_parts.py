@@ -58,7 +58,7 @@ def fill(lapse: Lapse) -> None:
 
 
 @pytest.mark.parametrize("how", [SLOW_ACKNOWLEDGE, SLOW_CANCEL, "expire"])
-def test_all_that_match_are_settled_once_and_told_together(lapse: Lapse, parts: list[bool], how: Settling) -> None:
+def test_all_that_match_are_settled_once_and_reported_together(lapse: Lapse, parts: list[bool], how: Settling) -> None:
     fill(lapse)
     with lapse.subscriber("orders", COUNT) as subscriber, Queue("orders", connection=lapse.connection) as queue:
         subscriber.start()
@@ -76,7 +76,7 @@ def test_all_that_match_are_settled_once_and_told_together(lapse: Lapse, parts: 
 
 @pytest.mark.slow
 @pytest.mark.feature("C17")
-def test_leases_are_renewed_in_parts_over_a_crash_and_told_together(
+def test_leases_are_renewed_in_parts_over_a_crash_and_reported_together(
     lapse: Lapse, parts: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(lapse)
@@ -156,9 +156,9 @@ def test_crashes_between_the_parts_lose_no_count_and_no_bookmark(
             assert queue.purge(filter=FILTER, leased=True)["removed"] == COUNT // 2
         else:
             answered = queue._ask(Command.of(command=how, filter=FILTER, answer="all"))
-            (told,) = [one for one in answered if one.counts]
-            assert told.counts == {"settled": COUNT // 2, "skipped": 0}
-            assert len({one.bookmarks for one in told.settlements}) == COUNT // 2
+            (figures,) = [one for one in answered if one.counts]
+            assert figures.counts == {"settled": COUNT // 2, "skipped": 0}
+            assert len({one.bookmarks for one in figures.settlements}) == COUNT // 2
         assert queue.depth()["depth"] == (COUNT if how == "cancel" else COUNT // 2)
     assert next(falls, None) is None, "it crashed twice"
     journal = {one.key: one.value for one in lapse.records("lapse-orders-changelog")}
@@ -184,13 +184,13 @@ def asked(count: int, name: str, bookmarks: list[str], **fields: object) -> tupl
         finish(one)
     finish(one)
     command(one, 1_001, name, bookmarks=bookmarks, answer="all", **fields)
-    depths, told = [], []
-    while not told:
+    depths, answers = [], []
+    while not answers:
         if depths:
             one.continue_command()
-        told = [json.loads(some.value) for some in finish(one).after if isinstance(some, Output)]
+        answers = [json.loads(some.value) for some in finish(one).after if isinstance(some, Output)]
         depths.append(one.shard.depth()["depth"])
-    return one, depths, told[0]
+    return one, depths, answers[0]
 
 
 @pytest.mark.parametrize("how", ["acknowledge", "cancel", "expire", "renew"])
@@ -201,8 +201,8 @@ def test_bookmarks_in_any_order_are_settled_some_in_each_step_and_answered_in_th
     monkeypatch.setattr(named_parts, "READ_AT_ONCE", 400)
     offsets = [(at * 607) % 1_000 for at in range(1_000)]
     named = [f"orders:0:{offset}" for offset in offsets] + ["orders:1:5", "orders:0:2000-2001"]
-    one, depths, told = asked(1_000, how, named)
-    results = {text: settled["result"] for settled in told["settlements"] for text in [settled["bookmarks"]]}
+    one, depths, answers = asked(1_000, how, named)
+    results = {text: settled["result"] for settled in answers["settlements"] for text in [settled["bookmarks"]]}
     assert list(results) == named
     assert [results[text] for text in named] == ["settled"] * 1_000 + ["unknown"] * 2
     if how in ("acknowledge", "expire"):
@@ -217,8 +217,8 @@ def test_of_a_message_that_is_named_twice_the_first_counts_in_whatever_part_it_i
     monkeypatch.setattr(named_parts, "WORK_AT_ONCE", 3 + named_parts.SEGMENT_WORK)
     monkeypatch.setattr(named_parts, "READ_AT_ONCE", 2)
     named = ["orders:0:1#7", "orders:0:2", "orders:0:3", "orders:0:4", "orders:0:1#1", "orders:0:2"]
-    one, _, told = asked(6, "acknowledge", named)
-    results = [(settled["bookmarks"], settled["result"]) for settled in told["settlements"]]
+    one, _, answers = asked(6, "acknowledge", named)
+    results = [(settled["bookmarks"], settled["result"]) for settled in answers["settlements"]]
     assert sorted(results) == [
         ("orders:0:1", "stale"),
         ("orders:0:1", "stale"),
@@ -236,9 +236,9 @@ def test_bookmarks_that_name_the_same_messages_over_and_over_are_refused(
     monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     monkeypatch.setattr(named_parts, "MOST_REPEATED", 1_000)
-    one, _, told = asked(100, how, ["orders:0:0-99"] * 200)
-    assert told["code"] == "too_costly"
-    assert "the 200 bookmarks name 20000 messages or more, of 4096 that may be there" in told["error"]
+    one, _, answers = asked(100, how, ["orders:0:0-99"] * 200)
+    assert answers["code"] == "too_costly"
+    assert "the 200 bookmarks name 20000 messages or more, of 4096 that may be there" in answers["error"]
     assert one.shard.depth()["leased"] == 100
 
 
@@ -259,8 +259,8 @@ def test_the_work_of_a_part_counts_the_segments_that_it_begins_with(
     monkeypatch.setattr(named_parts, "WORK_AT_ONCE", 10 * (1 + named_parts.SEGMENT_WORK))
     count = 25 if spread > 1 else 500
     bookmarks = [f"orders:0:{at * spread}" for at in range(count)]
-    one, _, told = asked(1 + (count - 1) * spread, "acknowledge", bookmarks[::-1])
-    assert [settled["bookmarks"] for settled in told["settlements"]] == bookmarks[::-1]
+    one, _, answers = asked(1 + (count - 1) * spread, "acknowledge", bookmarks[::-1])
+    assert [settled["bookmarks"] for settled in answers["settlements"]] == bookmarks[::-1]
     assert sum(done) == count
     assert max(done) == (10 if spread > 1 else 10 * (1 + named_parts.SEGMENT_WORK) - named_parts.SEGMENT_WORK)
     assert one.shard.depth()["depth"] == (count - 1) * (spread - 1)

@@ -88,8 +88,8 @@ def test_only_a_rewind_with_a_filter_can_be_too_costly(monkeypatch: pytest.Monke
     one.arrive("orders", 0, [Record(offset, value=b'{"f": 1}') for offset in range(2_500)])
     finish(one)
     assert answered(one, 1_010, "purge")["counts"]["removed"] == 2_500
-    told = answered(one, 1_020, "rewind", id="r", to="beginning", **({"filter": text} if text else {}))
-    assert told["code"] == ("too_costly" if text else "")
+    answer = answered(one, 1_020, "rewind", id="r", to="beginning", **({"filter": text} if text else {}))
+    assert answer["code"] == ("too_costly" if text else "")
     (rewind,) = one.shard.state.rewinds
     assert (rewind.counts["rewound"] == 2_500) == (not text)
 

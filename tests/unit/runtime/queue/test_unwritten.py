@@ -108,12 +108,12 @@ def test_the_place_to_read_from_moves_on_when_a_whole_step_is_safe() -> None:
         futures = [loop.create_future() for _ in range(3)]
         log.add(7, futures[:2])
         log.add(9, futures[2:])
-        told = [log.progress(10)]
+        logged = [log.progress(10)]
         for at, future in enumerate(futures):
             future.set_result(Metadata("deliveries", 100 + at))
             await log.first()
-            told.append(log.progress(10))
-        return [one[PROGRESS_KEY] for one in told]
+            logged.append(log.progress(10))
+        return [one[PROGRESS_KEY] for one in logged]
 
     assert asyncio.run(sent(SentLog({"deliveries": 5}))) == [
         {"step": 7, "from": {"deliveries": 5}},

@@ -50,8 +50,8 @@ def test_a_new_owner_looks_for_what_was_too_late_to_be_sent_until_a_journal_says
         found: list[tuple[int, int]] = []
 
         def note(step: int) -> None:
-            told = log.progress(step)[PROGRESS_KEY]
-            found.append((told["step"], told["from"]["deliveries"]))
+            logged = log.progress(step)[PROGRESS_KEY]
+            found.append((logged["step"], logged["from"]["deliveries"]))
 
         for step, offset in ((7, 10), (8, 20), (9, 30)):
             sent: asyncio.Future[Any] = loop.create_future()

@@ -53,7 +53,7 @@ class Log:
         return {}
 
 
-def told(value: bytes) -> Effects:
+def effects_with(value: bytes) -> Effects:
     return Effects(before=[Output("lapse.events.orders", 0, None, value, [])])
 
 
@@ -66,8 +66,8 @@ def test_events_of_a_step_stand_behind_those_of_the_step_before() -> None:
         writer = EffectWriter(partition=0, epoch=1, letters=None, clock=None, figures=None, **parts)  # type: ignore[arg-type]
         writer._journaled_at = float("inf")  # its journals are of no concern here
         writer.confirm = lambda: store.confirm(0)  # type: ignore[method-assign]  # as after a while without a journal
-        first = asyncio.create_task(writer.write(told(b"first"), {}, None))
-        second = asyncio.create_task(writer.write(told(b"second"), {}, None, first))
+        first = asyncio.create_task(writer.write(effects_with(b"first"), {}, None))
+        second = asyncio.create_task(writer.write(effects_with(b"second"), {}, None, first))
         for _ in range(10):
             await asyncio.sleep(0)
         store.may_confirm.set()

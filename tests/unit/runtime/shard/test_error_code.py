@@ -72,9 +72,9 @@ def ask(machine: Machine, offset: int = 0, refused: Refusal | None = None, **com
 
 def refusal_of(machine: Machine, refused: Refusal | None = None, **command: object) -> Answer:
     """Give a command that is refused, and return the answer."""
-    (told,) = ask(machine, 0, refused, **command)
-    assert told.error
-    return told
+    (failure,) = ask(machine, 0, refused, **command)
+    assert failure.error
+    return failure
 
 
 @pytest.mark.parametrize("kind", MACHINES)
@@ -88,8 +88,8 @@ def test_a_deletion_is_refused_with_codes_and_what_comes_behind_it_too(kind: str
     machine = MACHINES[kind]()
     machine.arrive("prices", 0, [Input()])
     finish(machine)
-    told = refusal_of(machine, command="delete")
-    assert (told.code, sum(told.counts.values())) == (ErrorCode.IN_USE, 1)
+    refusal = refusal_of(machine, command="delete")
+    assert (refusal.code, sum(refusal.counts.values())) == (ErrorCode.IN_USE, 1)
     assert ask(machine, command="delete", force=True) == []
     assert refusal_of(machine, command="depth").code == ErrorCode.DELETED
 
@@ -133,14 +133,14 @@ def test_a_transfer_with_another_destination_is_a_conflict() -> None:
         (signed("alice", "pause"), ErrorCode.FORBIDDEN),
     ],
 )
-def test_who_may_not_is_told_by_code(record: Input, code: ErrorCode) -> None:
+def test_who_may_not_is_informed_by_code(record: Input, code: ErrorCode) -> None:
     with pytest.raises(CommandError) as caught:
         CommandAuthorizer(guard(), 0).read(record)
     assert caught.value.refusal == (code, str(caught.value))
 
 
 @pytest.mark.feature("X4")
-def test_a_command_that_was_sent_before_is_told_by_code() -> None:
+def test_a_command_that_was_sent_before_is_reported_by_code() -> None:
     authorizer = CommandAuthorizer(guard(), 0)
     authorizer.read(signed("alice", "depth"))
     with pytest.raises(CommandError) as caught:
@@ -163,8 +163,8 @@ def test_who_registered_the_schema_before_codes_reads_all_but_the_code() -> None
     del older["fields"][13:]
     refused = Answer(id="1", command="depth", status="error", error="no", partition=3, at_ms=5, code="deleted")
     written = answer.encode(refused, "confluent")
-    told = fastavro.schemaless_reader(io.BytesIO(written[5:]), fastavro.parse_schema(older), None)
-    assert answer.decode(orjson.dumps(told)) == replace(refused, code="")
+    read = fastavro.schemaless_reader(io.BytesIO(written[5:]), fastavro.parse_schema(older), None)
+    assert answer.decode(orjson.dumps(read)) == replace(refused, code="")
 
 
 def test_json_without_a_code_is_read() -> None:

@@ -80,7 +80,7 @@ def test_every_offset_gets_its_record_and_what_was_handed_out_does_not_stay(
 
 
 @pytest.mark.feature("C40")
-def test_what_kafka_has_removed_is_told_apart_from_what_comes_behind_it() -> None:
+def test_what_kafka_has_removed_is_distinguished_from_what_comes_behind_it() -> None:
     log = Log([0, 1, 2, 7, 8, 9])
     window = PayloadWindow(cast("LogReader", log), limit_bytes=0)
     found = asyncio.run(window.get("t", 0, list(range(1, 9))))

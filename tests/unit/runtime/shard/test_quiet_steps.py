@@ -16,7 +16,7 @@ def quiet() -> QuietSteps:
     return steps
 
 
-def test_steps_that_only_read_are_told_of_as_one(quiet: QuietSteps) -> None:
+def test_steps_that_only_read_are_reported_as_one(quiet: QuietSteps) -> None:
     assert quiet.add({"t:0": 5, "c:0": 2}, {"from": 10, "delivered": 11}, alone=False)
     assert quiet.add({"t:0": 5, "c:0": 4}, {"from": 11, "delivered": 12}, alone=False)
     assert quiet.take({"t:0": 6, "c:0": 4}) == [{"read": {"c:0": 4}, "at": {"from": 11, "delivered": 12}}]

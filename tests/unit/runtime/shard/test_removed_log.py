@@ -26,7 +26,7 @@ class Depth:
     def __init__(self, room: int) -> None:
         self.room = room
         self.begun: list[tuple[TP, int]] = []
-        self.told: list[tuple[TP, list[tuple[int, int]]]] = []
+        self.unread: list[tuple[TP, list[tuple[int, int]]]] = []
 
     def room_for(self, topic: str, partition: int) -> int:
         return self.room
@@ -39,7 +39,7 @@ class Depth:
         return True
 
     def report_unread(self, tp: TP, ranges: list[tuple[int, int]], now_ms: int) -> None:
-        self.told.append((tp, ranges))
+        self.unread.append((tp, ranges))
 
 
 class Reader:
@@ -70,7 +70,7 @@ def parts(room: int, position: int) -> tuple[Any, Any, Inbox, RemovedLog]:
 
 @pytest.mark.feature("C80")
 @pytest.mark.parametrize("begins_at", [8, 10, 14])
-def test_what_waits_in_memory_and_what_was_not_fetched_is_told_and_passed_over(begins_at: int) -> None:
+def test_what_waits_in_memory_and_what_was_not_fetched_is_reported_and_passed_over(begins_at: int) -> None:
     machine, reader, inbox, removed = parts(room=0, position=2)
     inbox.receive(ORDERS, [published(at, timestamp=0) for at in range(2, 6)])
     inbox.receive(ORDERS, [published(at, timestamp=0) for at in range(6, 10)])
@@ -78,7 +78,7 @@ def test_what_waits_in_memory_and_what_was_not_fetched_is_told_and_passed_over(b
     removed.report(0)
     removed.begins(ORDERS, begins_at)
     removed.report(0)
-    assert machine.told == [(ORDERS, [(2, 4), (6, begins_at - 1)])]
+    assert machine.unread == [(ORDERS, [(2, 4), (6, begins_at - 1)])]
     assert machine.begun == [(ORDERS, begins_at)]
     assert inbox.processed[ORDERS] == begins_at
     assert reader.next[ORDERS] == inbox.received[ORDERS] == max(begins_at, 10)
@@ -88,21 +88,21 @@ def test_what_waits_in_memory_and_what_was_not_fetched_is_told_and_passed_over(b
 
 
 @pytest.mark.feature("C80", "C40")
-def test_what_the_machine_has_room_for_is_taken_first_and_nothing_is_told_of_it() -> None:
+def test_what_the_machine_has_room_for_is_taken_first_and_nothing_is_reported_it() -> None:
     machine, _, inbox, removed = parts(room=5, position=2)
     inbox.receive(ORDERS, [published(at, timestamp=0) for at in range(2, 6)])
     removed.begins(ORDERS, 4)
     removed.report(0)
-    assert (machine.told, machine.begun) == ([], [])
+    assert (machine.unread, machine.begun) == ([], [])
     assert removed.is_left
     inbox.processed[ORDERS] = 6
     removed.report(0)
-    assert (machine.told, machine.begun) == ([], [(ORDERS, 4)])
+    assert (machine.unread, machine.begun) == ([], [(ORDERS, 4)])
     assert not removed.is_left
 
 
 @pytest.mark.feature("C80", "C42")
-def test_of_a_log_that_was_never_read_or_is_read_no_longer_nothing_is_told() -> None:
+def test_of_a_log_that_was_never_read_or_is_read_no_longer_nothing_is_reported() -> None:
     machine, _, inbox, removed = parts(room=0, position=0)
     removed.begins(ORDERS, 4)
     removed.begins(RETIRED, 4)
@@ -110,18 +110,18 @@ def test_of_a_log_that_was_never_read_or_is_read_no_longer_nothing_is_told() -> 
     removed.report(0)
     removed.is_deleted(RETIRED)
     removed.report(0)
-    assert machine.told == []
+    assert machine.unread == []
     assert [tp for tp, _ in machine.begun] == [ORDERS, RETIRED]
     assert inbox.received[ORDERS] == 0
 
 
 @pytest.mark.feature("C80", "C41")
-@pytest.mark.parametrize(("position", "told"), [(8, []), (7, [(ORDERS, [(6, 7)])])])
-def test_ends_of_transactions_behind_the_last_message_are_no_messages(position: int, told: list[Any]) -> None:
+@pytest.mark.parametrize(("position", "expected"), [(8, []), (7, [(ORDERS, [(6, 7)])])])
+def test_ends_of_transactions_behind_the_last_message_are_no_messages(position: int, expected: list[Any]) -> None:
     machine, reader, inbox, removed = parts(room=5, position=5)
     reader.position = position
     asyncio.run(inbox.pass_markers(ORDERS, 8))
     removed.begins(ORDERS, 8)
     removed.report(0)
-    assert machine.told == told
+    assert machine.unread == expected
     assert inbox.received[ORDERS] == inbox.processed[ORDERS] == reader.next[ORDERS] == 8

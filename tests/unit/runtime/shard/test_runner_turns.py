@@ -65,19 +65,19 @@ def _is_in_order(happened: list[str], tells: list[bool]) -> None:
     """
     assert "".join(one[0] for one in happened if one.startswith("commit")) == "cc" * len(tells)
     journals = iter(tells)
-    begun = told = journaled = 0
+    begun = answered = journaled = 0
     writing = False
     for one in happened:
         if one == "send":
             begun += 1
             assert begun - journaled <= 2
         elif one == "sent":
-            told += 1
+            answered += 1
         elif one == "commit":
             assert not writing, "two journals at a time"
             writing = True
             journaled += next(journals)
-            assert told >= journaled
+            assert answered >= journaled
         else:
             writing = False
     assert begun == journaled > 1
@@ -164,35 +164,35 @@ def test_a_query_goes_on_while_its_last_batch_is_written_and_tells_each_record_o
     machine = Watched(shard_of(), SowOutput("prices", 0, 1, "", 1), nothing)
     records = [Arrived(n, T, b"k%d" % n, b'{"n": %d}' % n) for n in range(COUNT)]
     commands = [Arrived(0, T + 1, None, b'{"command": "sow", "id": "q"}')]
-    told, answers = listen(broker)
+    answer, answers = listen(broker)
     broker.ticks = 1
     asyncio.run(run(machine, broker, lambda: bool(answers), records, commands))
     assert orjson.loads(answers[0])["counts"]["records"] == COUNT
-    assert told[1:-1] == [b"k%d" % n for n in range(COUNT)]
+    assert answer[1:-1] == [b"k%d" % n for n in range(COUNT)]
     assert sum(while_writing) > 0
 
 
 def listen(broker: Broker) -> tuple[list[bytes], list[bytes]]:
     """What goes out from now on: the keys of the deliveries' records, and answers."""
-    told: list[bytes] = []
+    delivered: list[bytes] = []
     answers: list[bytes] = []
     send = broker.send
 
     async def sent(outputs: list[Any], *_: Any) -> list[asyncio.Future[None]]:
         for one in outputs:
             if isinstance(one, Packed) and one.topic == "lapse.prices.deliveries":
-                told.extend(record[1 : 1 + record[0] // 2] for record in one.records)
+                delivered.extend(record[1 : 1 + record[0] // 2] for record in one.records)
             elif isinstance(one, Output) and dict(one.headers).get("lapse-kind") == b"answer":
                 answers.append(one.value or b"")
         return await send(outputs)
 
     broker.send = sent  # type: ignore[method-assign]
-    return told, answers
+    return delivered, answers
 
 
 @pytest.mark.feature("S5", "S7", "C45")
 @pytest.mark.parametrize("while_writing", [True, False])
-def test_an_update_that_comes_during_a_query_is_told_before_the_rest_of_it(while_writing: bool) -> None:
+def test_an_update_that_comes_during_a_query_is_reported_before_the_rest_of_it(while_writing: bool) -> None:
     """Nobody who waits for updates waits until a query of all records is through, or a step full of it is written."""
     broker = Broker()
     before_it: list[int] = []
@@ -203,7 +203,7 @@ def test_an_update_that_comes_during_a_query_is_told_before_the_rest_of_it(while
             before = len(self._step.deliveries)
             more = super().deliver(now_ms)
             parts.append(len(self._step.deliveries) - before)
-            if more and told and broker.writing is while_writing and not before_it:
+            if more and answer and broker.writing is while_writing and not before_it:
                 before_it.append(sum(parts))
                 assert broker.runner is not None
                 broker.runner.receive(SOURCE, [Arrived(COUNT, T + 2, b"new", b'{"n": -1}')])
@@ -217,12 +217,12 @@ def test_an_update_that_comes_during_a_query_is_told_before_the_rest_of_it(while
         Arrived(0, T + 1, None, orjson.dumps(subscribe)),
         Arrived(1, T + 1, None, b'{"command": "sow", "id": "q"}'),
     ]
-    told, answers = listen(broker)
+    answer, answers = listen(broker)
     broker.ticks = 2
     asyncio.run(run(machine, broker, lambda: len(answers) == 2, records, commands))
-    assert told.count(b"new") == 1
-    assert sorted(told[1:-1]) == sorted([b"new", *(b"k%d" % n for n in range(COUNT))])
-    assert told.index(b"new") - before_it[0] <= 1, "the query's begin was told before; nothing else was not"
+    assert answer.count(b"new") == 1
+    assert sorted(answer[1:-1]) == sorted([b"new", *(b"k%d" % n for n in range(COUNT))])
+    assert answer.index(b"new") - before_it[0] <= 1, "the query's begin was told before; nothing else was not"
 
 
 @pytest.mark.feature("S5")

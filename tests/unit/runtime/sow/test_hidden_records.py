@@ -14,7 +14,7 @@ from lapse.runtime.sow.output import SowOutput
 from support.suite.at_length import alike
 from support.suite.event_loop import finished
 from unit.core.sow.make import shard_of
-from unit.runtime.authorization.test_command_authorizer import Payloads, Record, T, guard, signed, told
+from unit.runtime.authorization.test_command_authorizer import Payloads, Record, T, answers_by_topic, guard, signed
 from unit.runtime.queue.machine_alone import Letters
 
 pytestmark = pytest.mark.feature("X4")
@@ -51,7 +51,7 @@ class World:
         while more or not any(kind == "answer" for kind, _ in found):
             more = self.machine.deliver(at_ms)
             self.machine.advance(at_ms)
-            found += told(self.finish()).get("lapse.orders.deliveries.alice", [])
+            found += answers_by_topic(self.finish()).get("lapse.orders.deliveries.alice", [])
         return found
 
     def finish(self, letters: Letters | None = None):

@@ -69,7 +69,7 @@ def test_a_large_step_goes_ahead_in_order_and_ends_in_a_small_batch():
 
 
 @pytest.mark.feature("S8")
-def test_of_several_updates_of_a_key_in_one_step_the_last_is_journaled_and_subscribers_are_told_of_each():
+def test_of_several_updates_of_a_key_in_one_step_the_last_is_journaled_and_subscribers_are_informed_of_each():
     running = machine()
     running.begin_step()
     running.command(Arrived(0, T, None, b'{"command": "subscribe", "id": "s", "subscription": "s"}'))
@@ -82,12 +82,12 @@ def test_of_several_updates_of_a_key_in_one_step_the_last_is_journaled_and_subsc
     last = {b"k0": b'{"a":1,"b":2}', b"k1": b"28", b"k2": b"29"}
     assert [payload_of(value) for value in journaled] == list(last.values())
     assert {key: value for key, value, _ in rows(effects, "lapse.sow.prices")} == last
-    told = rows(effects, "lapse.prices.deliveries")
-    assert [value for _, value, _ in told] == [b"%d" % n for n in range(30)] + [b'{"a":1}', b'{"a":1,"b":2}']
+    published = rows(effects, "lapse.prices.deliveries")
+    assert [value for _, value, _ in published] == [b"%d" % n for n in range(30)] + [b'{"a":1}', b'{"a":1,"b":2}']
 
 
 @pytest.mark.feature("S4", "S7", "S8")
-def test_records_that_expire_together_leave_in_turns_and_subscribers_are_told_of_those_they_saw():
+def test_records_that_expire_together_leave_in_turns_and_subscribers_are_informed_of_those_they_saw():
     running = machine()
     running.begin_step()
     for name, text in [("all", "TRUE"), ("odd", "/n = 1")]:
@@ -113,13 +113,13 @@ def test_records_that_expire_together_leave_in_turns_and_subscribers_are_told_of
     tombstones = rows(effects, "lapse.sow.prices")
     assert len(tombstones) == count
     assert {value for _, value, _ in tombstones} == {None}
-    told = rows(effects, "lapse.prices.deliveries")
-    assert [headers["lapse-subscription"] for _, _, headers in told].count(b"all") == count
-    assert {key for key, _, headers in told if headers["lapse-subscription"] == b"odd"} == {
+    published = rows(effects, "lapse.prices.deliveries")
+    assert [headers["lapse-subscription"] for _, _, headers in published].count(b"all") == count
+    assert {key for key, _, headers in published if headers["lapse-subscription"] == b"odd"} == {
         b"k%d" % n for n in range(1, count, 2)
     }
-    assert not any(headers["lapse-subscription"] == b"late" for _, _, headers in told)
-    found = next((value, headers) for key, value, headers in told if key == b"k1")
+    assert not any(headers["lapse-subscription"] == b"late" for _, _, headers in published)
+    found = next((value, headers) for key, value, headers in published if key == b"k1")
     assert found == (
         b'{"n":1}',
         {
@@ -138,16 +138,16 @@ def test_records_that_expire_together_leave_in_turns_and_subscribers_are_told_of
 
 @pytest.mark.feature("S4", "D4")
 @pytest.mark.parametrize(("count", "events"), [(20, 20), (21, 1), (2000, 1)])
-def test_many_removals_that_share_a_fate_are_told_by_ranges(count: int, events: int):
+def test_many_removals_that_share_a_fate_are_reported_by_ranges(count: int, events: int):
     running = machine(10)
     running.begin_step()
     running.arrive("prices", 0, [Arrived(n, T, b"%d" % n, b"{}") for n in range(count)])
     while running.next_due_ms() <= T + 10:
         running.advance(T + 10)
-    told = [event.decode(one.value) for one in finish(running).before if isinstance(one, Output)]
-    assert len(told) == events
-    assert sum(len(some) for one in told for some in one.messages) == count
-    assert {one.key is None for one in told} == {events == 1}
+    message = [event.decode(one.value) for one in finish(running).before if isinstance(one, Output)]
+    assert len(message) == events
+    assert sum(len(some) for one in message for some in one.messages) == count
+    assert {one.key is None for one in message} == {events == 1}
 
 
 @pytest.mark.feature("X2", "S5")
@@ -229,8 +229,8 @@ def test_a_refused_letter_waits_in_the_state_and_a_merged_record_is_kept_whole()
     running.advance(T + 20)
     effects = finish(running, 100)
     journal |= effects.journal
-    told = [event.decode(one.value) for one in effects.before if isinstance(one, Output)]
-    assert [(one.event, one.reasons) for one in told] == [("dying", ("time_limit",))]
+    message = [event.decode(one.value) for one in effects.before if isinstance(one, Output)]
+    assert [(one.event, one.reasons) for one in message] == [("dying", ("time_limit",))]
     assert running.gauges()["dying"] == 2
     assert running.gauges()["records"] == 0
     assert running.figures.dead_letters == 1
@@ -247,8 +247,8 @@ def test_a_refused_letter_waits_in_the_state_and_a_merged_record_is_kept_whole()
     assert [one["__dlq.errors.offset"] for one in headers] == [b"7", b"10"]
     assert headers[0]["lapse-original-ttl-ms"] == b"soon"
     again.retry._safe += [first, second]
-    told = [event.decode(one.value) for one in finish(again).before if isinstance(one, Output)]
-    assert [(one.event, one.at_ms) for one in told] == [("dead_lettered", T), ("dead_lettered", T + 20)]
+    message = [event.decode(one.value) for one in finish(again).before if isinstance(one, Output)]
+    assert [(one.event, one.at_ms) for one in message] == [("dead_lettered", T), ("dead_lettered", T + 20)]
     assert again.gauges()["dying"] == 0
 
 

@@ -41,14 +41,16 @@ def test_the_three_encoders_of_a_record_write_the_same_headers(records, expires:
     }
     views = [shard.state.view(journal.RECORD + key, entry) for key, entry in entries.items()]
     plain = [view.message(Kind.OUT_OF_FOCUS, "s", reason=OutOfFocus.EXPIRED) for view in views]
-    told = rows_of(output._messages(plain, sources))
+    written = rows_of(output._messages(plain, sources))
     if expires:
         batch = rows_of(output._messages([OutOfFocusBatch("s", list(entries.items()))], sources))
         assert [(key, value, dict(headers)) for key, value, headers in batch] == [
-            (key, value, dict(headers)) for key, value, headers in told
+            (key, value, dict(headers)) for key, value, headers in written
         ]
     state = output.state({journal.RECORD + key: entry for key, entry in entries.items()}, {}, sources)
-    facts = [(key, value, [one for one in headers if one[0] not in ABOUT_THE_MESSAGE]) for key, value, headers in told]
+    facts = [
+        (key, value, [one for one in headers if one[0] not in ABOUT_THE_MESSAGE]) for key, value, headers in written
+    ]
     assert rows_of(state.records) == facts
 
 

@@ -27,7 +27,7 @@ def test_integers_of_any_length_stay_apart_and_stay_what_they_are() -> None:
 
 
 @pytest.mark.feature("S6")
-def test_what_json_cannot_tell_of_an_avro_record_is_told_with_the_whole_record() -> None:
+def test_what_json_cannot_tell_of_an_avro_record_is_reported_with_the_whole_record() -> None:
     schema = AvroSchema(
         {
             "type": "record",

@@ -70,15 +70,15 @@ def test_the_wall_clock_is_no_floor_and_decides_nothing_before_the_first_measure
     assert world.clock.stamp_ms() == world.clock.now_ms()
 
 
-def test_a_wrong_clock_is_told_again_once_an_hour_and_when_it_is_twice_as_wrong(caplog: pytest.LogCaptureFixture):
+def test_a_wrong_clock_is_reported_again_once_an_hour_and_when_it_is_twice_as_wrong(caplog: pytest.LogCaptureFixture):
     """A warning of weeks ago is in no log any more."""
-    world, told = World(5_000), []
+    world, reported = World(5_000), []
     for ahead_ms, wait_s in ((5_000, 0), (5_000, 3_500), (9_000, 10), (9_900, 100), (19_900, 10), (12_000, 3_500)):
         world.passed_ms += 1_000 * wait_s
         world.wall_ahead_ms = ahead_ms
         world.measure()
-        told.append(len(caplog.records))
-    assert told == [1, 1, 1, 2, 3, 3]
+        reported.append(len(caplog.records))
+    assert reported == [1, 1, 1, 2, 3, 3]
 
 
 def test_within_the_limit_nobody_is_warned(caplog: pytest.LogCaptureFixture):

@@ -34,9 +34,9 @@ def test_a_stamp_beyond_the_skew_is_warned_of_once_a_minute(caplog: pytest.LogCa
     stamps.look(SOURCE, [Stamped(NOW_MS + 500), Stamped(NOW_MS - 5_000, 1)])
     assert not caplog.records
     stamps.look(SOURCE, [Stamped(NOW_MS + 501, 7), Stamped(NOW_MS - 5_000, 8)])
-    (told,) = caplog.records
-    assert told.levelno == logging.WARNING
-    assert "orders: orders:3:7 is stamped 501 ms ahead" in told.getMessage()
+    (logged,) = caplog.records
+    assert logged.levelno == logging.WARNING
+    assert "orders: orders:3:7 is stamped 501 ms ahead" in logged.getMessage()
     time.s = 59.9
     stamps.look(SOURCE, [Stamped(NOW_MS + 90_000)])
     stamps.look(TP("orders", 4), [Stamped(NOW_MS + 90_000)])

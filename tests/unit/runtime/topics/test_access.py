@@ -129,5 +129,5 @@ read = true
 """
     )
     existing = {wanted.name: wanted.partitions for wanted in Topology(config, {}).wanted()}
-    (told,) = [one for one in warnings(Topology(config, existing)) if "(C87)" in one]
-    assert told.startswith("queue orders: group_by, and alice sees only")
+    (warning,) = [one for one in warnings(Topology(config, existing)) if "(C87)" in one]
+    assert warning.startswith("queue orders: group_by, and alice sees only")

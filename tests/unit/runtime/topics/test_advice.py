@@ -10,7 +10,7 @@ from lapse.runtime.topics.advice import warnings
 from lapse.runtime.topics.topology import Topology
 
 
-def told(text: str, *others: str) -> list[str]:
+def advice_for(text: str, *others: str) -> list[str]:
     """The warnings on a cluster that has what the configuration wants, and some topics more."""
     config = loads(text)
     existing: dict[str, Any] = {wanted.name: wanted.partitions for wanted in Topology(config, {}).wanted()}
@@ -29,7 +29,7 @@ def told(text: str, *others: str) -> list[str]:
     ],
 )
 def test_lifetimes_that_no_message_survives_are_warned_of(table: str, keys: list[str]) -> None:
-    found = told(table)
+    found = advice_for(table)
     assert len(found) == len(keys)
     assert all(one.startswith(key) for one, key in zip(found, keys, strict=True))
 
@@ -37,20 +37,20 @@ def test_lifetimes_that_no_message_survives_are_warned_of(table: str, keys: list
 @pytest.mark.feature("Q2", "X7")
 def test_a_topic_of_the_queues_name_that_nobody_reads_is_warned_of() -> None:
     elsewhere = '[queue.orders]\ntopics = ["orders-web"]\n'
-    assert told(elsewhere) == []
-    (warning,) = told(elsewhere, "orders")
+    assert advice_for(elsewhere) == []
+    (warning,) = advice_for(elsewhere, "orders")
     assert "there is a topic orders, too, and no entity reads it" in warning
     assert "Producers write to orders-web" in warning
-    assert told(elsewhere + '[sow.mirror]\ntopic = "orders"', "orders") == []
-    assert told("[queue.orders]", "orders") == []
+    assert advice_for(elsewhere + '[sow.mirror]\ntopic = "orders"', "orders") == []
+    assert advice_for("[queue.orders]", "orders") == []
 
 
 @pytest.mark.feature("Q13", "X7")
 def test_memory_of_acknowledgments_that_come_ahead_is_warned_of() -> None:
-    (warning,) = told("[queue.deep]\ntarget_queue_depth = 10\n[queue.plain]\n")
+    (warning,) = advice_for("[queue.deep]\ntarget_queue_depth = 10\n[queue.plain]\n")
     assert warning.startswith("queue deep: target_queue_depth: each message beyond it that somebody acknowledges")
     assert "A million take 125 MB" in warning
-    assert told('[queue.deep]\ntarget_queue_depth = 10\nsemantics = "at-most-once"\n') == []
+    assert advice_for('[queue.deep]\ntarget_queue_depth = 10\nsemantics = "at-most-once"\n') == []
     names = {(7, 10_000_000 + offset) for offset in range(100_000)}
     size = getsizeof(names) + sum(getsizeof(one) + getsizeof(one[1]) for one in names)
     assert 100 < size / len(names) < 150, "what the warning says of their size is true"
@@ -114,7 +114,7 @@ WARNED_OF = [
 
 @pytest.mark.feature("X7", "Q4", "Q9", "Q24", "L7", "C10")
 def test_settings_that_cannot_act_are_warned_of() -> None:
-    found = told(IDLE)
+    found = advice_for(IDLE)
     assert len(found) == len(WARNED_OF), found
     assert all(one.startswith(start) for one, start in zip(found, WARNED_OF, strict=True)), found
 
@@ -140,7 +140,7 @@ expiration = "enabled"
 
 @pytest.mark.feature("X7")
 def test_settings_that_act_are_not_warned_of() -> None:
-    assert told(ACTS) == []
+    assert advice_for(ACTS) == []
 
 
 GROUPED = """
@@ -162,8 +162,8 @@ group_by = "/g"
 
 @pytest.mark.feature("C87", "X4")
 def test_a_group_whose_first_message_a_filter_may_hide_is_warned_of() -> None:
-    (warning,) = told(GROUPED)
+    (warning,) = advice_for(GROUPED)
     assert warning.startswith("queue orders: group_by, and alice sees only what matches a filter: ")
     assert "even if no subscription that is there matches it" in warning
-    assert told(GROUPED + "group_limit = 2\n") == [], "no message holds its group back then (C70)"
-    assert told(GROUPED.replace("filter = \"/desk = 'A'\"\n", "")) == []
+    assert advice_for(GROUPED + "group_limit = 2\n") == [], "no message holds its group back then (C70)"
+    assert advice_for(GROUPED.replace("filter = \"/desk = 'A'\"\n", "")) == []

@@ -87,8 +87,8 @@ def test_the_right_is_on_the_name() -> None:
     ],
 )
 def test_no_client_names_code_or_files_elsewhere(settings: dict[str, Any], why: str) -> None:
-    told = forbidden_settings(settings)
-    assert (why in told) if why else told == ""
+    advice = forbidden_settings(settings)
+    assert (why in advice) if why else advice == ""
 
 
 @pytest.mark.feature("X7")

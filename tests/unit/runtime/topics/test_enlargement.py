@@ -7,8 +7,8 @@ from unit.runtime.bad_partitions import CASES, Case, enlarged
 
 @pytest.mark.feature("C81", "X7")
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_queue_that_cannot_get_shards_is_told_why(case: Case) -> None:
-    assert case.told
+def test_a_queue_that_cannot_get_shards_reports_why(case: Case) -> None:
+    assert case.message
 
 
 @pytest.mark.feature("C81")

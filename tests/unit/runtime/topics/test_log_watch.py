@@ -25,7 +25,7 @@ class Shard:
 
     sources: list[TP]
     held: list[TP]
-    told: list[TP] = field(default_factory=list)
+    begun: list[TP] = field(default_factory=list)
     entity: str = "orders"
     topics: KnownTopics | None = None
 
@@ -37,7 +37,7 @@ class Shard:
         return self.held
 
     async def log_begins(self, tp: TP, offset: int) -> None:
-        self.told.append(tp)
+        self.begun.append(tp)
 
 
 class Log:
@@ -66,7 +66,7 @@ def test_where_logs_begin_is_asked_for_shards_that_hold_something_and_seldom_for
     asyncio.run(look(24))
     everything = {busy, left, other}
     assert log.asked == 2 * [everything, *11 * [{busy, left}]]
-    assert resting.told == 2 * [other]
+    assert resting.begun == 2 * [other]
     resting.held = [other]
     asyncio.run(look(2))
     assert log.asked[-1] == everything

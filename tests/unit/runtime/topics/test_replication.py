@@ -15,7 +15,7 @@ from lapse.runtime.topics.topology import Topology
 pytestmark = pytest.mark.feature("X7")
 
 
-def told(factor: int, brokers: int, copies: Copies) -> list[str]:
+def advice_for(factor: int, brokers: int, copies: Copies) -> list[str]:
     """The warnings where all topics have the same copies."""
     config = loads(f"[lapse]\nreplication_factor = {factor}\n[queue.orders]\n")
     wanted = {one.name: one.partitions for one in Topology(config, {}).wanted()}
@@ -23,11 +23,11 @@ def told(factor: int, brokers: int, copies: Copies) -> list[str]:
 
 
 def test_one_broker_has_no_choice() -> None:
-    assert told(1, 1, Copies(1, 1)) == []
+    assert advice_for(1, 1, Copies(1, 1)) == []
 
 
-def test_one_copy_on_several_brokers_is_told() -> None:
-    factor, alone = told(1, 3, Copies(1, 1))
+def test_one_copy_on_several_brokers_is_reported() -> None:
+    factor, alone = advice_for(1, 3, Copies(1, 1))
     assert "replication_factor = 1 on a cluster of 3 brokers" in factor
     for name in (names.changelog("lapse", "orders"), names.commands("orders"), "dlq.orders"):
         assert name in alone
@@ -35,23 +35,23 @@ def test_one_copy_on_several_brokers_is_told() -> None:
 
 
 @pytest.mark.parametrize(("brokers", "shown"), [(1, "1 broker:"), (2, "2 brokers:")])
-def test_more_copies_than_brokers_are_told(brokers: int, shown: str) -> None:
+def test_more_copies_than_brokers_are_reported(brokers: int, shown: str) -> None:
     """The topics of an entity that is created next cannot be, also if those of `lapse.toml` are there."""
-    (told_of,) = [one for one in told(3, brokers, Copies(brokers, 1)) if "replication_factor" in one]
-    assert f"replication_factor = 3 on a cluster of {shown} Kafka creates no topic with more copies" in told_of
-    assert told_of.endswith(f"or set it to {brokers}")
+    (refusal,) = [one for one in advice_for(3, brokers, Copies(brokers, 1)) if "replication_factor" in one]
+    assert f"replication_factor = 3 on a cluster of {shown} Kafka creates no topic with more copies" in refusal
+    assert refusal.endswith(f"or set it to {brokers}")
 
 
-def test_copies_that_need_not_be_in_sync_are_told() -> None:
-    (loose,) = told(3, 3, Copies(3, 1))
+def test_copies_that_need_not_be_in_sync_are_reported() -> None:
+    (loose,) = advice_for(3, 3, Copies(3, 1))
     assert "min.insync.replicas = 1" in loose
-    assert told(3, 3, Copies(3, 2)) == []
-    assert told(3, 3, Copies(3)) == []  # without the right to ask
+    assert advice_for(3, 3, Copies(3, 2)) == []
+    assert advice_for(3, 3, Copies(3)) == []  # without the right to ask
 
 
 @pytest.mark.parametrize(("brokers", "copies"), [(1, Copies(1, 2)), (3, Copies(2, 3))])
-def test_more_copies_asked_for_than_there_are_replicas_is_told(brokers: int, copies: Copies) -> None:
-    (short,) = told(copies.most, brokers, copies)
+def test_more_copies_asked_for_than_there_are_replicas_is_reported(brokers: int, copies: Copies) -> None:
+    (short,) = advice_for(copies.most, brokers, copies)
     replicas = "1 replica" if copies.most == 1 else "2 replicas"
     assert f"min.insync.replicas = {copies.least}, and {replicas}: older brokers refuse every write there" in short
 

@@ -15,17 +15,17 @@ def over(partitions: int, settings: str) -> Topology:
 
 @pytest.mark.feature("Q25", "C72")
 def test_a_rate_over_a_topic_of_several_partitions_is_refused() -> None:
-    (told,) = [one for one in over(3, 'rate = "5/1s"').differences() if "rate" in one.what]
-    assert 'queue.jobs.rate: a rate over 3 partitions requires ordering = "total"' in told.what
-    assert told.bars == ("jobs",)
+    (advice,) = [one for one in over(3, 'rate = "5/1s"').differences() if "rate" in one.what]
+    assert 'queue.jobs.rate: a rate over 3 partitions requires ordering = "total"' in advice.what
+    assert advice.bars == ("jobs",)
     for partitions, settings in ((1, 'rate = "5/1s"'), (3, 'rate = "5/1s"\nordering = "total"')):
         assert not [one for one in over(partitions, settings).differences() if "rate" in one.what]
 
 
 @pytest.mark.feature("Q25", "C32", "C72")
 def test_what_counts_for_groups_in_each_partition_is_warned_about() -> None:
-    (told,) = warnings(over(2, 'group_by = "/tenant"\ngroup_rate = "5/1s"'))
-    assert "group_by keeps a group in order, and group_rate counts, within each of 2 partitions only" in told
-    (told,) = warnings(over(2, 'group_by = "/tenant"\ngroup_limit = 3\ngroup_weight = { gold = 2 }'))
-    assert "group_by and group_limit and group_weight count within each of 2 partitions only" in told
+    (warning,) = warnings(over(2, 'group_by = "/tenant"\ngroup_rate = "5/1s"'))
+    assert "group_by keeps a group in order, and group_rate counts, within each of 2 partitions only" in warning
+    (warning,) = warnings(over(2, 'group_by = "/tenant"\ngroup_limit = 3\ngroup_weight = { gold = 2 }'))
+    assert "group_by and group_limit and group_weight count within each of 2 partitions only" in warning
     assert not warnings(over(1, 'group_by = "/tenant"\ngroup_rate = "5/1s"'))

@@ -25,7 +25,7 @@ from lapse.runtime.topics.worker_messages import WorkerMessages
         b'{"kind": "live", "entity": "a", "question": []}',
     ],
 )
-def test_what_is_no_message_of_a_worker_is_told_to_the_log(value: bytes | None, caplog: Any) -> None:
+def test_what_is_no_message_of_a_worker_is_reported_to_the_log(value: bytes | None, caplog: Any) -> None:
     services, record = SimpleNamespace(connection={}), SimpleNamespace(key=SHARD_MESSAGE_KEY, value=value, offset=7)
     messages = WorkerMessages("definitions.lapse", services, None, None)  # type: ignore[arg-type]
     with caplog.at_level(logging.WARNING):

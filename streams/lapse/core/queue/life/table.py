@@ -261,7 +261,7 @@ class Route(NamedTuple):
         """Return the row of a state.
 
         Raises:
-            Impossible: the state has no row.
+            ImpossibleTransition: the state has no row.
         """
         effect = self.effects[state]
         if effect < 0:

@@ -27,7 +27,7 @@ from lapse.core.queue.transfer.transfers import HandOver
 from unit.core.queue.compared.changelog import Changelog
 from unit.core.queue.compared.dump import LIVE, STATES, dump
 from unit.core.queue.compared.shown import all_gone, by_subscription, rows
-from unit.core.queue.expected.message import Bookmark, Ends, Gone, Published, Sent, Told
+from unit.core.queue.expected.message import Bookmark, Ends, Gone, MessageEvent, Published, Sent
 from unit.core.queue.oracle import Oracle
 
 EVENTS = frozenset(
@@ -102,12 +102,12 @@ class ComparedShard:
 
     def judge(self, places: list[int]) -> None:
         """Read payloads back for the filters."""
-        told = []
+        results = []
         for place in places:
             topic, partition, offset = self.shard.bookmark_of(place)
             (record,) = self._records(topic, partition, [offset])
-            told.append((place, topic, partition, record))
-        self.shard.judge(told)
+            results.append((place, topic, partition, record))
+        self.shard.judge(results)
 
     def _records(self, topic: str, partition: int, positions: Iterable[int]) -> list[Published]:
         """Return the records of some messages, each with its position as its offset."""
@@ -153,14 +153,14 @@ class ComparedShard:
         assert by_subscription(sent) == by_subscription(self._last_sent)
         assert Counter(gone) == Counter(self._last_gone)
         self.did.update(reason for one in gone for reason in one.reasons)
-        told = [
-            Told(one.kind, bookmark, one.subscription)
+        emitted = [
+            MessageEvent(one.kind, bookmark, one.subscription)
             for one in step.events[self._heard :]
             if one.messages and one.kind in EVENTS
             for bookmark, *_ in rows(one.messages)
         ]
-        assert Counter(told) == Counter(self.oracle.events)
-        self.did["repeated"] += sum(one.kind == "repeated" for one in told)
+        assert Counter(emitted) == Counter(self.oracle.events)
+        self.did["repeated"] += sum(one.kind == "repeated" for one in emitted)
         self._refuse()
         self._clear()
 
@@ -182,14 +182,14 @@ class ComparedShard:
                     bookmark, deadline_ms, *counts = row
                     self.oracle.keep_pending(Gone(bookmark, reasons, True, deadline_ms, removal.at_ms, *counts))
             if refused:
-                told, before = len(self.step.events), len(removal.messages)
+                emitted, before = len(self.step.events), len(removal.messages)
                 left = removal.messages
                 names = self.shard.keep_refused_letters(
                     [((removal, at), why) for at, why in refused.items()], self.step
                 )
                 kept = [int(left.offsets[at]) for at in refused]
                 assert [offset for _, offset in names] == kept
-                (event,) = self.step.events[told:]
+                (event,) = self.step.events[emitted:]
                 assert (event.kind, event.messages.offsets.tolist()) == ("dying", kept)
                 there = any(one is removal for one in self.step.removals)
                 assert there == (len(refused) < before)
@@ -289,8 +289,8 @@ class ComparedShard:
             (m.bookmark, m.at_ms, m.transfer, m.then_ms if m.transfer else 0, m.state == "early", m.state == "held")
             for m in oracle.scheduled()
         }
-        told = {one.id: [pair for over in one.confirmed for pair in pairs(over)] for one in state.transfers}
-        assert told == oracle.transfers
+        known = {one.id: [pair for over in one.confirmed for pair in pairs(over)] for one in state.transfers}
+        assert known == oracle.transfers
         kept = {"elsewhere": set(), "never": set()}
         for (number, _), departed in state.rewinds.departed.items():
             of = state.sources[number]

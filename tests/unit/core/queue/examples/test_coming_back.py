@@ -49,7 +49,7 @@ def test_a_returned_message_is_next_at_its_original_place() -> None:
 
 
 @pytest.mark.feature("D4", "Q5", "D6")
-def test_a_returned_lease_is_told_with_whose_it_was() -> None:
+def test_a_returned_lease_is_reported_with_whose_it_was() -> None:
     one = with_messages(2)
     one.subscribe("inky")
     one.subscribe("blinky")
@@ -57,8 +57,8 @@ def test_a_returned_lease_is_told_with_whose_it_was() -> None:
     step = one._open()
     one.shard.advance(one.now_ms + 100, step)
     returned = [event for event in step.events if event.kind == "lease_returned"]
-    told = {event.subscription: list(event.messages.ranges()) for event in returned}
-    assert told == {"inky": [(0, 0)], "blinky": [(1, 1)]}
+    emitted = {event.subscription: list(event.messages.ranges()) for event in returned}
+    assert emitted == {"inky": [(0, 0)], "blinky": [(1, 1)]}
 
 
 @pytest.mark.feature("Q5")

@@ -58,12 +58,14 @@ def test_a_subscription_gets_no_more_than_its_backlog_and_the_queues_cap() -> No
 
 
 @pytest.mark.feature("Q3", "D4")
-def test_a_new_subscription_is_told_and_one_with_new_options_is_not() -> None:
+def test_a_new_subscription_is_reported_and_one_with_new_options_is_not() -> None:
     one, step = world(max_backlog=5), Step()
     for client, asked, gets in (("first", 9, 5), ("second", 3, 3)):
         known = one.shard.subscribing.subscribe("inky", client, asked, MINUTE_MS, "", one.now_ms, step)
         assert (known.id, known.client, known.max_backlog) == ("inky", client, gets)
-    assert [(told.kind, told.subscription, told.detail) for told in step.events] == [("subscribed", "inky", "first")]
+    assert [(event.kind, event.subscription, event.detail) for event in step.events] == [
+        ("subscribed", "inky", "first")
+    ]
 
 
 @pytest.mark.feature("Q7")

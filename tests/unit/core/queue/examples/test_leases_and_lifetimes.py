@@ -133,15 +133,15 @@ def test_a_peek_turns_pages_over_what_stands_then_what_is_scheduled_then_what_di
 
 
 @pytest.mark.feature("D4", "L5")
-def test_messages_that_are_scheduled_together_are_told_in_one_event() -> None:
+def test_messages_that_are_scheduled_together_are_reported_in_one_event() -> None:
     one = world()
     for _ in range(3):
         one.publish("orders", enqueue_at_ms=5_000)
     one.publish("orders")
     step = one._open()
     one.shard.arrive("orders", 0, one.topics["orders", 0], step)
-    (told,) = [event for event in step.events if event.kind == "scheduled"]
-    assert list(told.messages.ranges()) == [(0, 2)]
+    (emitted,) = [event for event in step.events if event.kind == "scheduled"]
+    assert list(emitted.messages.ranges()) == [(0, 2)]
 
 
 @pytest.mark.feature("C16", "L5")

@@ -122,12 +122,12 @@ def test_of_several_that_were_stale_each_counts_for_its_own_bookmark() -> None:
 
 
 @pytest.mark.feature("Q8", "D4")
-def test_acknowledgments_that_follow_one_another_are_told_in_one_event() -> None:
+def test_acknowledgments_that_follow_one_another_are_reported_in_one_event() -> None:
     one, step = with_messages(3), Step()
     one.subscribe("inky", 3)
     one.deliver()
     one.shard.settle(SettleAction.ACKNOWLEDGE, "inky", [at(0), at(1), at(2)], one.now_ms, step)
-    assert [(told.kind, told.messages.offsets.tolist()) for told in step.events] == [("acknowledged", [0, 1, 2])]
+    assert [(event.kind, event.messages.offsets.tolist()) for event in step.events] == [("acknowledged", [0, 1, 2])]
 
 
 @pytest.mark.feature("Q8", "Q3")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from unit.core.queue.expected.due import Due
-from unit.core.queue.expected.message import NEVER, Message, Published, Told
+from unit.core.queue.expected.message import NEVER, Message, MessageEvent, Published
 
 
 class Arrival(Due):
@@ -53,7 +53,7 @@ class Arrival(Due):
                 continue
             bookmark = (topic, partition, record.offset)
             if record.transferred is None and self.repeats(topic, partition, record):
-                self.events.append(Told("repeated", bookmark))
+                self.events.append(MessageEvent("repeated", bookmark))
                 continue
             try:
                 if record.broken:
@@ -77,7 +77,7 @@ class Arrival(Due):
             elif record.enqueue_at_ms is not None and record.enqueue_at_ms > record.timestamp:
                 message.state, message.at_ms = "scheduled", record.enqueue_at_ms
                 self.messages[bookmark] = message
-                self.events.append(Told("scheduled", bookmark))
+                self.events.append(MessageEvent("scheduled", bookmark))
             else:
                 self.messages[bookmark] = message
                 self.take_place(bookmark)

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from lapse.core.queue.rates.rate import Rate
 from lapse.core.queue.settings import Fairness, Semantics
-from unit.core.queue.expected.message import FILTERS, WAITING, Bookmark, Message, Sent, Subscriber, Told
+from unit.core.queue.expected.message import FILTERS, WAITING, Bookmark, Message, MessageEvent, Sent, Subscriber
 from unit.core.queue.expected.state import State
 
 
@@ -41,7 +41,7 @@ class Deliveries(State):
             message.until_ms = 0 if once else now_ms + settings.lease_ms
             message.since_ms = now_ms
             if once:
-                self.events.append(Told("delivered_at_most_once", message.bookmark, subscriber.id))
+                self.events.append(MessageEvent("delivered_at_most_once", message.bookmark, subscriber.id))
             self.send(subscriber, message, message.until_ms)
 
     def unsent(self, deliveries: list[tuple[str, Bookmark, int]], now_ms: int) -> None:
@@ -156,7 +156,7 @@ class Deliveries(State):
         receivers = [one for one in self.subscribers.values() if FILTERS[one.filter](barrier.body)]
         for subscriber in receivers:
             self.send(subscriber, barrier, 0, barrier=True)
-        self.events.append(Told("barrier_released", barrier.bookmark))
+        self.events.append(MessageEvent("barrier_released", barrier.bookmark))
         self.released.append((barrier.bookmark, [one.id for one in receivers]))
         barrier.state = "gone"
         return True

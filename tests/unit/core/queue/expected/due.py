@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from unit.core.queue.expected.message import LATER, NEVER, WAITING, Message, Told
+from unit.core.queue.expected.message import LATER, NEVER, WAITING, Message, MessageEvent
 from unit.core.queue.expected.subscriptions import Subscriptions
 
 
@@ -18,7 +18,7 @@ class Due(Subscriptions):
         for message in self.in_state("leased", "delayed"):
             if message.until_ms <= now_ms:
                 if message.state == "leased":
-                    self.events.append(Told("lease_returned", message.bookmark, message.holder))
+                    self.events.append(MessageEvent("lease_returned", message.bookmark, message.holder))
                     self.give_back(message, now_ms, self.back_off("lease", message), message.until_ms)
                 else:
                     message.state = "available"
@@ -41,7 +41,7 @@ class Due(Subscriptions):
                 room -= 1
                 self.enter(message, now_ms)
             elif due:
-                self.events.append(Told("held", message.bookmark))
+                self.events.append(MessageEvent("held", message.bookmark))
                 message.state = "held"
 
     def enter(self, message: Message, now_ms: int) -> None:

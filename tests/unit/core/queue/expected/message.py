@@ -125,7 +125,7 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class Told:
+class MessageEvent:
     """An event about one message, and whose doing it was."""
 
     kind: str

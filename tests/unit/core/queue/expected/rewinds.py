@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from lapse.core.generation import offset_of, position_of
 from unit.core.queue.expected.arrival import Arrival
-from unit.core.queue.expected.message import FILTERS, Bookmark, Message, Published, Told
+from unit.core.queue.expected.message import FILTERS, Bookmark, Message, MessageEvent, Published
 
 
 class Rewinds(Arrival):
@@ -72,7 +72,7 @@ class Rewinds(Arrival):
     def come_back(self, message: Message, record: Published, now_ms: int) -> None:
         """Give a message its place, or let it wait for its instant or for room."""
         self.read_traits(message)
-        self.events.append(Told("rewound", message.bookmark))
+        self.events.append(MessageEvent("rewound", message.bookmark))
         self.messages[message.bookmark] = message
         if record.enqueue_at_ms is not None and record.enqueue_at_ms > max(now_ms, record.timestamp):  # L5, L1
             message.state, message.at_ms = "scheduled", record.enqueue_at_ms

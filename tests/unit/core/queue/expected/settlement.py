@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lapse.core.generation import offset_of
 from lapse.core.queue.settings import Leasing
-from unit.core.queue.expected.message import FILTERS, WAITING, Bookmark, Message, Restricted, Told
+from unit.core.queue.expected.message import FILTERS, WAITING, Bookmark, Message, MessageEvent, Restricted
 from unit.core.queue.expected.subscriptions import Subscriptions
 
 
@@ -117,21 +117,21 @@ class Settlements(Subscriptions):
                 continue
             if bookmark not in self.messages:
                 self.remembered.add(bookmark)
-                self.events.append(Told("acknowledged", bookmark, subscription))
+                self.events.append(MessageEvent("acknowledged", bookmark, subscription))
                 continue
             message = self.messages[bookmark]
             if message.state in ("scheduled", "held"):
                 if action == "acknowledge":
-                    self.events.append(Told("acknowledged", bookmark, subscription))
+                    self.events.append(MessageEvent("acknowledged", bookmark, subscription))
                 else:
                     self._gone(message, now_ms, "withdrawn")
                 message.state = "never was"
             elif message.state == "sent" or action == "acknowledge":
                 if message.state != "sent":
-                    self.events.append(Told("acknowledged", bookmark, subscription))
+                    self.events.append(MessageEvent("acknowledged", bookmark, subscription))
                 message.state, message.holder = "gone", ""
             elif action == "renew":
-                self.events.append(Told("renewed", bookmark, subscription))
+                self.events.append(MessageEvent("renewed", bookmark, subscription))
                 asked_ms = self.settings.lease_ms if lease_ms is None else min(lease_ms, self.settings.max_lease_ms)
                 message.until_ms = now_ms + asked_ms
             elif action == "expire":
@@ -139,6 +139,6 @@ class Settlements(Subscriptions):
                 self._gone(message, now_ms, "forced_expire", *late)
             else:
                 message.cancels += 1
-                self.events.append(Told("cancelled", bookmark, subscription))
+                self.events.append(MessageEvent("cancelled", bookmark, subscription))
                 self.give_back(message, now_ms, self.back_off("cancel", message) if delay_ms is None else delay_ms)
         return answers

@@ -14,9 +14,9 @@ from unit.core.queue.expected.message import (
     Bookmark,
     Gone,
     Message,
+    MessageEvent,
     Sent,
     Subscriber,
-    Told,
 )
 
 
@@ -40,7 +40,7 @@ class State:
         self.deliveries: list[Sent] = []
         self.removals: list[Gone] = []
         self.remembered: set[Bookmark] = set()
-        self.events: list[Told] = []
+        self.events: list[MessageEvent] = []
         self.seen: dict[tuple[str, int, bytes], int] = {}
         self.released: list[tuple[Bookmark, list[str]]] = []
         self.pending: dict[Bookmark, Gone] = {}

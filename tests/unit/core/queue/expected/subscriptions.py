@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from unit.core.queue.expected.message import NEVER, Message, Subscriber, Told, chance
+from unit.core.queue.expected.message import NEVER, Message, MessageEvent, Subscriber, chance
 from unit.core.queue.expected.state import State
 
 
@@ -41,7 +41,7 @@ class Subscriptions(State):
             return False
         for message in self.in_state("leased"):
             if message.holder == subscription:
-                self.events.append(Told("lease_returned", message.bookmark, message.holder))
+                self.events.append(MessageEvent("lease_returned", message.bookmark, message.holder))
                 wait_ms = 0 if lost_at_ms is None else self.back_off("lost", message)
                 self.give_back(message, now_ms, wait_ms, lost_at_ms)
         for message in self.in_state("sent"):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from lapse.core.generation import offset_of
 from unit.core.queue.expected.delivery import Deliveries
 from unit.core.queue.expected.due import Due
-from unit.core.queue.expected.message import FILTERS, LATER, NEVER, Bookmark, Message, Told
+from unit.core.queue.expected.message import FILTERS, LATER, NEVER, Bookmark, Message, MessageEvent
 
 
 class Transfers(Due, Deliveries):
@@ -46,7 +46,7 @@ class Transfers(Due, Deliveries):
                     if room <= 0:
                         return answers, True
                     room -= 1
-                    self.events.append(Told("transferring", bookmark))
+                    self.events.append(MessageEvent("transferring", bookmark))
                     self.transfers.setdefault(transfer, [])
                     message.transfer = transfer
                     if later:
@@ -65,7 +65,7 @@ class Transfers(Due, Deliveries):
                 if message.state not in ("transferring", "early"):
                     result = "scheduled" if message.state in ("scheduled", "held") else "not_leased"
                 else:
-                    self.events.append(Told("transferred", bookmark))
+                    self.events.append(MessageEvent("transferred", bookmark))
                     self.transfers[transfer].append((bookmark, there))
                     self.elsewhere.add((*bookmark[:2], offset_of(bookmark[2])))
                     message.state = "gone" if message.state == "transferring" else "never was"
@@ -83,7 +83,9 @@ class Transfers(Due, Deliveries):
 
     def hand_back(self, transfer: str, now_ms: int) -> int:
         placed = self.mine(transfer, "transferring")
-        self.events += [Told("transfer_cancelled", m.bookmark) for m in self.mine(transfer, "transferring", "early")]
+        self.events += [
+            MessageEvent("transfer_cancelled", m.bookmark) for m in self.mine(transfer, "transferring", "early")
+        ]
         for message in placed:
             message.transfer = ""
             message.state = "delayed" if message.until_ms > now_ms else "available"
@@ -103,7 +105,7 @@ class Transfers(Due, Deliveries):
             if self.room() and not any(m.state == "held" for m in self.messages.values()):
                 self.enter(message, now_ms)
             else:
-                self.events.append(Told("held", message.bookmark))
+                self.events.append(MessageEvent("held", message.bookmark))
                 message.at_ms = message.then_ms if message.state == "early" else now_ms
                 message.state = "held"
         else:
@@ -123,7 +125,7 @@ class Transfers(Due, Deliveries):
                 result = "time_limit"
             else:
                 result = "settled"
-                self.events.append(Told("transfer_confirmed", bookmark))
+                self.events.append(MessageEvent("transfer_confirmed", bookmark))
                 self.let_go(message, now_ms)
             answers.append((bookmark, result))
         return answers

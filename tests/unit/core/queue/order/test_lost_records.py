@@ -106,6 +106,6 @@ def test_one_range_acknowledges_a_bounded_number_of_messages_beyond_the_target_d
 def test_a_range_ahead_of_the_depth_says_of_each_offset_once_whether_it_was_remembered_before() -> None:
     one = world(*[{} for _ in range(8)], target_depth=1)
     assert one.settle("acknowledge", "inky", at(3, 4)) == ["settled"] * 2
-    told = ["settled", "settled", "already_settled", "already_settled", "settled"]
-    assert one.settle("acknowledge", "inky", at(1, 5)) == told
+    results = ["settled", "settled", "already_settled", "already_settled", "settled"]
+    assert one.settle("acknowledge", "inky", at(1, 5)) == results
     assert one.settle("acknowledge", "inky", at(4, 6)) == ["already_settled", "already_settled", "settled"]

@@ -170,5 +170,5 @@ def test_an_id_counts_if_its_message_was_acknowledged_before_it_was_active() -> 
     for _ in range(3):
         one.read("orders")
     assert one.peek() == []
-    told = [int(each.messages.offsets[0]) for each in one.step.events if each.kind == "repeated"]
-    assert told == [3], "what was acknowledged has one fate"
+    emitted = [int(each.messages.offsets[0]) for each in one.step.events if each.kind == "repeated"]
+    assert emitted == [3], "what was acknowledged has one fate"
