@@ -46,31 +46,31 @@ def demo(tmp_path: Path, servers: str | None, *arguments: str) -> tuple[dict[str
     return json.loads(done.stdout), report.read_text("utf-8")
 
 
-def adds_up(told: dict[str, Any], flights: int) -> None:
-    ledger = told["ledger"]
-    assert told["balanced"]
+def adds_up(facts: dict[str, Any], flights: int) -> None:
+    ledger = facts["ledger"]
+    assert facts["balanced"]
     assert ledger["balanced"]
-    assert ledger["published"] == told["flights"] == flights
+    assert ledger["published"] == facts["flights"] == flights
     assert sum(ledger["fates"].values()) + ledger["still_queued"] == flights
     assert sum(ledger["dead_lettered"].values()) == ledger["fates"]["dead_lettered"]
     assert ledger["still_queued"] == ledger["expected_depth"] == ledger["listed"] == 0
     for group in ("by_carrier", "by_origin", "by_hour"):
-        assert sum(counted["published"] for counted in told[group].values()) == flights
-        letters = sum(counted["dead_letters"] for counted in told[group].values())
+        assert sum(counted["published"] for counted in facts[group].values()) == flights
+        letters = sum(counted["dead_letters"] for counted in facts[group].values())
         assert letters == ledger["fates"]["dead_lettered"]
 
 
 @pytest.mark.feature("L3", "L11", "Q5", "Q9", "D1", "D2", "D4")
 def test_two_thousand_flights_on_a_broker_of_its_own(tmp_path: Path) -> None:
-    told, page = demo(tmp_path, None, "--flights", "2000", "--minutes", "0.3", "--seed", "7", "--subscribers", "2")
-    adds_up(told, 2_000)
-    assert told["ledger"]["fates"]["acknowledged"] > 0
-    assert told["ledger"]["fates"]["dead_lettered"] > 0, "cancelled flights at least"
-    assert len(told["killed"]) >= 2
-    assert all(death["back_ms"] > death["at_ms"] for death in told["killed"]), "whoever was killed came back"
-    assert told["aircraft_updates"] > 1_800
-    assert told["aircraft_in_sight_at_end"] == 0, "all lifetimes are over"
-    assert told["aircraft_in_sight_at_most"] > 0
+    facts, page = demo(tmp_path, None, "--flights", "2000", "--minutes", "0.3", "--seed", "7", "--subscribers", "2")
+    adds_up(facts, 2_000)
+    assert facts["ledger"]["fates"]["acknowledged"] > 0
+    assert facts["ledger"]["fates"]["dead_lettered"] > 0, "cancelled flights at least"
+    assert len(facts["killed"]) >= 2
+    assert all(death["back_ms"] > death["at_ms"] for death in facts["killed"]), "whoever was killed came back"
+    assert facts["aircraft_updates"] > 1_800
+    assert facts["aircraft_in_sight_at_end"] == 0, "all lifetimes are over"
+    assert facts["aircraft_in_sight_at_most"] > 0
     assert "✓ balanced" in page
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert "https://" not in page
@@ -162,7 +162,7 @@ def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:
         (["--minutes", "0"], "0.1"),
     ],
 )
-def test_wrong_usage_is_told(arguments: list[str], said: str, tmp_path: Path) -> None:
+def test_wrong_usage_is_reported(arguments: list[str], said: str, tmp_path: Path) -> None:
     done = command.run("demo", *arguments, directory=tmp_path)
     assert done.returncode == 2
     assert said in done.stderr

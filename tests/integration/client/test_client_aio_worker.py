@@ -103,9 +103,9 @@ def test_a_client_that_asks_for_no_timeout_has_the_queues(served: Deployment) ->
         assert client.stdout.readline() == b"b'x'\n"
         client.kill()
     until(lambda: any(event.event == "unsubscribed" for event in served.events("lost")), "the client is missed")
-    (told,) = [event.detail for event in served.events("lost") if event.event == "unsubscribed"]
-    silence_ms = int(re.search(r"not heard of for (\d+) ms", told)[1])
-    assert 1_000 <= silence_ms < 10_000, told
+    (emitted,) = [event.detail for event in served.events("lost") if event.event == "unsubscribed"]
+    silence_ms = int(re.search(r"not heard of for (\d+) ms", emitted)[1])
+    assert 1_000 <= silence_ms < 10_000, emitted
 
 
 @pytest.mark.feature("Q5", "X3")
@@ -117,8 +117,8 @@ def test_and_heartbeats_often_enough_for_it(served: Deployment) -> None:
             delivery = await subscriber.receive(60)
             assert delivery is not None
             await asyncio.sleep(3)
-            (told,) = await subscriber.settle("acknowledge", [delivery], wait=True)
-            assert told.settled
+            (result,) = await subscriber.settle("acknowledge", [delivery], wait=True)
+            assert result.settled
             return delivery.delivery_count
 
     assert asyncio.run(main()) == 1

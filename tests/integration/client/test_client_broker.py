@@ -52,7 +52,7 @@ def test_the_subscriber_outlives_a_restart_of_the_broker(own_kafka: EmbeddedKafk
 
 
 @pytest.mark.feature("X7")
-def test_no_broker_is_told_as_such() -> None:
+def test_no_broker_is_reported_as_such() -> None:
     with pytest.raises(ConnectionFailed, match="localhost:1"):
         Connection("localhost:1", {"socket.connection.setup.timeout.ms": 1000}).partitions()
 

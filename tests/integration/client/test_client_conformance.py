@@ -241,8 +241,8 @@ def test_a_settlement_that_is_waited_for_tells_its_result(case: Case, backend: B
             assert [*results[0].messages] == [done.bookmark]
             assert [one.settled for one in await subscriber.settle("expire", [out], wait=True)] == [True]
             for again in (done, out):
-                (told,) = await queue.settle("acknowledge", [again.bookmark])
-                assert told.result == "already_settled"
+                (outcome,) = await queue.settle("acknowledge", [again.bookmark])
+                assert outcome.result == "already_settled"
             with pytest.raises(CommandFailed) as refused:
                 await subscriber.settle("renew", [longer], wait=True, lease_ms=3_600_000)
             assert refused.value.code == ErrorCode.INVALID_ARGUMENT
@@ -272,7 +272,7 @@ def test_the_end_gives_everything_back_at_once(case: Case) -> None:
             assert one.bookmark not in {delivery.bookmark for delivery in held}
         await second.close()
         held[0].acknowledge()
-        assert [told.result for told in refused] == ["not_sent"]
+        assert [refusal.result for refusal in refused] == ["not_sent"]
         with pytest.raises(Closed):
             await second.settle("acknowledge", held, wait=True)
         with pytest.raises(Closed):
@@ -285,7 +285,7 @@ def test_the_end_gives_everything_back_at_once(case: Case) -> None:
 
 
 @pytest.mark.feature("X7")
-def test_what_is_wrong_is_told_by_its_kind(case: Case) -> None:
+def test_what_is_wrong_is_reported_by_its_kind(case: Case) -> None:
     async def main() -> None:
         with pytest.raises(CommandFailed) as refused:
             await case.subscriber(filter="bad").start()
@@ -390,7 +390,7 @@ def test_the_state_comes_first_then_what_changes(api: Any, backend: Backend) -> 
             api.Publisher(backend.connection) as publisher,
         ):
 
-            async def told(subscription: Any, count: int) -> list[tuple[str, bytes | None, str]]:
+            async def updates_of(subscription: Any, count: int) -> list[tuple[str, bytes | None, str]]:
                 some: list[tuple[str, bytes | None, str]] = []
                 async for update in subscription.updates(30):
                     some.append((update.kind, update.key, update.operation))
@@ -398,20 +398,24 @@ def test_the_state_comes_first_then_what_changes(api: Any, backend: Backend) -> 
                         break
                 return some
 
-            assert sorted(await told(updates, 3)) == [("group-end", None, ""), ("sow", b"8", ""), ("sow", b"9", "")]
+            assert sorted(await updates_of(updates, 3)) == [
+                ("group-end", None, ""),
+                ("sow", b"8", ""),
+                ("sow", b"9", ""),
+            ]
             open_ones = await sow.subscriptions()
             assert len(open_ones) == 2
             assert all(one.since_ms > 0 for one in open_ones)
             await publisher.publish(name, b'{"n": 10}', key="10")
-            assert await told(updates, 1) == [("publish", b"10", "")]
-            assert await told(later, 1) == [("publish", b"10", "")]
+            assert await updates_of(updates, 1) == [("publish", b"10", "")]
+            assert await updates_of(later, 1) == [("publish", b"10", "")]
             assert await sow.delete(keys=["9", "nobody"]) == 1
-            assert await told(updates, 1) == [("oof", b"9", "deleted")]
+            assert await updates_of(updates, 1) == [("oof", b"9", "deleted")]
             await publisher.publish(name, b'{"n": 1}', key="8")
-            assert await told(updates, 1) == [("oof", b"8", "no_longer_matches")]
-            assert await told(later, 1) == [("publish", b"8", "")], "of 9 it has seen nothing"
+            assert await updates_of(updates, 1) == [("oof", b"8", "no_longer_matches")]
+            assert await updates_of(later, 1) == [("publish", b"8", "")], "of 9 it has seen nothing"
             assert await sow.delete(filter="/n < 3") == 4
-            assert await told(later, 1) == [("oof", b"8", "deleted")]
+            assert await updates_of(later, 1) == [("oof", b"8", "deleted")]
             assert sorted(numbers([record async for record in sow.query("/n > 6")])) == [7, 10]
 
     asyncio.run(main())

@@ -154,7 +154,7 @@ def test_handlers_at_work_finish_before_the_end(served: Deployment) -> None:
 
 
 @pytest.mark.parametrize("twin", ["sync", "async"])
-def test_a_subscriber_that_nobody_closed_is_told_and_gives_back(served: Deployment, twin: str) -> None:
+def test_a_subscriber_that_nobody_closed_is_informed_and_gives_back(served: Deployment, twin: str) -> None:
     def leave() -> None:
         receiver = lapse_client.QueueSubscriber(served.name("left"), 5, connection=served.connection)
         assert receiver.start().receive(60) is not None
@@ -169,11 +169,11 @@ def test_a_subscriber_that_nobody_closed_is_told_and_gives_back(served: Deployme
         warnings.simplefilter("always")
         asyncio.run(leave_async()) if twin == "async" else leave()
         gc.collect()
-    told = [
+    text = [
         str(one.message) for one in caught if one.category is ResourceWarning and "never closed" in str(one.message)
     ]
-    assert len(told) == 1, told
-    assert served.name("left") in told[0]
+    assert len(text) == 1, text
+    assert served.name("left") in text[0]
     until(lambda: free(served, "left"), "its leases are back")
     with served.queue("left") as queue:
         queue.purge()
@@ -201,7 +201,7 @@ def test_another_event_loop_gets_advice(served: Deployment) -> None:
 
 
 @pytest.mark.feature("Q8")
-def test_a_settlement_after_the_end_is_told(served: Deployment, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_settlement_after_the_end_is_reported(served: Deployment, caplog: pytest.LogCaptureFixture) -> None:
     refused: list[SettlementResult] = []
     served.write("after", *"abcd")
     receiver = served.subscriber("after", 4, on_refused=refused.append).start()
@@ -229,7 +229,7 @@ def test_a_settlement_after_the_end_is_told(served: Deployment, caplog: pytest.L
 
 
 @pytest.mark.feature("Q8")
-def test_a_settlement_after_the_end_of_an_asynchronous_subscriber_is_told(served: Deployment) -> None:
+def test_a_settlement_after_the_end_of_an_asynchronous_subscriber_is_reported(served: Deployment) -> None:
     refused: list[SettlementResult] = []
     served.write("forgotten", "a")
 

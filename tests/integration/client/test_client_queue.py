@@ -223,7 +223,7 @@ def test_a_refused_subscription_says_why(shards: Start) -> None:
 
 
 @pytest.mark.feature("X3")
-def test_no_worker_is_told_as_such(shards: Start) -> None:
+def test_no_worker_is_reported_as_such(shards: Start) -> None:
     queue = shards()
     queue.muted = True
     with pytest.raises(AnswerTimeout, match="lapse worker"):
@@ -322,7 +322,7 @@ def test_a_pause_whose_answer_a_crash_swallowed_is_sent_again(shards: Start, how
 
 
 @pytest.mark.feature("C55", "C16")
-def test_what_was_settled_before_is_told_as_that_while_nothing_crashes(shards: Start) -> None:
+def test_what_was_settled_before_is_reported_as_that_while_nothing_crashes(shards: Start) -> None:
     queue = shards()
     publish(queue, 1)
     with subscriber(queue) as receiver, Queue(queue.queue, connection=Connection(queue.servers)) as whole:
@@ -337,11 +337,11 @@ def test_a_subscriber_is_closed_by_whom_it_tells_that_a_settlement_was_not_sent(
     """Reports come in callbacks of librdkafka, which waits for their ends when it is closed."""
     queue = shards()
     publish(queue, 1)
-    told: list[SettlementResult] = []
+    results: list[SettlementResult] = []
     closed = threading.Event()
 
     def close(result: SettlementResult) -> None:
-        told.append(result)
+        results.append(result)
         receiver.close()
         closed.set()
 
@@ -362,7 +362,7 @@ def test_a_subscriber_is_closed_by_whom_it_tells_that_a_settlement_was_not_sent(
     until(is_refused)  # the broker goes by the new limit a moment later
     delivery.acknowledge()
     assert closed.wait(60)
-    assert [one.result for one in told] == ["not_sent"]
+    assert [one.result for one in results] == ["not_sent"]
     thread = receiver.subscription.channel.thread
     assert thread is not None
     until(lambda: not thread.is_alive())

@@ -27,13 +27,13 @@ def test_a_query_that_a_crash_cuts_short_is_asked_again_and_tells_every_record_o
 
         plain = client.query(batch_size=10)
         ordered = client.query(order_by="/n DESC", batch_size=10)
-        told = [next(plain).key]
+        keys = [next(plain).key]
         worker.kill()
         (cut,) = client._queries
         assert len(cut.arrivals) < RECORDS / 2, "it was killed while it answered"
         worker.start()
-        told.extend(record.key for record in plain)
-        assert sorted(told) == sorted(b"k%d" % number for number in range(RECORDS))
+        keys.extend(record.key for record in plain)
+        assert sorted(keys) == sorted(b"k%d" % number for number in range(RECORDS))
 
         first = next(ordered).key
         worker.kill()

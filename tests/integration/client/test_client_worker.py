@@ -199,8 +199,8 @@ def test_the_commands_do_the_same(lapse: Deployment, monkeypatch: pytest.MonkeyP
     with SowClient(lapse.prices, connection=lapse.connection) as prices, prices.subscribe("/price > 1"):
         listed = json.loads(run(sow_command, ["subscriptions", lapse.prices, "--json"]).output)
         assert listed["filter"] == "/price > 1"
-    told = json.loads(run(queue_command, ["subscribe", lapse.orders, "-n", "1", "--timeout", "30", "--json"]).output)
-    assert (told["value"], told["bookmark"]) == ("hello", bookmark)
+    printed = json.loads(run(queue_command, ["subscribe", lapse.orders, "-n", "1", "--timeout", "30", "--json"]).output)
+    assert (printed["value"], printed["bookmark"]) == ("hello", bookmark)
     assert run(queue_command, ["depth", "nowhere"]).exit_code == 1
     assert run(publish_command, [lapse.orders, "x", "--ttl-ms", "1", "--expires-at-ms", "2"]).exit_code == 2
     assert run(sow_command, ["query", lapse.prices, "--json"]).exit_code == 0

@@ -66,21 +66,21 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attendance, "_ANSWER_S", SILENCE_S)
 
 
-def test_it_is_told_within_5_s() -> None:
+def test_it_is_reported_within_5_s() -> None:
     assert attendance.SILENCE_S + attendance._ANSWER_S <= 3.5
 
 
 @pytest.mark.usefixtures("_soon")
-def test_whoever_does_not_insist_is_told_that_no_worker_answers(idle: Deployment) -> None:
+def test_whoever_does_not_insist_is_informed_that_no_worker_answers(idle: Deployment) -> None:
     connection = replace(idle.connection, insists=False)
 
-    def told(ask: Callable[[Deployment, Connection], object]) -> str:
+    def message_of(ask: Callable[[Deployment, Connection], object]) -> str:
         with pytest.raises(AnswerTimeout) as error:
             ask(idle, connection)
         return str(error.value)
 
     with ThreadPoolExecutor(len(ASKED)) as threads:
-        texts = dict(zip(ASKED, threads.map(told, ASKED.values()), strict=True))
+        texts = dict(zip(ASKED, threads.map(message_of, ASKED.values()), strict=True))
     for command, text in texts.items():
         assert f"no answer to {'sow' if command == 'a query' else command} from shard 0 within 0.6 s" in text
         assert "Start a worker (`lapse worker`)" in text
@@ -106,16 +106,16 @@ def test_the_doctor_asks_all_at_once_and_tells_of_many_in_one_line(
 ) -> None:
     monkeypatch.setattr("lapse.doctor.service._PATIENCE_S", SILENCE_S)
 
-    def told() -> list[str]:
+    def logged() -> list[str]:
         done = idle.lapse("doctor", "--json")
         assert done.returncode == 1
         found = map(json.loads, done.stdout.splitlines())
         return [f"{one['about']}: {one['text']}" for one in found if "no answer" in one["text"]]
 
     orders, prices = f"queue {idle.name('orders')}", f"SOW topic {idle.name('prices')}"
-    assert told() == [f"{what}: no answer within 0.3 s" for what in (orders, prices)]
+    assert logged() == [f"{what}: no answer within 0.3 s" for what in (orders, prices)]
     monkeypatch.setattr("lapse.doctor.service._NAMED", 1)
-    assert told() == [f"entities: no answer within 0.3 s from 2 of 2: {orders} …"]
+    assert logged() == [f"entities: no answer within 0.3 s from 2 of 2: {orders} …"]
 
 
 def test_the_doctor_ends_soon() -> None:
@@ -157,9 +157,9 @@ def test_a_pattern_without_topics_is_only_worth_a_warning_to_a_job_that_goes_on(
     """That is what --every makes of it, before Spark begins: the topics may be created later."""
     at_work = Cluster(ForSpark(idle.servers), None, {})
     at_work.await_letters("nowhere", later=True)
-    told = capsys.readouterr().err
-    assert told.startswith("Warning: no topic matches --pattern 'nowhere'; dead-letter topics: dlq.")
-    assert told.endswith(". Those that come later are read\n")
+    printed = capsys.readouterr().err
+    assert printed.startswith("Warning: no topic matches --pattern 'nowhere'; dead-letter topics: dlq.")
+    assert printed.endswith(". Those that come later are read\n")
     at_work.await_letters("dlq[.].*", later=True)
     assert capsys.readouterr().err == ""
 
@@ -171,7 +171,7 @@ def unattended(idle: Deployment) -> Iterator[Door]:
         yield opened
 
 
-def test_a_request_is_told_what_is_wrong(idle: Deployment, unattended: Door) -> None:
+def test_a_request_is_answered_with_what_is_wrong(idle: Deployment, unattended: Door) -> None:
     paths = [unattended.path("orders"), unattended.path("orders", "/messages"), f"/sow/{idle.name('prices')}/records"]
     with ThreadPoolExecutor(len(paths)) as threads:
         answers = list(threads.map(unattended.http.get, paths))
@@ -182,7 +182,7 @@ def test_a_request_is_told_what_is_wrong(idle: Deployment, unattended: Door) -> 
 
 
 @pytest.mark.usefixtures("_soon")
-def test_whoever_insists_is_told_and_served_once_a_worker_runs(
+def test_whoever_insists_is_informed_and_served_once_a_worker_runs(
     deploy: Deploy, caplog: pytest.LogCaptureFixture
 ) -> None:
     here = deploy({"late": {}}, definitions="topic").apply()
@@ -202,9 +202,9 @@ def test_whoever_insists_is_told_and_served_once_a_worker_runs(
     with ThreadPoolExecutor(2) as threads:
         waiting, creating = threads.submit(received), threads.submit(created)
         for command in ("subscribe", "create_queue"):
-            told = f"no answer to {command} from shard 0 within 0.6 s. Start a worker"
-            until(lambda told=told: told in caplog.text or creating.done(), "the log tells")
-            assert told in caplog.text
+            answered = f"no answer to {command} from shard 0 within 0.6 s. Start a worker"
+            until(lambda answered=answered: answered in caplog.text or creating.done(), "the log tells")
+            assert answered in caplog.text
         assert caplog.text.count("Waiting for 30 s in all") == 2
         here.worker()
         here.write("late", "x")

@@ -70,8 +70,8 @@ def test_the_smallest_cap_of_its_queues_counts_over_all_of_them_from_the_first_d
         held = receive(subscriber, 3)
         assert subscriber.receive(1) is None, "more than the smallest cap"
         assert leased() == 3
-        told = [record for tail in tails for record in tail.poll(1) if header(record, "lapse-kind") == b"delivery"]
-        assert len(told) == 3, "nor was more handed out at the beginning, before all queues had answered"
+        published = [record for tail in tails for record in tail.poll(1) if header(record, "lapse-kind") == b"delivery"]
+        assert len(published) == 3, "nor was more handed out at the beginning, before all queues had answered"
         for delivery in held:
             delivery.acknowledge()
         for _ in range(27):

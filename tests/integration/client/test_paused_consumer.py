@@ -43,10 +43,10 @@ def test_a_consumer_that_wakes_after_its_lease_has_no_say_and_hands_out_nothing_
         # Its leases returned with its heartbeats; on its own clock they have to be over, too.
         time.sleep(max(0.0, stopped + 4 - time.monotonic()))
         paused.send_signal(signal.SIGCONT)
-        told, _ = paused.communicate("go\n", timeout=60)
+        printed, _ = paused.communicate("go\n", timeout=60)
     finally:
         paused.kill()
-    first, *later = [json.loads(line) for line in told.splitlines()]
+    first, *later = [json.loads(line) for line in printed.splitlines()]
     assert first == {"result": "already_settled"}
     assert later == [{"got": "c", "count": 3}], "neither what was prefetched before, nor what others have settled"
     until(lambda: one.depth("work")["depth"] == 0, "all are settled")

@@ -271,15 +271,17 @@ def test_a_sow_topic_is_asked_and_its_state_read(deploy: Deploy, environment: di
     _, ask = blocks(one)
     command, *reading = ask.splitlines()
 
-    def told(script: str) -> str:
+    def printed(script: str) -> str:
         done = subprocess.run(["sh", "-c", script], env=environment, timeout=60, capture_output=True, text=True)
         return done.stdout
 
     state = {"A": 9, "B": 6, "C": 5}
-    until(lambda: all(f'{key} {{"price": {price}}}' in told(reading[1]) for key, price in state.items()), "the state")
-    told(command)
-    until(lambda: "group-end" in told(reading[0]), "the answer")
-    answer = told(reading[0])
+    until(
+        lambda: all(f'{key} {{"price": {price}}}' in printed(reading[1]) for key, price in state.items()), "the state"
+    )
+    printed(command)
+    until(lambda: "group-end" in printed(reading[0]), "the answer")
+    answer = printed(reading[0])
     assert re.findall(r'^  (\w) (\{"price": \d\})$', answer, re.MULTILINE) == [
         ("A", '{"price": 9}'),
         ("B", '{"price": 6}'),

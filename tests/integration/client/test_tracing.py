@@ -74,8 +74,8 @@ def test_the_life_of_a_message_is_one_trace(deploy: Deploy) -> None:
         with subscriber.receive(20) as third:
             third.expire("not payable")
     (letter,) = here.letters("orders", 1)
-    told = dict(letter.headers())
-    assert (told["traceparent"].decode(), told["own"]) == (headers_of(published), b"x")
+    stated = dict(letter.headers())
+    assert (stated["traceparent"].decode(), stated["own"]) == (headers_of(published), b"x")
     failed, again, expired = traced.spans("process ")
     for count, span in enumerate((failed, again, expired), 1):
         assert [link.context.span_id for link in span.links] == [published.context.span_id]
@@ -98,7 +98,7 @@ def test_the_life_of_a_message_is_one_trace(deploy: Deploy) -> None:
 
 
 @pytest.mark.feature("X3")
-def test_batches_and_asyncio_are_traced_and_failures_are_told(deploy: Deploy) -> None:
+def test_batches_and_asyncio_are_traced_and_failures_are_reported(deploy: Deploy) -> None:
     here = deploy({"orders": {}}).apply()
     here.worker().wait_for_shards(1)
     traced, name = Traced(here.connection), here.name("orders")
@@ -234,9 +234,9 @@ def test_spans_reach_a_collector_by_the_standard_variables_alone(deploy: Deploy)
     published, processed = spans["publish"], spans["process"]
     assert (processed.trace_id, processed.parent_span_id) == (published.trace_id, published.span_id)
     assert (published.kind, processed.kind) == (Span.SPAN_KIND_PRODUCER, Span.SPAN_KIND_CONSUMER)
-    told = {one.key: one.value for one in processed.attributes}
-    assert told["messaging.message.id"].string_value == f"{name}:0:0"
-    assert told["lapse.delivery_count"].int_value == 1
+    facts = {one.key: one.value for one in processed.attributes}
+    assert facts["messaging.message.id"].string_value == f"{name}:0:0"
+    assert facts["lapse.delivery_count"].int_value == 1
     (resource,) = {
         one.value.string_value
         for request in collector.requests

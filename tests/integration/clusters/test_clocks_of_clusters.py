@@ -51,6 +51,6 @@ def test_deadlines_are_the_same_and_what_has_less_life_than_the_difference_stays
     assert consumer.got == deadlines
     expired_ms = int(letter["lapse-expired-at-ms"])
     assert short.timestamp_ms + 5_000 == int(letter["lapse-expires-at-ms"]) <= expired_ms <= broker_now_ms() + ahead_ms
-    told = (sides.here.directory / f"follow-{stem}.log").read_text("utf-8")
-    assert told.count("max_clock_skew") == 1
-    assert ("ahead of that of" if mark.timestamp_ms > probe.timestamp_ms else "behind that of") in told
+    logged = (sides.here.directory / f"follow-{stem}.log").read_text("utf-8")
+    assert logged.count("max_clock_skew") == 1
+    assert ("ahead of that of" if mark.timestamp_ms > probe.timestamp_ms else "behind that of") in logged

@@ -194,7 +194,7 @@ def test_neither_a_barrier_nor_what_is_behind_it_goes(sides: Sides) -> None:
 
 @pytest.mark.feature("Q26", "C74", "X7")
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (["--follow", "--all"], "--all and --follow exclude each other"),
         (["--follow", "--id", "t"], "names its transfers itself"),
@@ -203,10 +203,10 @@ def test_neither_a_barrier_nor_what_is_behind_it_goes(sides: Sides) -> None:
         (["--follow", "--max-clock-skew", "soon"], "max_clock_skew"),
     ],
 )
-def test_what_cannot_be_followed_is_refused(options: list[str], told: str) -> None:
+def test_what_cannot_be_followed_is_refused(options: list[str], message: str) -> None:
     done = command.run("transfer", "orders", "--to", "localhost:1", *options)
     assert done.returncode != 0
-    assert told in done.stderr
+    assert message in done.stderr
 
 
 @pytest.mark.feature("Q26", "X7")
@@ -229,7 +229,7 @@ def test_it_ends_when_the_queue_there_was_deleted_and_stays_away(sides: Sides) -
         assert follower.wait(60) == 1
     finally:
         follower.kill()
-    told = log.read_text("utf-8")[logged:]
-    assert told.count("WARNING") <= 3, told
-    assert f"Error: {sides.there.servers}: there is no queue '{name}'" in told
+    log_line = log.read_text("utf-8")[logged:]
+    assert log_line.count("WARNING") <= 3, log_line
+    assert f"Error: {sides.there.servers}: there is no queue '{name}'" in log_line
     until(lambda: sides.here.depth("short")["available"] == 1, "it is back")

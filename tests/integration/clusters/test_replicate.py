@@ -238,8 +238,8 @@ def test_two_directions_do_not_loop_and_a_conflict_ends_the_same_on_both_sides(s
         one.publish(f"e{number}", os.urandom(2_500).hex(), ttl_ms=3_600_000)
     until(lambda: two.shown() == one.shown(), "small records, whatever comes together")
     one.publish("large", os.urandom(25_000).hex(), ttl_ms=3_600_000)
-    told = "that of key b'large': raise its max.message.bytes; trying again"
-    until(lambda: told in one.out.log.read_text(), "the record that is too large")
+    warning = "that of key b'large': raise its max.message.bytes; trying again"
+    until(lambda: warning in one.out.log.read_text(), "the record that is too large")
     take_at_most(two.servers, two.name, 2_000_000)
     until(lambda: two.shown() == one.shown(), "the large record", 40)
 

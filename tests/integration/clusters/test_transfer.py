@@ -258,11 +258,11 @@ def test_a_message_that_nobody_can_digest_dies_wherever_it_is(sides: Sides) -> N
         assert trace in delivery.headers, "its life is one trace in both deployments"
         delivery.cancel(0)
     (letter,) = sides.there.letters("poison", 1)
-    told = dict(letter.headers())
-    assert (told["__dlq.errors.delivery.count"], told["lapse-cancel-count"]) == (b"3", b"3")
-    assert told["lapse-reasons"] == b"max_deliveries"
-    assert "lapse-transfer-counts" not in told
-    assert told["traceparent"] == trace[1]
+    stated = dict(letter.headers())
+    assert (stated["__dlq.errors.delivery.count"], stated["lapse-cancel-count"]) == (b"3", b"3")
+    assert stated["lapse-reasons"] == b"max_deliveries"
+    assert "lapse-transfer-counts" not in stated
+    assert stated["traceparent"] == trace[1]
 
 
 @pytest.mark.feature("Q17", "L11", "L15", "C84")
@@ -519,8 +519,8 @@ def test_an_id_that_never_was_is_an_error_and_nothing_is_to_be_resumed_where_not
 def test_what_an_unknown_transfer_has_put_there_can_be_discarded(sides: Sides) -> None:
     """As when the queue there was created anew, and reads again what a long finished transfer has put. It blocks the
     queue's deletion (C77)."""
-    told = ("lapse-transfer", f"{sides.there.name('single')}/long-ago".encode())
-    sides.there.write("single", "again", headers=[told, ("lapse-ttl-ms", b"0")])
+    stated = ("lapse-transfer", f"{sides.there.name('single')}/long-ago".encode())
+    sides.there.write("single", "again", headers=[stated, ("lapse-ttl-ms", b"0")])
     until(lambda: sides.there.depth("single")["unconfirmed"] == 1, "the record there")
     with sides.there.queue("single") as queue:
         assert [(one.state, one.subscription) for one in queue.peek()] == [("unconfirmed", "long-ago")]
@@ -550,7 +550,7 @@ def test_a_transfer_is_resumed_and_cancelled_with_its_own_target_only(sides: Sid
 
 
 @pytest.mark.feature("Q17")
-def test_what_is_leased_stays_and_mistakes_are_told(sides: Sides) -> None:
+def test_what_is_leased_stays_and_mistakes_are_reported(sides: Sides) -> None:
     written = sides.here.write("single", "held", "free")
     with sides.here.subscriber("single") as subscriber:
         delivery = next(iter(subscriber.messages(10)))

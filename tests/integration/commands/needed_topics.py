@@ -29,7 +29,7 @@ class Row(NamedTuple):
 
     needs: tuple[str, ...] = ()
     why_none: str = ""
-    told: str = ""
+    message: str = ""
     mend: str = "lapse apply"
 
 
@@ -69,7 +69,7 @@ ROWS: Final = {
     "queue rewind": _QUEUE,
     "queue subscribe": _QUEUE,
     "queue subscriptions": _QUEUE,
-    "replicate": Row(("sow",), told="there is no SOW topic '{}'"),
+    "replicate": Row(("sow",), message="there is no SOW topic '{}'"),
     "simulate": Row(("underlying", *_QUEUE.needs)),
     "sow alter": _CREATES,
     "sow create": _CREATES,

@@ -68,11 +68,11 @@ def test_each_command_ends_with_one_sentence_where_no_broker_answers(
     assert address in orjson.loads(error.result().stderr)["error"]["text"]
     for one, words in zip(done, commands, strict=True):
         assert one.returncode == 1, (words, one)
-        told = (one.stdout if words[0] == "doctor" else one.stderr).splitlines()
-        (line,) = [text for text in told if address in text]
+        printed = (one.stdout if words[0] == "doctor" else one.stderr).splitlines()
+        (line,) = [text for text in printed if address in text]
         assert line.startswith(("Error: no connection to Kafka", "Error: no answer from Kafka", "✗ Kafka: ")), words
         assert ("there was no answer in 2.5 s" in line) is (where == "silent"), (words, line)
-        assert words[0] == "doctor" or (told, one.stdout) == ([line], ""), (words, one)
+        assert words[0] == "doctor" or (printed, one.stdout) == ([line], ""), (words, one)
 
 
 @pytest.mark.feature("X3", "X7")
@@ -127,8 +127,8 @@ def test_depth_is_quick_without_a_worker_and_an_empty_queue_has_no_age(served: D
     aged = served.lapse("queue", "depth", served.name("aged"), "--json")
     assert orjson.loads(aged.stdout)["oldest_age_ms"] >= 0
     for change, paused in (("pause", True), ("resume", False)):
-        told = served.lapse("queue", change, served.name("aged"), "--json")
-        assert orjson.loads(told.stdout) == {"queue": served.name("aged"), "paused": paused}
+        printed = served.lapse("queue", change, served.name("aged"), "--json")
+        assert orjson.loads(printed.stdout) == {"queue": served.name("aged"), "paused": paused}
         assert bool(served.depth("aged").get("paused")) is paused
     unserved = deploy({"alone": {}}).apply()
     began = time.monotonic()

@@ -55,9 +55,9 @@ class Stand:
                 text=True,
             )
         assert self.process.stdout is not None
-        self.told = json.loads(self.process.stdout.readline() or "{}")
-        assert self.told, self.log.read_text("utf-8")
-        self.connection = Connection(bootstrap_servers=self.told["bootstrap_servers"])
+        self.printed = json.loads(self.process.stdout.readline() or "{}")
+        assert self.printed, self.log.read_text("utf-8")
+        self.connection = Connection(bootstrap_servers=self.printed["bootstrap_servers"])
 
     def tree(self) -> list[psutil.Process]:
         return [*psutil.Process(self.process.pid).children(recursive=True)]
@@ -73,7 +73,7 @@ def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
 
 def test_the_sample_is_written_and_everything_runs(stand: Stand) -> None:
     assert stand.config.read_text("utf-8") == SAMPLE
-    assert (stand.told["queues"], stand.told["sow"]) == (["orders"], ["prices"])
+    assert (stand.printed["queues"], stand.printed["sow"]) == (["orders"], ["prices"])
     with Publisher(connection=stand.connection) as publisher:
         publisher.publish("orders", b"1")
     with QueueSubscriber("orders", connection=stand.connection) as orders:
@@ -81,7 +81,7 @@ def test_the_sample_is_written_and_everything_runs(stand: Stand) -> None:
         assert delivery is not None
         with delivery:
             assert delivery.value == b"1"
-    with urllib.request.urlopen(stand.told["console"], timeout=10) as page:
+    with urllib.request.urlopen(stand.printed["console"], timeout=10) as page:
         assert b"orders" in page.read()
 
 
@@ -124,7 +124,7 @@ def test_a_file_that_becomes_wrong_while_a_worker_starts_ends_nothing(stand: Sta
 
 
 def doctor(stand: Stand, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "KAFKA_BOOTSTRAP_SERVERS": stand.told["bootstrap_servers"]}
+    environment = {**os.environ, "KAFKA_BOOTSTRAP_SERVERS": stand.printed["bootstrap_servers"]}
     command = [*LAPSE, "doctor", *arguments]
     return subprocess.run(
         command, cwd=stand.config.parent, env=environment, capture_output=True, text=True, timeout=60, check=False
@@ -142,8 +142,8 @@ def test_doctor_finds_nothing_wrong_and_then_what_somebody_changed(stand: Stand)
     with contextlib.suppress(AssertionError):  # the test before has changed the file, so the worker may start just now
         until(finds_nothing_wrong, "an answer of the worker", 60)
     assert healthy.returncode == 0, healthy.stdout + healthy.stderr
-    for told in ("queue orders: answers after", "SOW topic prices: answers after", "clock: ", "0 wrong"):
-        assert told in healthy.stdout
+    for part in ("queue orders: answers after", "SOW topic prices: answers after", "clock: ", "0 wrong"):
+        assert part in healthy.stdout
 
     changelog = ConfigResource(ResourceType.TOPIC, "lapse-orders-changelog")
     changelog.add_incremental_config(
@@ -272,7 +272,7 @@ def test_a_second_ctrl_c_ends_even_what_hangs(kafka: str, tmp_path: Path) -> Non
 
 @pytest.mark.feature("X7")
 @pytest.mark.parametrize("option", ["--console-port", "--port"])
-def test_a_port_in_use_is_told_in_one_sentence(option: str, tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_in_one_sentence(option: str, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         ports = {"--console-port": "0", option: port}
@@ -287,8 +287,8 @@ def test_a_port_in_use_is_told_in_one_sentence(option: str, tmp_path: Path) -> N
             check=False,
         )
     assert (done.returncode, done.stdout) == (1, "")
-    (told,) = done.stderr.splitlines()
-    assert f"ort {port}" in told
-    assert "in use. Give another one with" in told
-    assert f"{option} 0" in told
+    (printed,) = done.stderr.splitlines()
+    assert f"ort {port}" in printed
+    assert "in use. Give another one with" in printed
+    assert f"{option} 0" in printed
     assert not (tmp_path / "lapse.toml").exists(), "nothing began"

@@ -94,8 +94,8 @@ def test_a_letter_is_sent_once_however_often_the_command_runs(served: Deployment
     (planned,) = rows(dlq(served, "redrive", name, "--json", "--again", *first))
     assert (planned["refused"], planned["letters"]) == ("loop limit", 3)
     served.letters("once", 12)  # what is sent again on purpose is no repeat to the queue
-    told = command.run("explain", f"{name}:0:0", "--json", environment=served.environment()).stdout
-    assert [one["what"] for one in rows(told)].count("redriven") == 3
+    printed = command.run("explain", f"{name}:0:0", "--json", environment=served.environment()).stdout
+    assert [one["what"] for one in rows(printed)].count("redriven") == 3
 
 
 @pytest.mark.feature("C84", "D2")
@@ -173,12 +173,12 @@ def test_letters_on_a_topic_of_the_queues_own_choice_are_found_by_its_name(serve
     name, other = served.name("apart"), served.name("beside")
     served.write("apart", "1", "2", key=b"k")
 
-    def told(*arguments: str) -> list[dict[str, object]]:
+    def shown(*arguments: str) -> list[dict[str, object]]:
         return rows(dlq(served, *arguments, "--json", "--config", str(served.config)))
 
-    until(lambda: [len(told("show", queue)) for queue in (name, other)] == [2, 2], "both letters of both")
-    assert [row["entity"] for row in told("ls", other)] == [other]
-    (planned,) = told("redrive", name)
+    until(lambda: [len(shown("show", queue)) for queue in (name, other)] == [2, 2], "both letters of both")
+    assert [row["entity"] for row in shown("ls", other)] == [other]
+    (planned,) = shown("redrive", name)
     assert (planned["entity"], planned["letters"]) == (name, 2)
 
 
@@ -189,9 +189,9 @@ def test_mistakes_are_named(served: Deployment) -> None:
     assert "column" in dlq(served, "redrive", name, "--filter", "/n = ", code=1)
     assert "there is no dead-letter topic" in dlq(served, "ls", "nobody-at-all", code=1)
     dropped = served.name("dropped")
-    told = dlq(served, "show", dropped, code=1)
-    assert f"there is no dead-letter topic 'dlq.{dropped}' on this cluster: `dead_letter` of this entity is" in told
-    assert "did you mean" not in told, "letters of another queue are not these"
+    printed = dlq(served, "show", dropped, code=1)
+    assert f"there is no dead-letter topic 'dlq.{dropped}' on this cluster: `dead_letter` of this entity is" in printed
+    assert "did you mean" not in printed, "letters of another queue are not these"
     assert "there is no topic 'nowhere'" in dlq(served, "redrive", name, "--to", "nowhere", code=1)
     own = f"lapse.{name}.commands"
     assert f"{own} is a topic that lapse or Kafka writes" in dlq(served, "redrive", name, "--to", own, code=1)
@@ -237,9 +237,9 @@ def test_how_long_ago_and_deadlines_go_by_the_brokers_clock(
         with monkeypatch.context() as clock:
             clock.setattr(time, "time", lambda: right() + ahead_s)
             clock.setattr(time, "time_ns", lambda: right_ns() + ahead_s * 1_000_000_000)
-            told = dlq(served, *arguments)
-        assert "Warning" not in told
-        return told
+            printed = dlq(served, *arguments)
+        assert "Warning" not in printed
+        return printed
 
     assert len(rows(wrong("show", name, "--since", "20m", "--json"))) == count
     assert not rows(wrong("show", name, "--until", "20m", "--json"))

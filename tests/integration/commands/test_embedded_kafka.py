@@ -158,7 +158,7 @@ def test_a_path_that_is_no_text_is_named(tmp_path: Path) -> None:
         EmbeddedKafka(tmp_path / "\udcfc").start()
 
 
-def test_a_disk_that_is_full_is_told_before_the_broker_ends_of_it(
+def test_a_disk_that_is_full_is_reported_before_the_broker_ends_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=3 << 20)

@@ -67,7 +67,7 @@ def lived(deployment: Deployment) -> str:
     return bookmark
 
 
-def test_every_step_of_a_life_is_told_in_order(served: Deployment) -> None:
+def test_every_step_of_a_life_is_reported_in_order(served: Deployment) -> None:
     bookmark = lived(served)
     life, other = served.name("life"), served.name("other")
     until(lambda: any(one.what == "dead letter" for one in history(bookmark, connection=served.connection).moments), "")
@@ -93,13 +93,13 @@ def test_every_step_of_a_life_is_told_in_order(served: Deployment) -> None:
     assert shown.returncode == 0, shown.stderr
     for words in ("arrived", "delivered", "max_cancels", "dead letter", life, other):
         assert words in shown.stdout
-    told = explain(served, bookmark, "--entity", life, "--json")
-    lines = [json.loads(line) for line in told.stdout.splitlines()]
+    explained = explain(served, bookmark, "--entity", life, "--json")
+    lines = [json.loads(line) for line in explained.stdout.splitlines()]
     assert [line["what"] for line in lines] == ["arrived", *(moment.what for moment in mine)]
     assert lines[-1]["shown_by"].startswith(f"dlq.{life}:0:")
 
 
-def test_a_life_in_a_deleted_queue_is_told_from_its_events_and_letters(served: Deployment) -> None:
+def test_a_life_in_a_deleted_queue_is_reported_from_its_events_and_letters(served: Deployment) -> None:
     bookmark = served.bookmark("ended", served.write("ended", "x", headers=[("lapse-ttl-ms", b"1")])[0])
     (letter,) = served.letters("ended", 1)
     with Queue(served.name("ended"), connection=served.connection) as queue:
@@ -112,7 +112,7 @@ def test_a_life_in_a_deleted_queue_is_told_from_its_events_and_letters(served: D
 
 
 @pytest.mark.feature("C6", "Q15")
-def test_a_life_that_began_without_a_timestamp_or_in_1970_is_told(served: Deployment) -> None:
+def test_a_life_that_began_without_a_timestamp_or_in_1970_is_reported(served: Deployment) -> None:
     stamp_by_producers(served.servers, served.name("unstamped"))
     written = [served.write("unstamped", "x", timestamp_ms=stamp_ms)[0] for stamp_ms in (-1, 1)]
     unstamped, early = (served.bookmark("unstamped", one) for one in written)
@@ -134,9 +134,9 @@ def test_what_cannot_be_explained_is_said(served: Deployment) -> None:
         history(f"{name}:0:1", connection=served.connection)
     with pytest.raises(UnknownEntity, match=f"there is no partition '{name}:7' .*did you mean '{name}:0'"):
         history(f"{name}:7:1", connection=served.connection)
-    with pytest.raises(UnknownEntity, match=f"there is no topic '{name}x' .*did you mean '{name}'") as told:
+    with pytest.raises(UnknownEntity, match=f"there is no topic '{name}x' .*did you mean '{name}'") as refused:
         history(f"{name}x:0:1", connection=served.connection)
-    assert not {one for one in told.value.known if one.startswith("__") or one.endswith("-changelog")}
+    assert not {one for one in refused.value.known if one.startswith("__") or one.endswith("-changelog")}
     with pytest.raises(UnknownEntity, match="nobody"):
         history(f"{name}:0:0", entity="nobody", connection=served.connection)
     done = explain(served, f"{name}:0:0~5")
@@ -186,9 +186,9 @@ def test_a_message_is_followed_through_forward_death_redrive_and_transfer_from_e
         assert chain(served, bookmark) == steps, bookmark
     shown = explain(served, moved)
     assert shown.returncode == 0, shown.stderr
-    told = [json.loads(line) for line in explain(served, moved, "--json").stdout.splitlines()]
-    assert {one["message"] for one in told} == {origin, forwarded, redriven, moved}
-    (arrived,) = (one for one in told if one["what"] == "arrived" and one["message"] == moved)
+    printed = [json.loads(line) for line in explain(served, moved, "--json").stdout.splitlines()]
+    assert {one["message"] for one in printed} == {origin, forwarded, redriven, moved}
+    (arrived,) = (one for one in printed if one["what"] == "arrived" and one["message"] == moved)
     assert arrived[header.TRANSFER_FROM].startswith(f"{queue} at ")
     for words in ("forwarded", "redriven", "transferred", "max_cancels"):
         assert words in shown.stdout
@@ -213,8 +213,8 @@ def test_a_message_that_was_forwarded_at_most_once_or_a_second_time_is_followed(
     assert chain(served, origin) == steps
     again = next(one for one in steps if one[1] != origin)
     assert again in chain(served, again[2])
-    told = list(map(str, history(origin, connection=served.connection).moments))
-    assert len(told) == len(set(told)), "nothing is shown twice"
+    listed = list(map(str, history(origin, connection=served.connection).moments))
+    assert len(listed) == len(set(listed)), "nothing is shown twice"
     with served.queue("handed") as client:
         client.purge()
         client.rewind("beginning")
@@ -258,8 +258,8 @@ def test_the_letter_of_a_letter_keeps_its_first_origin_and_is_that_letter_again_
     assert chain(served, f"dlq.{letters}:0:0") == {first, ("left_as_letter", f"{letters}:0:0", f"dlq.{letters}:0:0")}
     assert "1 letter sent" in served.lapse("dlq", "redrive", f"dlq.{letters}", "--yes").stdout
     one, again = (read(message) for message in served.tail(letters).wait(2))
-    told = {fact: value for fact, value in again.facts().items() if fact not in ("letter", "redriven_count")}
-    assert told.items() <= one.facts().items()
+    shown = {fact: value for fact, value in again.facts().items() if fact not in ("letter", "redriven_count")}
+    assert shown.items() <= one.facts().items()
     assert str(again.origin) == origin
     steps = chain(served, str(again.bookmark))
     assert {first, ("redriven", f"{letters}:0:0", str(again.bookmark))} <= steps
@@ -268,7 +268,7 @@ def test_the_letter_of_a_letter_keeps_its_first_origin_and_is_that_letter_again_
 
 
 @pytest.mark.feature("C41")
-def test_a_record_of_an_aborted_transaction_is_told_from_one_that_is_gone(served: Deployment) -> None:
+def test_a_record_of_an_aborted_transaction_is_distinguished_from_one_that_is_gone(served: Deployment) -> None:
     name = served.name("quiet")
     producer = served.connection.producer(**{"transactional.id": name})
     producer.init_transactions(20)
@@ -281,8 +281,8 @@ def test_a_record_of_an_aborted_transaction_is_told_from_one_that_is_gone(served
     # Kafka answers before the transaction's end is in the topic.
     until(lambda: history(aborted, connection=served.connection).moments[0].what == "aborted", "its end")
     (served_behind,) = served.write("quiet", "x")
-    told = explain(served, aborted)
-    assert (told.returncode, "its transaction was aborted" in told.stdout) == (0, True), told.stdout
+    explained = explain(served, aborted)
+    assert (explained.returncode, "its transaction was aborted" in explained.stdout) == (0, True), explained.stdout
     (moment,) = history(aborted, connection=served.connection).moments
     assert (moment.what, moment.facts) == ("aborted", {})
     end = explain(served, f"{name}:0:{served_behind.offset - 1}")
@@ -290,7 +290,7 @@ def test_a_record_of_an_aborted_transaction_is_told_from_one_that_is_gone(served
 
 
 @pytest.mark.feature("C41")
-def test_a_record_behind_an_open_transaction_is_told_from_one_that_does_not_exist(served: Deployment) -> None:
+def test_a_record_behind_an_open_transaction_is_distinguished_from_one_that_does_not_exist(served: Deployment) -> None:
     name = served.name("quiet")
     producer = served.connection.producer(**{"transactional.id": name})
     producer.init_transactions(20)
@@ -299,9 +299,11 @@ def test_a_record_behind_an_open_transaction_is_told_from_one_that_does_not_exis
     producer.produce(name, b"open", on_delivery=lambda _, message: offsets.append(message.offset()))
     producer.flush(20)
     (behind,) = served.write("quiet", "x")
-    told = explain(served, f"{name}:0:{behind.offset}")
+    explained = explain(served, f"{name}:0:{behind.offset}")
     words = f"behind a transaction that begins at offset {offsets[0]} and is neither committed nor aborted"
-    assert (told.returncode, words in " ".join(told.stdout.split())) == (0, True), told.stdout + told.stderr
+    assert (explained.returncode, words in " ".join(explained.stdout.split())) == (0, True), (
+        explained.stdout + explained.stderr
+    )
     found = history(f"{name}:0:{offsets[0]}", connection=served.connection)
     assert ([moment.what for moment in found.moments], found.found) == (["hidden"], False)
     with pytest.raises(LapseError, match=f"its partition ends before offset {behind.offset + 1}"):

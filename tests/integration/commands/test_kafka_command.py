@@ -43,20 +43,20 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_daemon_lives_until_it_is_stopped_and_keeps_its_data(data: Path) -> None:
     first = started("--port", "0", "--json")
     assert first.returncode == 0, first.stderr
-    told = json.loads(first.stdout)
-    broker = psutil.Process(told["pid"])
+    printed = json.loads(first.stdout)
+    broker = psutil.Process(printed["pid"])
     assert broker.is_running(), "it outlives its command"
-    admin = AdminClient({"bootstrap.servers": told["bootstrap_servers"]})
+    admin = AdminClient({"bootstrap.servers": printed["bootstrap_servers"]})
     admin.create_topics([NewTopic("orders", 1, 1)])["orders"].result(10)
 
     status = lapse("status", "--json")
     assert status.returncode == 0
-    assert json.loads(status.stdout)["bootstrap_servers"] == told["bootstrap_servers"]
+    assert json.loads(status.stdout)["bootstrap_servers"] == printed["bootstrap_servers"]
     assert json.loads(status.stdout)["resident_bytes"] > 50_000_000
 
     again = lapse("start", "--port", "0")
     assert again.returncode == 1
-    assert f"A broker runs on {data} already, at {told['bootstrap_servers']}" in again.stderr
+    assert f"A broker runs on {data} already, at {printed['bootstrap_servers']}" in again.stderr
     assert "lapse kafka stop" in again.stderr
 
     stopped = lapse("stop")
@@ -64,7 +64,7 @@ def test_daemon_lives_until_it_is_stopped_and_keeps_its_data(data: Path) -> None
     assert f"Its data stays in {data}" in stopped.stdout
     assert not broker.is_running()
 
-    port = told["bootstrap_servers"].rpartition(":")[2]
+    port = printed["bootstrap_servers"].rpartition(":")[2]
     assert started("--port", port).returncode == 0
     assert "orders" in AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"}).list_topics(timeout=10).topics
 
@@ -79,9 +79,9 @@ def test_nothing_to_show_or_stop(data: Path) -> None:
 
 
 def test_state_of_a_crashed_broker_is_not_believed(data: Path) -> None:
-    told = json.loads(started("--port", "0", "--json").stdout)
-    os.kill(told["pid"], signal.SIGKILL)
-    psutil.wait_procs([psutil.Process(told["pid"])] if psutil.pid_exists(told["pid"]) else [], timeout=10)
+    printed = json.loads(started("--port", "0", "--json").stdout)
+    os.kill(printed["pid"], signal.SIGKILL)
+    psutil.wait_procs([psutil.Process(printed["pid"])] if psutil.pid_exists(printed["pid"]) else [], timeout=10)
     assert lapse("status").returncode == 1
     assert started("--port", "0").returncode == 0, "and it starts again on the same data"
 

@@ -65,11 +65,11 @@ def test_each_command_names_the_one_topic_that_is_missing(incomplete: Deployment
     given = {"q": queue, "s": sow, "new": "", "app": incomplete.app_id, "other": incomplete.servers}
     done = incomplete.lapse(*command.split(), *arguments.format_map(given).split())
     assert done.returncode == 1, done.stdout
-    (told,) = done.stderr.splitlines()
+    (printed,) = done.stderr.splitlines()
     prefix = "q-" if "{q}" in arguments else "s-"
-    missing = ROWS[command].told.format(incomplete.name(prefix + kind)) or lacking(incomplete, kind, prefix)
-    assert missing in told
-    assert ROWS[command].mend in told
+    missing = ROWS[command].message.format(incomplete.name(prefix + kind)) or lacking(incomplete, kind, prefix)
+    assert missing in printed
+    assert ROWS[command].mend in printed
 
 
 @pytest.mark.parametrize("command", ["check", "doctor"])

@@ -134,8 +134,8 @@ def lived(deploy: Deploy) -> Deployment:
 @pytest.mark.feature("Q22")
 def test_a_rewind_in_parts_of_other_sizes_comes_again(lived: Deployment) -> None:
     journal = lived.tail(topic.changelog(lived.app_id, lived.name("again"))).drain()
-    told = [orjson.loads(one.value() or b"{}") for one in journal if (one.key() or b"").startswith(PROGRESS)]
-    parts = [one[PROGRESS_KEY][INSTANTS]["part"] for one in told if "part" in one[PROGRESS_KEY].get(INSTANTS, {})]
+    journaled = [orjson.loads(one.value() or b"{}") for one in journal if (one.key() or b"").startswith(PROGRESS)]
+    parts = [one[PROGRESS_KEY][INSTANTS]["part"] for one in journaled if "part" in one[PROGRESS_KEY].get(INSTANTS, {})]
     assert parts
     assert max(parts) < 1_000
     done = lived.lapse("simulate", lived.name("again"), "--replay", "--json")
@@ -149,11 +149,11 @@ def test_a_rewind_in_parts_of_other_sizes_comes_again(lived: Deployment) -> None
 def test_a_recorded_stretch_comes_to_the_same_events_again(lived: Deployment, stem: str) -> None:
     done = lived.lapse("simulate", lived.name(stem), "--replay", "--json")
     assert done.returncode == 0, done.stdout[-3_000:] + done.stderr[-3_000:]
-    told = [orjson.loads(line) for line in done.stdout.splitlines()]
-    sums = [one for one in told if "same" in one]
+    printed = [orjson.loads(line) for line in done.stdout.splitlines()]
+    sums = [one for one in printed if "same" in one]
     assert all(one["same"] and one["epochs"] >= 2 and one["in_order"] for one in sums), sums
     events = lived.events(stem)
-    again = [one for one in told if "event" in one]
+    again = [one for one in printed if "event" in one]
     assert len(again) + sum(one["unjournaled"] for one in sums) == len(events)
     expected = {"acknowledged", "subscribed", "unsubscribed"} | ({"scheduled"} if stem != "asked" else set())
     assert expected <= {one["event"] for one in again}
@@ -211,8 +211,8 @@ def test_users_and_changes_of_a_definition_come_again(kafka: str, tmp_path_facto
     assert whole["same"], whole
     assert whole["epochs"] == 3
     assert whole["replayed"] > 20
-    told = [orjson.loads(line) for line in done.stdout.splitlines()]
-    assert {one["subscription"].partition("/")[0] for one in told if one.get("event") == "subscribed"} == {
+    printed = [orjson.loads(line) for line in done.stdout.splitlines()]
+    assert {one["subscription"].partition("/")[0] for one in printed if one.get("event") == "subscribed"} == {
         "alice",
         "bob",
     }

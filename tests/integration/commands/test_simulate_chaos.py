@@ -45,16 +45,16 @@ def test_a_run_with_killed_workers_comes_to_the_same_events_again(deploy: Deploy
     worker = deployment.worker().wait_for_shards(4)
     tails = [deployment.tail(topic.events(deployment.name(stem))) for stem in QUEUES]
 
-    def has_told(most: int) -> bool:
-        told = [Counter(one.partition() for one in tail.drain()) for tail in tails]
-        return all(counts[partition] >= most for counts in told for partition in (0, 1))
+    def have_delivered(most: int) -> bool:
+        delivered = [Counter(one.partition() for one in tail.drain()) for tail in tails]
+        return all(counts[partition] >= most for counts in delivered for partition in (0, 1))
 
     with Turmoil(deployment, QUEUES).at_work():
         for part in (1, 2):
-            until(lambda part=part: has_told(part * EVENTS), "events", 60)
+            until(lambda part=part: have_delivered(part * EVENTS), "events", 60)
             worker.kill()
             worker = deployment.worker().wait_for_shards(4)
-        until(lambda: has_told(3 * EVENTS), "events", 60)
+        until(lambda: have_delivered(3 * EVENTS), "events", 60)
     worker.stop()
     for stem in QUEUES:
         done = deployment.lapse("simulate", deployment.name(stem), "--replay", "--json")

@@ -74,9 +74,9 @@ def check_refusal(refused: CommandFailed, name: str, key: str) -> None:
         what = "anything of a topic that is taken away" if key.startswith("topic") else "anything"
         expected = ErrorCode.IN_USE, f"cannot change while {what} is live: 1 are."
         way = "Let them be settled or expire, or purge them; or take a new name for an entity over the same topics"
-    told = str(refused)
-    assert (refused.code, told.count(expected[1]), told.count(way)) == (expected[0], 1, 1), told
-    assert key in told.partition(f"{name}: ")[2].partition(" cannot change")[0].split(", ")
+    message = str(refused)
+    assert (refused.code, message.count(expected[1]), message.count(way)) == (expected[0], 1, 1), message
+    assert key in message.partition(f"{name}: ")[2].partition(" cannot change")[0].split(", ")
 
 
 def is_served_in_time(admin: Admin, name: str) -> bool:
@@ -286,10 +286,10 @@ def test_an_answer_names_the_shards_that_do_not_serve_a_change_yet(deploy: Deplo
         finally:
             frozen.signal(signal.SIGCONT)
 
-    expected, told = moved, late(workers[1], "40s", 15)
-    if told is None:
-        expected, told = 1 - moved, late(workers[0], "41s", 45)
-    assert told == (f"{name}:{expected}",)
+    expected, delayed = moved, late(workers[1], "40s", 15)
+    if delayed is None:
+        expected, delayed = 1 - moved, late(workers[0], "41s", 45)
+    assert delayed == (f"{name}:{expected}",)
     with Admin(here.app_id, connection=here.connection, timeout_s=50) as admin:
         until(lambda: not admin.alter_queue(name, lease_period="42s").late, "it serves it", 40)
     assert all(worker.running for worker in workers)
@@ -348,8 +348,8 @@ def test_who_may_create_what(office: Entitled) -> None:
     assert f"takes create on {office.name('opn')}; alice has not got it" in str(caught.value), (
         "it names no other entity"
     )
-    told = refused("alice", office.name("mine.2"), topics=[office.name("part")])
-    assert f"takes read without a filter on {office.name('part')}" in told
+    failures = refused("alice", office.name("mine.2"), topics=[office.name("part")])
+    assert f"takes read without a filter on {office.name('part')}" in failures
     assert f"read on {office.name('other')}" in refused("bob", office.name("other"))
     with pytest.raises(LapseError, match="user carol the right to create something"):
         Admin(office.app_id, connection=office.as_user("carol")).start()

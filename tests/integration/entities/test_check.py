@@ -55,7 +55,7 @@ def test_a_key_that_the_worker_refuses_does_not_pass_check(office: Entitled) -> 
 
 
 @pytest.mark.feature("X4", "X7")
-def test_a_key_file_that_everybody_can_read_is_told(office: Entitled) -> None:
+def test_a_key_file_that_everybody_can_read_is_reported(office: Entitled) -> None:
     assert "chmod" not in office.lapse("check").stderr
     (office.directory / "alice.key").chmod(0o644)
     (office.directory / "worker.key").chmod(0o602)
@@ -82,14 +82,14 @@ def test_a_hostile_file_is_refused_in_a_line_by_every_command(deploy: Deploy) ->
         "1ms": good.replace('session_timeout = "3s"', 'session_timeout = "1ms"'),
         "10d": good.replace('session_timeout = "3s"', 'session_timeout = "10d"'),
     }
-    for told, text in bad.items():
+    for stated, text in bad.items():
         here.config.write_text(text)
         done = [here.lapse("check"), here.lapse("apply", "--yes")]
-        if told in ("nested too deep", "1ms"):  # a process of its own
+        if stated in ("nested too deep", "1ms"):  # a process of its own
             done.append(here.lapse("worker", "--no-supervise"))
         for one in done:
             assert one.returncode
-            assert "session_timeout: has to be from" in one.stderr if told in ("1ms", "10d") else told in one.stderr
+            assert "session_timeout: has to be from" in one.stderr if stated in ("1ms", "10d") else stated in one.stderr
             assert "Traceback" not in one.stderr
             assert len(one.stderr) < 3_000, one.stderr[:5_000]
     assert here.name("orders") not in here.connection.partitions()
@@ -98,7 +98,7 @@ def test_a_hostile_file_is_refused_in_a_line_by_every_command(deploy: Deploy) ->
 
 
 @pytest.mark.feature("X7")
-def test_a_queue_name_that_another_deployment_uses_is_told_by_both(deploy: Deploy) -> None:
+def test_a_queue_name_that_another_deployment_uses_is_reported_by_both(deploy: Deploy) -> None:
     one = deploy({"orders": {"partitions": 2}}).apply()
     assert "another deployment" not in one.lapse("check").stderr
     other = deploy({})
@@ -107,22 +107,22 @@ def test_a_queue_name_that_another_deployment_uses_is_told_by_both(deploy: Deplo
     assert "another deployment" in other.lapse("check").stderr, "before it has a journal of its own"
     other.apply()
     for here, there in ((one, other), (other, one)):
-        told = [line for line in here.lapse("check").stderr.splitlines() if "another deployment" in line]
-        assert len(told) == 1, told
-        assert told[0].startswith(f"Warning: {here.name('orders')}: ")
-        assert f"{there.app_id}-{there.name('orders')}-changelog" in told[0]
+        printed = [line for line in here.lapse("check").stderr.splitlines() if "another deployment" in line]
+        assert len(printed) == 1, printed
+        assert printed[0].startswith(f"Warning: {here.name('orders')}: ")
+        assert f"{there.app_id}-{there.name('orders')}-changelog" in printed[0]
     worker = other.worker().wait_for_shards(3)
     assert f"{one.app_id}-{one.name('orders')}-changelog" in worker.text
 
 
 @pytest.mark.feature("Q2", "Q17")
-def test_a_pattern_over_topics_with_other_partition_counts_is_served_and_told(deploy: Deploy) -> None:
+def test_a_pattern_over_topics_with_other_partition_counts_is_served_and_reported(deploy: Deploy) -> None:
     here = deploy({"all": {"topic_pattern": "part{}-.*", "default_publish_target": "part{}-a", "partitions": 2}})
     here.apply()
     for stem, partitions in (("part-b", 3), ("part-c", 1)):
         create(here, stem.replace("part", here.name("part")), partitions)
-    told = f"{here.name('part')}-b has 3 partitions and the queue 2 shards, and 1 more topics"
-    until(lambda: told in here.lapse("check").stderr, "the broker lists both topics")
+    advice = f"{here.name('part')}-b has 3 partitions and the queue 2 shards, and 1 more topics"
+    until(lambda: advice in here.lapse("check").stderr, "the broker lists both topics")
     assert here.lapse("check").returncode == 0
     here.worker().wait_for_shards(2)
     taken = {f"{here.name('part')}-{topic}": count for topic, count in (("a", 2), ("b", 3), ("c", 1))}
@@ -149,7 +149,7 @@ def test_a_pattern_over_topics_with_other_partition_counts_is_served_and_told(de
 
 
 @pytest.mark.feature("X7", "Q4", "Q9", "Q24", "L7", "L10", "C10", "C32", "C87", "Q13")
-def test_all_that_cannot_act_is_told_at_once_by_the_command_as_a_process(kafka: str, tmp_path: Path) -> None:
+def test_all_that_cannot_act_is_reported_at_once_by_the_command_as_a_process(kafka: str, tmp_path: Path) -> None:
     """Filters, groups and lifetimes beside what the unit test has, in one file, as text and as JSON."""
     here = Entitled(kafka, tmp_path, {})
     idle = tomllib.loads(IDLE)
@@ -172,13 +172,13 @@ def test_all_that_cannot_act_is_told_at_once_by_the_command_as_a_process(kafka: 
         assert done.returncode == code, done.stderr
         return done.stdout, done.stderr
 
-    told = json.loads(check("--json")[0])
-    assert (told["fits"], told["differences"]) == (True, [])
+    findings = json.loads(check("--json")[0])
+    assert (findings["fits"], findings["differences"]) == (True, [])
     out, err = check()
     assert out == "The configuration is right and the cluster fits it.\n"
     lines = err.splitlines()
-    assert lines == [f"Warning: {one}" for one in told["warnings"]]
-    found = [one.replace(f"-{here.token}", "") for one in told["warnings"]]
+    assert lines == [f"Warning: {one}" for one in findings["warnings"]]
+    found = [one.replace(f"-{here.token}", "") for one in findings["warnings"]]
     expected = [
         *WARNED_OF,
         "short: expiration: 99 ms are about as long as a message takes",

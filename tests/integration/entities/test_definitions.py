@@ -71,7 +71,7 @@ def test_workers_serve_what_the_topic_says_and_follow_it_without_a_restart(deplo
 
 
 @pytest.mark.feature("Q23", "C42", "C52")
-def test_a_definitions_topic_that_is_deleted_is_told_and_followed_again_once_it_is_there(deploy: Deploy) -> None:
+def test_a_definitions_topic_that_is_deleted_is_reported_and_followed_again_once_it_is_there(deploy: Deploy) -> None:
     here = deploy({"orders": {"max_deliveries": 3}, "other": {}}, definitions="topic").apply()
     worker = here.worker().wait_for_shards(2)
     for limit in (4, 5):
@@ -331,8 +331,8 @@ def test_entities_that_are_created_while_workers_run_are_served_beside_the_other
         queue.delete(force=True)
     until(lambda: here.name("fresh") not in defined(here), "its definition goes with its topics", 40)
     assert here.lapse("apply", "--yes").returncode == 0
-    told = f"{name}: version 1 is served"
-    until(lambda: all(one.text.count(told) == 2 for one in (first, second)), "one that comes again is served again", 40)
+    line = f"{name}: version 1 is served"
+    until(lambda: all(one.text.count(line) == 2 for one in (first, second)), "one that comes again is served again", 40)
     here.write("fresh", "again")
     with here.subscriber("fresh", 1) as fresh:
         once_more = fresh.receive(20)

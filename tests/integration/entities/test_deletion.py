@@ -110,8 +110,8 @@ def test_a_queue_is_deleted_when_it_is_empty_and_the_worker_goes_on(lot: Deploym
     until(lambda: topics(lot, "orders") == left, "the changelog goes last")
     (letter,) = lot.letters("orders", 1)
     assert dict(letter.headers() or [])["lapse-reasons"] == b"time_limit"
-    told = [event for event in lot.events("orders") if event.event == "deleted"]
-    assert sorted((event.partition, event.detail) for event in told) == [(0, "by command"), (1, "by command")]
+    emitted = [event for event in lot.events("orders") if event.event == "deleted"]
+    assert sorted((event.partition, event.detail) for event in emitted) == [(0, "by command"), (1, "by command")]
     with pytest.raises(LapseError, match="there is no queue"):
         lot.depth("orders")
     until(lambda: not list(lot.directory.rglob(f"{name}-*.rocksdb")), "copies on disk are gone as well")

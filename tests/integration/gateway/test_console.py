@@ -124,7 +124,7 @@ def test_a_worker_is_killed_while_the_page_is_open(deploy: Deploy, browser: "pla
         playwright.expect(view.locator("#messages tbody tr")).to_have_count(3)
 
 
-def test_a_message_is_found_and_its_life_is_told(gateway: Door, view: "playwright.Page") -> None:
+def test_a_message_is_found_and_its_life_is_reported(gateway: Door, view: "playwright.Page") -> None:
     name = gateway.deployment.name("one")
     for key in ("a", "it's"):
         answer = gateway.http.post(
@@ -144,10 +144,10 @@ def test_a_message_is_found_and_its_life_is_told(gateway: Door, view: "playwrigh
     view.get_by_role("button", name="Find").click()
     playwright.expect(found.locator("tbody tr")).to_have_count(1)
     playwright.expect(found).to_contain_text("min")  # the countdown
-    for wrong, told in (("/key >", "the expression ends too early"), ("TRUE) OR (TRUE", "unexpected )")):
+    for wrong, advice in (("/key >", "the expression ends too early"), ("TRUE) OR (TRUE", "unexpected )")):
         view.get_by_label("Filter").fill(wrong)
         view.get_by_role("button", name="Find").click()
-        playwright.expect(found.get_by_role("alert")).to_contain_text(told)
+        playwright.expect(found.get_by_role("alert")).to_contain_text(advice)
     view.get_by_label("Bookmark").fill(bookmark)
     view.get_by_role("button", name="Show its life").click()
     playwright.expect(view.get_by_role("heading", level=1)).to_have_text(bookmark)
@@ -293,8 +293,8 @@ def test_scheduled_messages_are_shown_first_and_cancelled(gateway: Door, view: "
     view.get_by_role("button", name="Cancel 1").click()
     notice(view, "1 scheduled message is cancelled")
     assert gateway.depth("planned")["scheduled"] == 1
-    told = [json.loads(line[line.index("{") :]) for line in gateway.process.text.splitlines() if "cancel sch" in line]
-    assert [(one["withdrawn"], one.get("filter")) for one in told] == [(3, "/n < 3"), (1, None)]
+    logged = [json.loads(line[line.index("{") :]) for line in gateway.process.text.splitlines() if "cancel sch" in line]
+    assert [(one["withdrawn"], one.get("filter")) for one in logged] == [(3, "/n < 3"), (1, None)]
 
 
 @pytest.mark.feature("D4")
@@ -336,22 +336,22 @@ def test_scheduled_updates_are_listed_shown_first_and_cancelled(gateway: Door, v
     notice(view, "1 scheduled update is cancelled")
     assert [one["key"] for one in scheduled()] == ["k4"]
     assert gateway.http.post(f"/sow/{name}/withdraw", json={"filter": "/n = 4"}).json() == {"withdrawn": 1}
-    told = [json.loads(line[line.index("{") :]) for line in gateway.process.text.splitlines() if name in line]
-    assert [(one["withdrawn"], one.get("filter")) for one in told] == [(3, "/n < 3"), (1, None), (1, "/n = 4")]
+    logged = [json.loads(line[line.index("{") :]) for line in gateway.process.text.splitlines() if name in line]
+    assert [(one["withdrawn"], one.get("filter")) for one in logged] == [(3, "/n < 3"), (1, None), (1, "/n = 4")]
 
 
-def test_events_are_followed_as_they_are_told(gateway: Door, view: "playwright.Page") -> None:
+def test_events_are_followed_as_they_are_reported(gateway: Door, view: "playwright.Page") -> None:
     view.goto(f"{gateway.address}/console/queues/{gateway.deployment.name('paused')}")
     view.get_by_role("button", name="Follow events").click()
     playwright.expect(view.locator("#tail-state")).to_have_text("Live.")
     rows = view.get_by_role("table", name="Events").locator("tbody tr")
 
-    def told() -> bool:
+    def is_shown() -> bool:
         (bookmark,) = gateway.publish("paused", 1)
         gateway.http.post(gateway.path("paused", "/expire"), json={"receipts": [bookmark]}).raise_for_status()
         return rows.count() > 0
 
-    until(told, "an event: a reader begins where the topic ends once it has found that")
+    until(is_shown, "an event: a reader begins where the topic ends once it has found that")
     playwright.expect(rows.first).to_contain_text("forced_expire")
     view.get_by_role("button", name="Stop following").click()
     playwright.expect(view.locator("#tail-state")).to_have_text("Stopped.")

@@ -34,8 +34,8 @@ def test_two_clusters_are_seen_and_acted_on_from_one_page(
     gateway: Door, west: Deployment, own_kafka: EmbeddedKafka, browser: "playwright.Browser"
 ) -> None:
     name, base = west.name("orders"), f"{gateway.address}/deployments/west"
-    told = gateway.http.post(f"{base}/v1/publish/{name}", content=b"{}")
-    assert told.status_code == 201, told.text
+    answered = gateway.http.post(f"{base}/v1/publish/{name}", content=b"{}")
+    assert answered.status_code == 201, answered.text
     assert gateway.http.get(f"{base}/openapi.json").json()["servers"] == [{"url": "/deployments/west"}]
     missing = gateway.http.get(f"{base}/v1/queues/{gateway.deployment.name('orders')}")
     assert missing.status_code == 404, "each deployment has the queues of its own cluster"

@@ -120,7 +120,7 @@ def test_the_keyboard_reaches_the_content_first_and_keeps_its_place(gateway: Doo
     playwright.expect(link).to_be_focused()
 
 
-def test_a_queue_that_is_not_there_is_told_on_a_page(gateway: Door, browser: "playwright.Browser") -> None:
+def test_a_queue_that_is_not_there_is_reported_on_a_page(gateway: Door, browser: "playwright.Browser") -> None:
     context = browser.new_context()
     page = context.new_page()
     answer = page.goto(f"{gateway.address}/console/queues/nope")

@@ -47,13 +47,13 @@ def test_each_user_sees_and_does_what_is_theirs(kafka: str, tmp_path: Path, brow
             ops = "ops", office.secret("ops")
             held = gate.http.post(f"/queues/{desks}/receive", params={"subscription": "s", "max_backlog": 1}, auth=ops)
             assert len(held.json()["messages"]) == 1
-            for user, told in (("bob", False), ("carol", True)):  # neither may look into the queue
+            for user, allowed in (("bob", False), ("carol", True)):  # neither may look into the queue
                 login = {"username": user, "password": office.secret(user)}
                 with view_of(browser, f"as_{user}", http_credentials=login) as view:
                     view.goto(f"{gate.address}/console/queues/{desks}")
                     playwright.expect(view.locator('[data-state="leased"]')).to_have_text("1")
                     playwright.expect(view.locator("#messages .fault")).to_contain_text("read")
-                    assert (view.get_by_role("table", name="Subscriptions").count() == 1) is told
+                    assert (view.get_by_role("table", name="Subscriptions").count() == 1) is allowed
             gate.http.delete(f"/queues/{desks}/subscriptions/s", auth=ops).raise_for_status()
             for user, queues, messages in (("alice", {desks}, 3), ("ops", {desks, hidden}, 3)):
                 login = {"username": user, "password": office.secret(user)}

@@ -86,7 +86,7 @@ def own_figures(gateway: Door) -> dict[tuple[str, ...], float]:
 
 
 @pytest.mark.feature("Q15")
-def test_prometheus_is_told_of_requests_and_of_what_is_open(gateway: Door) -> None:
+def test_prometheus_is_informed_of_requests_and_of_what_is_open(gateway: Door) -> None:
     before = own_figures(gateway)
     receive = "/v1/queues/{queue}/receive"
     (deployment,) = {key[1] for key in before if key[0] == "lapse_gateway_subscriptions"}
@@ -147,11 +147,11 @@ def test_payloads_of_all_kinds_come_back_as_they_went(gateway: Door) -> None:
         found.append(message)
         settled = gateway.http.post(gateway.path("orders", "/acknowledge"), json={"receipts": [message["receipt"]]})
         assert settled.json()["settled"] == 1
-    told = {name: one for one in found for name in ("value", "text", "base64") if name in one}
-    assert told["value"]["value"] == [1, None]
-    assert told["text"]["text"] == "déjà"
-    assert (told["base64"]["base64"], told["base64"]["key_base64"]) == ("AP8=", "/w==")
-    assert told["base64"]["headers"] == [["a", "1"], ["a", {"base64": "/w=="}], ["b", None]]
+    payloads = {name: one for one in found for name in ("value", "text", "base64") if name in one}
+    assert payloads["value"]["value"] == [1, None]
+    assert payloads["text"]["text"] == "déjà"
+    assert (payloads["base64"]["base64"], payloads["base64"]["key_base64"]) == ("AP8=", "/w==")
+    assert payloads["base64"]["headers"] == [["a", "1"], ["a", {"base64": "/w=="}], ["b", None]]
 
 
 @pytest.mark.feature("Q2")
@@ -203,13 +203,13 @@ def test_a_stream_hands_out_what_comes_and_a_broken_one_gives_back_what_nobody_s
         "GET", gateway.path("streamed", "/stream"), params={"subscription": "s", "max_backlog": 2}
     ) as stream:
         assert stream.headers["content-type"].startswith("text/event-stream")
-        for kind, told in events(stream.iter_lines()):
+        for kind, data in events(stream.iter_lines()):
             assert kind == "delivery"
-            seen.append(told)
+            seen.append(data)
             if len(seen) == 4:
                 break
             answer = gateway.http.post(
-                gateway.path("streamed", "/acknowledge"), headers={"Lapse-Receipt": told["receipt"]}
+                gateway.path("streamed", "/acknowledge"), headers={"Lapse-Receipt": data["receipt"]}
             )
             assert answer.status_code == 200
     assert [one["value"] for one in seen] == [0, 1, 2, 3]
@@ -294,8 +294,8 @@ def test_a_queue_is_counted_shown_paused_purged_and_explained(gateway: Door) -> 
     assert open_one["since_ms"] <= open_one["heard_ms"]
     purged = gateway.http.post(gateway.path("kept", "/purge"), json={"all": True, "leased": True}).json()
     assert purged["removed"] == 2
-    told = gateway.http.get("/explain", params={"bookmark": first, "entity": name}).json()
-    assert [one["what"] for one in told["moments"]][:2] == ["arrived", "delivered"]
+    answer = gateway.http.get("/explain", params={"bookmark": first, "entity": name}).json()
+    assert [one["what"] for one in answer["moments"]][:2] == ["arrived", "delivered"]
     audited = [line for line in gateway.process.text.splitlines() if "lapse_gateway.audit" in line and name in line]
     assert [json.loads(line[line.index("{") :])["did"] for line in audited] == ["pause", "resume", "purge"]
     until(lambda: gateway.http.get(f"/figures/{name}").json().get("per_s"), "rates")
@@ -329,7 +329,7 @@ def test_what_has_left_is_counted_and_comes_back_once(gateway: Door) -> None:
 
 
 @pytest.mark.feature("D2", "D5", "C58")
-def test_dead_letters_are_told_and_sent_back_edited_or_as_they_are(gateway: Door) -> None:
+def test_dead_letters_are_reported_and_sent_back_edited_or_as_they_are(gateway: Door) -> None:
     name = gateway.deployment.name("died")
     for n in range(3):
         gateway.http.post(f"/publish/{name}", params={"ttl_ms": 1, "key": "k"}, json={"n": n}).raise_for_status()
@@ -359,19 +359,19 @@ def test_dead_letters_are_told_and_sent_back_edited_or_as_they_are(gateway: Door
 
 
 @pytest.mark.feature("D4")
-def test_events_are_told_since_an_instant_and_as_they_come(gateway: Door) -> None:
+def test_events_are_reported_since_an_instant_and_as_they_come(gateway: Door) -> None:
     name = gateway.deployment.name("told")
     first, second = gateway.publish("told", 1, 2)
     for bookmark in (first, second):
         gateway.http.post(gateway.path("told", "/expire"), json={"receipts": [bookmark], "fault": "wrong"})
     with gateway.http.stream("GET", f"/events/{name}", params={"since_ms": 0}) as answer:
-        told = (json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: "))
-        ended = [next(told), next(told)]
+        answered = (json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: "))
+        ended = [next(answered), next(answered)]
         assert [one["messages"] for one in ended] == [[first], [second]]
         assert {(one["event"], *one["reasons"]) for one in ended} == {("dead_lettered", "forced_expire")}
         (third,) = gateway.publish("told", 3)
         gateway.http.post(gateway.path("told", "/expire"), json={"receipts": [third]})
-        assert next(told)["messages"] == [third]
+        assert next(answered)["messages"] == [third]
     assert gateway.http.get("/events/nope").json()["error"]["code"] == "unknown_entity"
 
 
@@ -389,14 +389,14 @@ def test_a_sow_topic_is_queried_followed_and_deleted_from(gateway: Door) -> None
     assert sorted(one["value"]["n"] for one in some) == ["A", "B"]
     assert gateway.http.get(f"/sow/{name}/records", params={"select": "n"}).status_code == 400
     with gateway.http.stream("GET", f"/sow/{name}/follow", params=ask) as stream:
-        told = events(stream.iter_lines())
-        assert next(told)[1]["value"] == {"n": "A"}
-        assert next(told)[0] == "group-end"
+        emitted = events(stream.iter_lines())
+        assert next(emitted)[1]["value"] == {"n": "A"}
+        assert next(emitted)[0] == "group-end"
         gateway.http.post(f"/publish/{name}", params={"key": "A"}, content=b'{"n": "A", "m": 2}').raise_for_status()
-        kind, update = next(told)
+        kind, update = next(emitted)
         assert (kind, update["value"]) == ("publish", {"n": "A", "m": 2})
         assert gateway.http.post(f"/sow/{name}/delete", json={"keys": ["A"]}).json() == {"removed": 1}
-        kind, gone = next(told)
+        kind, gone = next(emitted)
         assert (kind, gone["operation"]) == ("oof", "deleted")
 
 

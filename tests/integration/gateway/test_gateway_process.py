@@ -137,8 +137,8 @@ def test_users_come_in_by_their_keys_and_see_what_is_theirs(kafka: str, tmp_path
                 )
                 assert hidden == never, "whether it is there is not told"
                 assert hidden[0] == 403
-            told = gate.http.get(f"/queues/{name}s", auth=alice).json()["error"]["text"]
-            assert f"(did you mean {name!r}?); they have one on: {name}." in told
+            answered = gate.http.get(f"/queues/{name}s", auth=alice).json()["error"]["text"]
+            assert f"(did you mean {name!r}?); they have one on: {name}." in answered
             for secret in (alice[1], bob[1], ops[1]):
                 assert secret not in gate.process.text
     finally:
@@ -158,7 +158,7 @@ def test_a_gateway_that_is_read_only_shows_and_changes_nothing(shop: Deployment)
             assert (answer.status_code, answer.json()["error"]["code"]) == (403, "read_only")
 
 
-def test_more_requests_than_the_rate_are_told_to_wait(shop: Deployment) -> None:
+def test_more_requests_than_the_rate_are_asked_to_wait(shop: Deployment) -> None:
     with door(shop, "--rate", "1") as gate:
         answers = [gate.http.get(f"{gate.address}/v1") for _ in range(20)]
         assert {answer.status_code for answer in answers} == {200, 429}
@@ -226,17 +226,17 @@ def test_the_end_comes_without_a_broker_as_well(own_kafka: EmbeddedKafka, deploy
         assert "the gateway ends all the same" in gate.process.text
 
 
-def test_a_wrong_broker_and_an_occupied_port_are_told_in_a_sentence() -> None:
+def test_a_wrong_broker_and_an_occupied_port_are_reported_in_a_sentence() -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         occupied = str(other.getsockname()[1])
-        for options, told in (
+        for options, message in (
             (["--port", "0", "-b", "127.0.0.1:1"], "no connection to Kafka at 127.0.0.1:1"),
             (["--port", occupied, "-b", "127.0.0.1:1"], f"cannot listen on 127.0.0.1:{occupied}"),
         ):
             done = fork_server.run(["-m", "lapse", "gateway", *options], os.environ)
             assert done.returncode == 1
-            assert done.stderr.startswith(f"Error: {told}")
+            assert done.stderr.startswith(f"Error: {message}")
             assert len(done.stderr.splitlines()) == 1
             assert not done.stdout

@@ -138,9 +138,9 @@ def test_keys_keep_their_order_while_a_queue_gets_shards_and_a_worker_is_killed(
         keyed.publish(10, over_s=1)
         second.start()
         until(lambda: second.shards >= 1, "a worker starts with half of it", 40)
-        told = here.lapse("queue", "partitions", here.name("flow"), "--json")
-        assert told.returncode == 0, told.stderr
-        assert {key: json.loads(told.stdout)[key] for key in ("before", "shards", "changed")} == {
+        printed = here.lapse("queue", "partitions", here.name("flow"), "--json")
+        assert printed.returncode == 0, printed.stderr
+        assert {key: json.loads(printed.stdout)[key] for key in ("before", "shards", "changed")} == {
             "before": 2, "shards": 4, "changed": True,
         }  # fmt: skip
         publishing = threading.Thread(target=keyed.publish, args=(60, 4.0))
@@ -205,9 +205,9 @@ def test_a_new_shard_reads_nothing_while_an_older_one_holds_what_came_before(dep
         other.acknowledge()
         assert subscriber.receive(3) is None, "the key's first message is not settled"
         with here.queue("flow") as queue:
-            with pytest.raises(CommandFailed, match="is not empty: 1 leased") as told:
+            with pytest.raises(CommandFailed, match="is not empty: 1 leased") as refused:
                 queue.delete()
-            assert "1 new shard not reading yet, and something was published there" in str(told.value)
+            assert "1 new shard not reading yet, and something was published there" in str(refused.value)
             with pytest.raises(CommandFailed, match="is not empty: 1 new shard .* leased messages too"):
                 queue.delete(force=True)  # what is there could not get a letter, and may be of a transfer (C77)
             subscriber.settle("acknowledge", [first], wait=True)
@@ -224,10 +224,10 @@ def test_a_new_shard_reads_nothing_while_an_older_one_holds_what_came_before(dep
         add_partitions(here, "flow", 4)
         assert here.lapse("queue", "partitions", here.name("flow")).returncode == 0
         until(lambda: "partition 3: waits until the older shards" in worker.text, "two more shards", 60)
-        until(lambda: not told_of_new_shards(queue), "nothing is there for them, and force takes the rest", 40)
+        until(lambda: not knows_new_shards(queue), "nothing is there for them, and force takes the rest", 40)
 
 
-def told_of_new_shards(queue: Queue) -> bool:
+def knows_new_shards(queue: Queue) -> bool:
     """Delete a queue by force; return whether new shards prevent that."""
     try:
         queue.delete(force=True)
@@ -328,11 +328,11 @@ def test_a_sow_topic_reads_added_partitions_and_keeps_one_record_a_key_over_kill
             publish_records(here, "prices", [(key, b'{"n": 3}') for key in keys[15:]])
             until(lambda: shown() == latest(here, "prices", 4), "what came then", 60)
 
-            def told() -> bool:
+            def is_logged() -> bool:
                 for update in updates.updates(0.5):
                     seen[(update.key or b"").decode()] = update.value if update.kind in ("sow", "publish") else None
                 return {key: value for key, value in seen.items() if value is not None} == shown()
 
-            until(told, "the subscriber knows the same", 60)
+            until(is_logged, "the subscriber knows the same", 60)
     assert "are read by nobody" not in worker.text.split("has 4 partitions")[-1]
     assert "its shards read the further ones" in here.lapse("check").stdout.lower().replace("\n", " ")

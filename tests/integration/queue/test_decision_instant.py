@@ -37,6 +37,6 @@ def test_nothing_was_decided_before_the_worker_ran(deploy: Deploy, restarted: bo
             facts = texts(letter)
             assert started_ms <= int(facts["lapse-expired-at-ms"]) <= broker_now_ms()
             assert int(facts["lapse-expires-at-ms"]) == deadlines[f"{stem} ".encode() + (letter.value() or b"")]
-        told = [one for one in here.events(stem) if one.reasons]
-        assert told
-        assert all(one.at_ms >= started_ms for one in told)
+        emitted = [one for one in here.events(stem) if one.reasons]
+        assert emitted
+        assert all(one.at_ms >= started_ms for one in emitted)

@@ -67,12 +67,12 @@ def test_a_command_that_names_the_same_messages_over_and_over_is_refused_and_sto
     ]
     write(here.servers, topic.commands(name), [one.encode() for one in commands], **COMPRESSED)
 
-    def told() -> dict[str, str]:
+    def errors() -> dict[str, str]:
         found = [json.loads(one.value() or b"") for one in answers.drain() if b'"code"' in (one.value() or b"")]
         return {one["id"]: one["code"] for one in found if one["id"] in ("acknowledge", "renew")}
 
-    until(lambda: len(told()) == 2, "both are answered", 60)
-    assert set(told().values()) == {"too_costly"}
+    until(lambda: len(errors()) == 2, "both are answered", 60)
+    assert set(errors().values()) == {"too_costly"}
     assert here.depth("named")["depth"] == 5_000
 
 
@@ -126,8 +126,8 @@ def test_records_with_deep_long_and_odd_parts_are_letters_or_messages_and_stop_n
             delivery.acknowledge()
     assert sorted(got) == sorted([UNREADABLE["a long key"][0], *[good] * 5])
     letters = here.letters("prices", len(UNREADABLE) + len(stated) + 3)
-    told = [dict(one.headers() or ()) for one in letters]
-    undecodable = [*told[: len(UNREADABLE)], *told[-3:]]
+    reported = [dict(one.headers() or ()) for one in letters]
+    undecodable = [*reported[: len(UNREADABLE)], *reported[-3:]]
     texts = [*(text for _, text in UNREADABLE.values()), *OF_SOW_TOPICS, "uncompressed"]
     for letter, text in zip(undecodable, texts, strict=True):
         assert letter["lapse-reasons"] == b"undecodable"
@@ -136,9 +136,11 @@ def test_records_with_deep_long_and_odd_parts_are_letters_or_messages_and_stop_n
     *invalid, unread = (dict(one.headers() or ()) for one in here.letters("hostile", len(stated) + 1))
     assert unread["lapse-reasons"] == b"undecodable"
     assert b"uncompressed" in unread["__dlq.errors.message"]
-    for letter in (*invalid, *told[len(UNREADABLE) : -3]):
+    for letter in (*invalid, *reported[len(UNREADABLE) : -3]):
         assert letter["lapse-reasons"] == b"invalid_lifetime"
-    assert max(len(letter["__dlq.errors.message"]) for letter in (*invalid, *told)) <= 1_000, "nothing is echoed whole"
+    assert max(len(letter["__dlq.errors.message"]) for letter in (*invalid, *reported)) <= 1_000, (
+        "nothing is echoed whole"
+    )
     assert here.depth("hostile")["depth"] == len(UNREADABLE) - 1, "what no filter can read stays, for whoever takes all"
     assert here.workers[0].running
 
@@ -164,9 +166,9 @@ def test_commands_with_deep_long_and_damaged_parts_are_answered(here: Deployment
         body = b'{"command":"depth","id":"%s"}' % ident
         write(here.servers, commands, [body], headers=headers, key=LONG if ident == b"key" else None)
     write(here.servers, commands, [whole])
-    told = answers.wait_for(lambda all_of_them: len(all_of_them) > len(refused) + len(taken), "answers to all", 60)
-    named = {value for message in told for value in (message.headers() or ()) if value[0] == "lapse-command-id"}
+    failures = answers.wait_for(lambda all_of_them: len(all_of_them) > len(refused) + len(taken), "answers to all", 60)
+    named = {value for message in failures for value in (message.headers() or ()) if value[0] == "lapse-command-id"}
     assert {value for _, value in named} >= {b"whole", *taken}
-    statuses = [b'"status":"ok"' in (one.value() or b"") or b"\x04ok\x00" in (one.value() or b"") for one in told]
+    statuses = [b'"status":"ok"' in (one.value() or b"") or b"\x04ok\x00" in (one.value() or b"") for one in failures]
     assert statuses == [False] * len(refused) + [True] * (len(taken) + 1)
-    assert all(len(one.value() or b"") < 2_000 for one in told), "nothing of it is echoed whole"
+    assert all(len(one.value() or b"") < 2_000 for one in failures), "nothing of it is echoed whole"

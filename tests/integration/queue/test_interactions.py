@@ -346,13 +346,13 @@ class Meanwhile:
         assert len({dict(copy.headers() or [])["lapse-message-id"] for copy in copies}) == 1
         until(lambda: here.depth("onward")["depth"] == 0, "nothing is left to be forwarded")
         until(lambda: here.depth("arrived")["depth"] == 1, "the copy arrived, once")
-        told = [
+        emitted = [
             record.timestamp()[1]
             for record in here.tail(topic.events(here.name("onward"))).drain()
             if event.decode(record.value() or b"").messages
         ]
-        assert len(told) == 1
-        assert told[0] >= copies[0].timestamp()[1]
+        assert len(emitted) == 1
+        assert emitted[0] >= copies[0].timestamp()[1]
 
 
 @contextmanager

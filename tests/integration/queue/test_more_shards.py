@@ -122,11 +122,11 @@ def test_what_was_promised_of_a_partition_holds_when_another_shard_reads_it(depl
 
     with Conversation(here.connection, here.name("once"), 1) as conversation:
         more_shards(here, ("flow", *grown))
-        told = [
+        expected = [
             f"{here.name(stem)}: has {count} shards from now on"
             for stem, count in (("flow", 4), *((s, 2) for s in grown))
         ]
-        until(lambda: all(one in worker.text for one in told), "they have their shards", 60)
+        until(lambda: all(one in worker.text for one in expected), "they have their shards", 60)
         until(lambda: len(conversation.partitions) == 2, "commands go to the new shards, too", 30)
     refused = here.lapse("queue", "partitions", here.name("ranked"))
     assert refused.returncode == 1
@@ -169,15 +169,15 @@ def test_a_bookmark_of_a_partition_that_its_topic_does_not_have_is_refused(deplo
     wrong = {"plain": ("plain", 2, "s 0 to 1"), "total": ("wide", 3, "s 0 to 2")}
     for stem, (topic, number, has) in wrong.items():
         there, missing = (bookmark(here, topic, at, 0) for at in (1, number))
-        told = f"{missing}: topic {here.name(topic)} has partition{has}"
-        with here.queue(stem) as queue, pytest.raises(ValueError, match=told):
+        line = f"{missing}: topic {here.name(topic)} has partition{has}"
+        with here.queue(stem) as queue, pytest.raises(ValueError, match=line):
             settled(queue, "expire", there, missing)
         named = ("queue", "cancel", here.name(stem), missing)
         to = ("--to", here.servers, "--to-queue", here.name("sink"), "--bookmark", there, "--bookmark", missing)
         moving = ("transfer", here.name(stem), *to)
         for command in (named, moving, (*moving, "--dry-run")):
             done = here.lapse(*command)
-            assert (done.returncode, told in " ".join(done.stderr.split())) == (1, True), done.stderr
+            assert (done.returncode, line in " ".join(done.stderr.split())) == (1, True), done.stderr
         assert here.depth(stem)["depth"] == here.depth(stem)["available"] == 1
     with here.queue("total") as queue:
         with pytest.raises(ValueError, match=f"{here.name('narrow')} has partition 0 only"):

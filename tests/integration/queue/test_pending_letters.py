@@ -26,7 +26,7 @@ def sizes(tail: Tail) -> list[int]:
     return [len(letter.value() or b"") for letter in tail.drain()]
 
 
-def told(deployment: Deployment, stem: str, offset: int) -> Sequence[str]:
+def moments_of(deployment: Deployment, stem: str, offset: int) -> Sequence[str]:
     """The events of one message."""
     return [
         one.event for one in deployment.events(stem) if any(some.first <= offset <= some.last for some in one.messages)
@@ -54,7 +54,7 @@ def test_a_letter_that_is_too_large_waits_over_a_crash_while_others_pass_and_lea
         assert result.result == "time_limit"
     assert sizes(tail) == [500] * 600
     assert [letter.value()[:1] for letter in tail.records] == [b"a"] * 300 + [b"b"] * 300
-    assert told(deployment, "orders", written[300].offset) == ["dying"]
+    assert moments_of(deployment, "orders", written[300].offset) == ["dying"]
 
     worker.kill()
     assert worker.start().wait_for_shards(1)
@@ -70,7 +70,7 @@ def test_a_letter_that_is_too_large_waits_over_a_crash_while_others_pass_and_lea
     facts = dict(letter.headers() or [])
     assert facts["lapse-reasons"] == b"time_limit"
     assert int(facts["lapse-expired-at-ms"]) < written[300].timestamp_ms + 20_000
-    assert told(deployment, "orders", written[300].offset) == ["dying", "dead_lettered"]
+    assert moments_of(deployment, "orders", written[300].offset) == ["dying", "dead_lettered"]
     assert worker.running
 
 
@@ -139,7 +139,7 @@ def test_without_its_letter_topic_a_queue_goes_on_and_letters_follow_when_there_
     assert [letter.value() for letter in deployment.letters("lone", 2)] == [b"a", b"b"]
     until(lambda: deployment.depth("lone")["dying"] == 0, "messages that are gone")
     assert worker.running
-    assert told(deployment, "lone", first.offset)[-1] == "dead_lettered"
+    assert moments_of(deployment, "lone", first.offset)[-1] == "dead_lettered"
 
 
 @pytest.mark.feature("C27", "L12", "S1")
@@ -157,7 +157,7 @@ def test_letters_of_a_sow_topic_wait_as_well(deploy: Deploy) -> None:
     deployment.write("prices", b"x", key=b"l", headers=[("lapse-ttl-ms", b"soon")])
     tail = deployment.tail(letters)
     tail.wait(1)
-    until(lambda: "dying" in told(deployment, "prices", 1), "the record's end")
+    until(lambda: "dying" in moments_of(deployment, "prices", 1), "the record's end")
     worker.kill()
     assert worker.start().wait_for_shards(1)
     limit(deployment, letters, 200_000)
@@ -170,5 +170,5 @@ def test_letters_of_a_sow_topic_wait_as_well(deploy: Deploy) -> None:
         b"time_limit",
     }
     assert sorted(len(one.value() or b"") for one in by_name.values()) == [1, 100_000, 100_009]
-    until(lambda: told(deployment, "prices", 0) == ["dying", "dead_lettered"], "the events")
+    until(lambda: moments_of(deployment, "prices", 0) == ["dying", "dead_lettered"], "the events")
     assert worker.running

@@ -90,8 +90,8 @@ def test_neither_a_filter_nor_a_range_takes_a_barrier_that_waits(served: Deploym
         assert [one.waits_for for one in queue.peek()] == ["", "1 message before it", ""]
         results = queue.acknowledge([f"{marker}-{last.rpartition(':')[2]}"])
         assert [(str(one.messages), one.result) for one in results] == [(marker, "not_leased"), (last, "settled")]
-        (told,) = queue._ask(Command(command="acknowledge", filter="/type = 'EOD'"))
-        assert (told.counts, told.settlements) == ({"settled": 0, "skipped": 1}, ())
+        (answer,) = queue._ask(Command(command="acknowledge", filter="/type = 'EOD'"))
+        assert (answer.counts, answer.settlements) == ({"settled": 0, "skipped": 1}, ())
         assert served.depth("guarded")["depth"] == 2
         queue.acknowledge([first])
         with served.subscriber("guarded", 0) as subscriber:
@@ -222,8 +222,8 @@ def test_messages_of_a_partition_that_was_never_read_for_want_of_room_can_be_ack
         until(lambda: [one.result for one in queue.acknowledge(early[:1])] == ["settled"], "it is remembered")
         worker.kill()
         worker.start().wait_for_shards(1)
-        told = [one.result for one in queue.acknowledge([*early[1:3], f"{here.name('other')}:0:{len(others)}"])]
-        assert told == ["settled", "settled", "unknown"], "no message has the last bookmark"
+        results = [one.result for one in queue.acknowledge([*early[1:3], f"{here.name('other')}:0:{len(others)}"])]
+        assert results == ["settled", "settled", "unknown"], "no message has the last bookmark"
         assert [one.result for one in queue.acknowledge([here.bookmark("first", first)])] == ["settled"]
         until(lambda: [one.bookmark for one in queue.peek()] == early[3:], "what was acknowledged never became active")
 
@@ -293,7 +293,7 @@ def test_a_forwarded_message_keeps_its_deadline_to_the_millisecond(served: Deplo
 
 
 @pytest.mark.feature("C78", "X6", "C29")
-def test_forwarded_messages_are_told_apart_though_producers_gave_them_the_same_id(served: Deployment) -> None:
+def test_forwarded_messages_are_distinguished_though_producers_gave_them_the_same_id(served: Deployment) -> None:
     """Ids are unique per partition; what comes from two of them is no repeat. A redriven message goes on as well."""
     for partition in (0, 1):
         for value, name in (("a", b"1"), ("b", b"2"), ("again", b"1")):

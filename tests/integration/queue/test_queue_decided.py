@@ -272,10 +272,10 @@ def test_a_delivery_that_landed_after_its_deadline_is_cancelled_by_the_client(se
             first = received(subscriber)
             deadline_ms = first.expires_at_ms or 0
             until(lambda deadline_ms=deadline_ms: broker_now_ms() > deadline_ms, "the deadline")
-            told = [(texts(one), one) for one in served.tail(deliveries).drain()]
+            published = [(texts(one), one) for one in served.tail(deliveries).drain()]
             (delivered,) = (
                 one
-                for text, one in told
+                for text, one in published
                 if text.get("lapse-subscription") == payload and text["lapse-kind"] in ("delivery", "packed")
             )
             headers = delivered.headers() or []

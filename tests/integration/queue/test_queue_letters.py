@@ -194,7 +194,7 @@ def test_a_letter_stands_in_its_origins_partition(served: Deployment) -> None:
 
 
 @pytest.mark.feature("D4", "Q8", "C13")
-def test_every_step_of_a_messages_life_is_told_with_its_counts(served: Deployment) -> None:
+def test_every_step_of_a_messages_life_is_reported_with_its_counts(served: Deployment) -> None:
     """Subscribed, cancelled, lease returned, renewed, expired by request, acknowledged, paused: one event each."""
     written = served.write("told", "a", "b", "c")
     subscriber = served.subscriber("told", 3).start()

@@ -9,8 +9,8 @@ from support.processes.deployment import Deploy, Deployment
 
 def repeated(deployment: Deployment, stem: str) -> set[str]:
     """Bookmarks of the repeats that were told of; a worker that is killed may have told of one twice."""
-    told = [event for event in deployment.events(stem) if event.event == "repeated"]
-    return {str(bookmark) for event in told for some in event.messages for bookmark in some}
+    emitted = [event for event in deployment.events(stem) if event.event == "repeated"]
+    return {str(bookmark) for event in emitted for some in event.messages for bookmark in some}
 
 
 @pytest.mark.feature("X6", "C43", "C46")

@@ -62,7 +62,7 @@ def delivered_ms(one: Deployment, stem: str) -> list[int]:
 
 
 def cancelled_ms(one: Deployment, stem: str) -> list[int]:
-    return [told.at_ms for told in one.events(stem) if told.event in ("cancelled", "lease_returned")]
+    return [emitted.at_ms for emitted in one.events(stem) if emitted.event in ("cancelled", "lease_returned")]
 
 
 @pytest.mark.feature("Q24", "C68", "Q9", "D6")
@@ -83,15 +83,15 @@ def test_a_consumer_that_always_fails_gets_it_at_its_instants_over_a_crash(
     assert broker_now_ms() < second_ms, "the machine was too slow for this test"
     assert waits(one, "failing") == second_ms
     fail(one, "failing", second_ms)
-    subscribed_ms = [told.at_ms for told in one.events("failing") if told.event == "subscribed"]
+    subscribed_ms = [emitted.at_ms for emitted in one.events("failing") if emitted.event == "subscribed"]
     came_ms = delivered_ms(one, "failing")
     for came, decided, waited in zip(came_ms[1:], (first_ms, second_ms), subscribed_ms[1:], strict=True):
         assert decided <= came <= max(decided, waited) + LATE_IN_THE_LOG_MS, "over the crash, too"
     (letter,) = one.letters("failing", 1)
     assert dict(letter.headers())["lapse-reasons"] == b"max_deliveries"
     assert one.depth("failing")["delayed"] == 0
-    told = one.lapse("explain", one.bookmark("failing", written), "--entity", one.name("failing")).stdout
-    assert told.count("delayed until 20") == 2
+    emitted = one.lapse("explain", one.bookmark("failing", written), "--entity", one.name("failing")).stdout
+    assert emitted.count("delayed until 20") == 2
 
 
 @pytest.mark.feature("Q24", "C69")

@@ -22,7 +22,7 @@ def consumed(here: Deployment, stem: str, count: int, **options: object) -> list
     return found
 
 
-def told(here: Deployment, stem: str, kind: EventKind) -> set[str]:
+def bookmarks_of(here: Deployment, stem: str, kind: EventKind) -> set[str]:
     ranges = [one for event in here.events(stem) if event.event == kind for one in event.messages]
     return {str(bookmark).partition(":")[2] for some in ranges for bookmark in some}
 
@@ -64,8 +64,8 @@ def test_what_was_acknowledged_expired_and_purged_comes_back_in_every_form(deplo
     headers = dict(again.headers())
     assert headers["lapse-id"].decode() == f"{here.name('q')}/{here.name('q')}:0:1~1/0"
     assert headers["__dlq.errors.offset"] == b"1"
-    assert told(here, "q", EventKind.REWOUND) == set(names)
-    assert told(here, "q", EventKind.ACKNOWLEDGED) >= {"0:3~1", "0:4~1", "0:5~1"}
+    assert bookmarks_of(here, "q", EventKind.REWOUND) == set(names)
+    assert bookmarks_of(here, "q", EventKind.ACKNOWLEDGED) >= {"0:3~1", "0:4~1", "0:5~1"}
     lived = moments(here, f"{here.name('q')}:0:1~1")
     assert [one["what"] for one in lived if one["entity"] == here.name("q")] == [
         "rewound",
@@ -95,9 +95,9 @@ def test_a_rewind_that_is_killed_in_the_middle_is_brought_to_its_end(deploy: Dep
         waiting = here.run(
             ["-m", "lapse", "queue", "rewind", here.name("q"), "--to", "beginning", "--id", "one", "--json"]
         )
-        until(lambda: told(here, "q", EventKind.REWOUND), "the first part")
+        until(lambda: bookmarks_of(here, "q", EventKind.REWOUND), "the first part")
         worker.kill()
-        assert len(told(here, "q", EventKind.REWOUND)) < count, "it was not in the middle"
+        assert len(bookmarks_of(here, "q", EventKind.REWOUND)) < count, "it was not in the middle"
         here.write("q", "later")
         worker = here.worker().wait_for_shards(1)
         assert waiting.wait(60) == 0
@@ -105,7 +105,7 @@ def test_a_rewind_that_is_killed_in_the_middle_is_brought_to_its_end(deploy: Dep
         assert client.depth()["depth"] == count + 1
         last = client.peek(top_n=2, skip=count - 1)
         assert [one.bookmark.partition(":")[2] for one in last] == [f"0:{count - 1}~1", f"0:{count}"]
-    assert len(told(here, "q", EventKind.REWOUND)) == count
+    assert len(bookmarks_of(here, "q", EventKind.REWOUND)) == count
 
 
 @pytest.mark.feature("Q22", "Q16", "Q23")

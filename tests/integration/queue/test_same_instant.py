@@ -114,10 +114,12 @@ def _write_commands(one: Deployment, before_ms: int, due_ms: int) -> None:
 
 def _check_answers(kcat: Kcat, due_ms: int) -> None:
     """Check what the commands came to."""
-    told = {ident: kcat.answer(ident) for ident in ("renewed", "delayed", "in time", "too late", "then", "cancelled")}
+    answered = {
+        ident: kcat.answer(ident) for ident in ("renewed", "delayed", "in time", "too late", "then", "cancelled")
+    }
     results = {
         ident: [(item["bookmarks"].rpartition(":")[2], item["result"]) for item in answer["settlements"]]
-        for ident, answer in told.items()
+        for ident, answer in answered.items()
     }
     assert results == {
         "renewed": [("0-3", "settled")],
@@ -129,7 +131,7 @@ def _check_answers(kcat: Kcat, due_ms: int) -> None:
         "then": [("2", "time_limit"), ("5", "time_limit"), ("8", "settled")],
         "cancelled": [("3", "not_leased")],
     }
-    assert told["renewed"]["lease_until_ms"] == due_ms
+    assert answered["renewed"]["lease_until_ms"] == due_ms
     assert _states(kcat.answer("seen before")) == {
         **dict.fromkeys((0, 1, 2, 3), "leased"),
         4: "delayed",

@@ -71,11 +71,11 @@ def test_others_have_their_turn_while_a_filter_is_at_work(served: Deployment) ->
 
 
 @pytest.mark.feature("X7", "S6", "X1")
-def test_a_sow_subscription_whose_filter_costs_too_much_is_ended_and_told_and_the_others_go_on(
+def test_a_sow_subscription_whose_filter_costs_too_much_is_ended_and_informed_and_the_others_go_on(
     stern: Deployment,
 ) -> None:
     here = stern
-    told: list[CommandFailed] = []
+    failures: list[CommandFailed] = []
 
     def follow() -> None:
         try:
@@ -86,7 +86,7 @@ def test_a_sow_subscription_whose_filter_costs_too_much_is_ended_and_told_and_th
                 for _ in updates.updates(60):
                     pass
         except CommandFailed as error:
-            told.append(error)
+            failures.append(error)
 
     with SowClient(here.name("prices"), connection=here.connection) as client, client.subscribe("/n >= 0") as updates:
         hostile = threading.Thread(target=follow)
@@ -102,14 +102,16 @@ def test_a_sow_subscription_whose_filter_costs_too_much_is_ended_and_told_and_th
                     break
             assert seen == 30 * (turn + 1)
         hostile.join(60)
-    assert [one.code for one in told] == [ErrorCode.TOO_COSTLY]
-    assert "Simplify the filter" in str(told[0])
+    assert [one.code for one in failures] == [ErrorCode.TOO_COSTLY]
+    assert "Simplify the filter" in str(failures[0])
 
 
 @pytest.mark.feature("X7", "Q14", "X1")
-def test_a_subscription_whose_filter_costs_too_much_is_ended_and_told_and_the_others_go_on(stern: Deployment) -> None:
+def test_a_subscription_whose_filter_costs_too_much_is_ended_and_informed_and_the_others_go_on(
+    stern: Deployment,
+) -> None:
     here = stern
-    told: list[CommandFailed] = []
+    failures: list[CommandFailed] = []
 
     def receive() -> None:
         try:
@@ -117,7 +119,7 @@ def test_a_subscription_whose_filter_costs_too_much_is_ended_and_told_and_the_ot
                 while subscriber.receive(60) is not None:
                     pass  # it keeps the one message that it may have
         except CommandFailed as error:
-            told.append(error)
+            failures.append(error)
 
     hostile = threading.Thread(target=receive)
     hostile.start()
@@ -131,8 +133,8 @@ def test_a_subscription_whose_filter_costs_too_much_is_ended_and_told_and_the_ot
                 taken += 1
             assert taken == 18, turn
     hostile.join(60)
-    assert [one.code for one in told] == [ErrorCode.TOO_COSTLY]
-    assert "Simplify the filter" in str(told[0])
+    assert [one.code for one in failures] == [ErrorCode.TOO_COSTLY]
+    assert "Simplify the filter" in str(failures[0])
 
 
 QUEUE_COMMANDS: dict[str, dict[str, object]] = {
@@ -162,17 +164,17 @@ def refused(there: Kcat, asked: list[tuple[str, dict[str, object]]], others: Que
     for one in commands:
         there.send(orjson.dumps(one))
 
-    def told() -> dict[str, dict[str, Any]]:
+    def by_ident() -> dict[str, dict[str, Any]]:
         there.tail.poll()
         found = [orjson.loads(one.value() or b"") for one in there.answers()]
         return {one["id"]: one for one in found if one["id"] in idents}
 
     answered = 0
-    while len(told()) < len(idents):
+    while len(by_ident()) < len(idents):
         others.depth()
-        answered += len(told()) < len(idents)
+        answered += len(by_ident()) < len(idents)
     assert answered, "the other queue answers while they are at work"
-    return [told()[ident] for ident in idents]
+    return [by_ident()[ident] for ident in idents]
 
 
 @pytest.mark.feature("X7", "X1", "Q8", "Q15", "Q17", "Q22")
@@ -198,9 +200,9 @@ def test_a_command_whose_filter_costs_too_much_is_refused_with_its_reason_and_do
         assert full.purge(filter="/n = 'later'")["removed"] == 60, "one that costs little is carried out"
         full.purge()
         for _ in range(2):  # asked again, it is answered again
-            with pytest.raises(CommandFailed, match="records were not looked at") as told:
+            with pytest.raises(CommandFailed, match="records were not looked at") as refusal:
                 full.rewind("beginning", filter=COSTLY, command_id="costly")
-            assert told.value.code == ErrorCode.TOO_COSTLY
+            assert refusal.value.code == ErrorCode.TOO_COSTLY
         came = full.depth()
         assert 0 < came["available"] + came["scheduled"] < 100, "a part of them is back"
         left = full.rewind("beginning", dry_run=True)

@@ -89,9 +89,9 @@ def test_a_queue_that_nobody_uses_deletes_itself_and_the_others_stay(deploy: Dep
         letters = one.letters("left", 2)
         reasons = {dict(letter.headers() or [])["lapse-reasons"] for letter in letters}
         assert reasons == {b"auto_deleted"}
-        told = [event for event in one.events("left") if event.event == "deleted"]
-        assert {event.detail for event in told} == {f"idle for {IDLE_MS // 1000} s"}
-        assert sorted(event.partition for event in told) == [0, 1]
+        emitted = [event for event in one.events("left") if event.event == "deleted"]
+        assert {event.detail for event in emitted} == {f"idle for {IDLE_MS // 1000} s"}
+        assert sorted(event.partition for event in emitted) == [0, 1]
         # An open subscription, a look now and then, and forwarding: in use, for longer than the idle time.
         for stem in ("listened", "watched", "onward", "kept", "full"):
             assert len(own(one, stem)) == 3
@@ -207,8 +207,8 @@ def test_what_a_client_created_deletes_itself_and_its_topics_over_crashes(deploy
         letters.wait_for(lambda records: len({said(record)["lapse-id"] for record in records}) == 3, "three letters")
         assert {said(letter)["lapse-reasons"] for letter in letters.drain()} == {b"auto_deleted"}
         assert len({said(letter)["lapse-id"] for letter in letters.records}) == 3
-        told = [event for event in one.events("book") if event.event == "deleted"]
-        assert {event.detail for event in told} == {f"the SOW topic, idle for {IDLE_MS // 1000} s"}
+        emitted = [event for event in one.events("book") if event.event == "deleted"]
+        assert {event.detail for event in emitted} == {f"the SOW topic, idle for {IDLE_MS // 1000} s"}
         assert own(one, "watched"), "somebody is subscribed"
         left = {one.name("prices"), one.name("watched")}
         until(lambda: set(DefinitionsTopic(load(one.config)).read()) == left, "its definition went, too")

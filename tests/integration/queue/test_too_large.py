@@ -37,9 +37,9 @@ def test_a_message_that_is_too_large_to_be_delivered_or_lettered_stops_nobody(de
     assert deployment.depth("orders")["depth"] == 0
     (record,) = deployment.tail(f"lapse.sow.{deployment.name('prices')}").wait(1)
     assert record.value() == b"1"
-    (told,) = [one for one in deployment.events("prices") if one.event == "dying"]
-    assert told.reasons == ("undecodable",)
-    assert "9,000,001 bytes" in told.detail
+    (emitted,) = [one for one in deployment.events("prices") if one.event == "dying"]
+    assert emitted.reasons == ("undecodable",)
+    assert "9,000,001 bytes" in emitted.detail
     assert worker.running
 
 
@@ -56,11 +56,11 @@ def test_a_message_that_is_too_large_for_the_target_is_a_letter_and_others_are_f
     tail = deployment.tail(deployment.name("target"))
     assert [one.value() for one in tail.wait(2, 20)] == [b"before", b"after"]
     (letter,) = deployment.letters("source", 1)
-    told = {name: value.decode() for name, value in letter.headers() or ()}
+    stated = {name: value.decode() for name, value in letter.headers() or ()}
     assert letter.value() == large
-    assert told["lapse-reasons"] == "undecodable"
-    assert told["__dlq.errors.message"].startswith("cannot be forwarded: ")
-    assert "raise its max.message.bytes" in told["__dlq.errors.message"]
+    assert stated["lapse-reasons"] == "undecodable"
+    assert stated["__dlq.errors.message"].startswith("cannot be forwarded: ")
+    assert "raise its max.message.bytes" in stated["__dlq.errors.message"]
     deployment.write("source", b"later")
     assert [one.value() for one in tail.wait(3, 20)] == [b"before", b"after", b"later"]
     until(lambda: deployment.depth("source")["depth"] == 0, "all have left")
@@ -86,8 +86,8 @@ def test_a_barrier_that_is_too_large_for_the_target_is_a_letter_and_subscribers_
         why = dict(letter.headers() or ())["__dlq.errors.message"].decode()
         assert why.startswith("cannot be forwarded: ")
         assert "; the barrier was released to " in why
-    told = [one.event for one in deployment.events("source") if one.event in {"barrier_released", "dead_lettered"}]
-    assert told == ["dead_lettered"]
+    emitted = [one.event for one in deployment.events("source") if one.event in {"barrier_released", "dead_lettered"}]
+    assert emitted == ["dead_lettered"]
     assert deployment.depth("source")["depth"] == 0
 
 

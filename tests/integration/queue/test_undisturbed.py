@@ -64,8 +64,8 @@ def test_what_is_created_or_changed_keeps_deliveries_of_other_queues_waiting_for
             name = here.name(f"fresh{number}")
             since = time.monotonic()
             admin.create_queue(name)
-            told = f"{name}: version 1 is served"
-            until(lambda told=told: all(told in worker.text for worker in workers), "both read it", 40)
+            line = f"{name}: version 1 is served"
+            until(lambda line=line: all(line in worker.text for worker in workers), "both read it", 40)
             assert admin.alter_queue(here.name(idle[number]), lease_period="45s").changed
             time.sleep(1)
             gaps.append(traffic.longest_gap(since, time.monotonic()))

@@ -87,8 +87,8 @@ def test_who_waits_for_an_answer_that_a_crash_swallowed_gets_it_from_the_next_ow
         dies(process).start().wait_for_shards(1)
         (result,) = settled.result()
         assert (result.result, result.settled) == ("settled", True)
-    told = [event.event for event in here.events("asked") if event.messages]
-    assert told == [{"acknowledge": "acknowledged", "expire": "dead_lettered"}[how]], "it happened once"
+    emitted = [event.event for event in here.events("asked") if event.messages]
+    assert emitted == [{"acknowledge": "acknowledged", "expire": "dead_lettered"}[how]], "it happened once"
 
 
 @pytest.mark.feature("C55", "C83", "Q8")

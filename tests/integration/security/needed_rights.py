@@ -26,7 +26,7 @@ class Need(NamedTuple):
     operation: AclOperation
     name: str
     kind: ResourceType = ResourceType.TOPIC
-    told: str = ""
+    message: str = ""
 
 
 class Row(NamedTuple):
@@ -64,7 +64,7 @@ def _defining() -> tuple[Need, ...]:
 
 _QUEUE: Final = _client("{q}")
 _SOW: Final = _client("{s}")
-_EVERY: Final = Need(CREATE, "*", told="{new}")
+_EVERY: Final = Need(CREATE, "*", message="{new}")
 
 ROWS: Final = {
     "apply": Row("--yes", (Need(SEE, _DEFINITIONS), Need(READ, _DEFINITIONS))),

@@ -71,7 +71,7 @@ def read_error(office: Guarded, user: str, name: str) -> int | None:
     consumer.assign([TopicPartition(name, 0, 0)])
     codes: list[int | None] = []
 
-    def told() -> bool:
+    def is_logged() -> bool:
         message = consumer.poll(0.2)
         error = None if message is None else message.error()
         if message is not None and (error is None or error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED):
@@ -79,7 +79,7 @@ def read_error(office: Guarded, user: str, name: str) -> int | None:
         return bool(codes)
 
     try:
-        until(told, f"a record or a refusal from {name}")
+        until(is_logged, f"a record or a refusal from {name}")
         return codes[0]
     finally:
         consumer.close()
@@ -183,7 +183,7 @@ def test_apply_grants_what_users_need_and_nothing_to_others(office: Guarded) -> 
         stranger.shards("queue", orders)
 
 
-def test_what_the_cluster_does_not_keep_is_told(kafka: str, tmp_path) -> None:
+def test_what_the_cluster_does_not_keep_is_reported(kafka: str, tmp_path) -> None:
     deployment = Entitled(kafka, tmp_path, {})
     deployment.users = USERS
     deployment.configure({"orders": {}})
@@ -200,7 +200,7 @@ def test_what_the_cluster_does_not_keep_is_told(kafka: str, tmp_path) -> None:
 def test_users_without_a_principal_are_named(office: Guarded) -> None:
     office.users = {**USERS, "carol": {"entitlements": {".*": {"read": True}}}}
     office.configure({"orders": {}}, {"quotes": {}}, definitions="topic")
-    told = json.loads(office.lapse("check", "--json").stdout)
+    printed = json.loads(office.lapse("check", "--json").stdout)
     # The topics of a queue that a test before has deleted may still be going.
-    (warning,) = [one for one in told["warnings"] if "principal" in one]
+    (warning,) = [one for one in printed["warnings"] if "principal" in one]
     assert warning.startswith("users carol have no principal: `lapse apply` gives them no rights on the cluster")

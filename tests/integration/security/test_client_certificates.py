@@ -63,10 +63,10 @@ def test_all_parts_work_with_a_certificate_and_say_so_without(deployment: Certif
         for command in (["check"], ["apply", "--yes"], ["queue", "depth", name]):
             done = deployment.lapse(*command)
             assert done.returncode == 1
-            told = " ".join(done.stderr.split())
-            assert "certificate" in told
-            assert "Correct " in told
-            assert "Is it running?" not in told
+            printed = " ".join(done.stderr.split())
+            assert "certificate" in printed
+            assert "Correct " in printed
+            assert "Is it running?" not in printed
         other = deployment.worker()
         until(lambda other=other: not other.running, "it ends", 20)
         assert "Correct [security] in lapse.toml" in other.text
@@ -81,7 +81,7 @@ def test_all_parts_work_with_a_certificate_and_say_so_without(deployment: Certif
     assert worker.running
 
 
-def test_a_key_of_another_certificate_is_told_without_a_traceback(broker: MutualKafka, tmp_path: Path) -> None:
+def test_a_key_of_another_certificate_is_reported_without_a_traceback(broker: MutualKafka, tmp_path: Path) -> None:
     options = {**broker.options("known"), "ssl.key.location": str(broker.directory / "strange.key")}
     connection = Connection(broker.servers, options)
     for use in (connection.queues, connection.producer, connection.consumer, connection.admin):

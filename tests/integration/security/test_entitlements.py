@@ -103,12 +103,12 @@ def test_two_users_share_a_queue_and_neither_gets_nor_reads_what_is_the_others(o
         with office.queue_of("ops", "plain") as ops:
             until(lambda: ops.depth()["depth"] == 0, "all are done")
     topics = {user: office.tail(topic.deliveries(name, user)) for user in ("alice", "bob", "")}
-    told = {user: tail.drain() for user, tail in topics.items()}
+    received = {user: tail.drain() for user, tail in topics.items()}
     for user, desk in (("alice", "A"), ("bob", "B")):
-        delivered = [one for one in told[user] if header(one, "lapse-kind") in (b"delivery", packed_delivery.KIND)]
+        delivered = [one for one in received[user] if header(one, "lapse-kind") in (b"delivery", packed_delivery.KIND)]
         assert [orjson.loads(value)["desk"] for one in delivered for value in handed_out(one)] == [desk] * 3
         assert {texts(one)["lapse-subscription"] for one in delivered} == {"same"}
-    assert {header(one, "lapse-kind") for one in told[""]} == {b"epoch"}
+    assert {header(one, "lapse-kind") for one in received[""]} == {b"epoch"}
 
 
 @pytest.mark.feature("Q12", "Q17")
@@ -193,8 +193,8 @@ def test_a_message_that_a_user_may_not_see_answers_as_one_that_never_was(office:
                 whole = f"{name}:0:{first}-{last}"
                 assert set(answers(alice, command, whole)) == {expected}, command
                 asked = Command(command=command, subscription="s", bookmarks=(whole,))
-                (told,) = alice._ask(asked)
-                assert [one.bookmarks for one in told.settlements] == [whole], "its parts would tell which there are"
+                (answer,) = alice._ask(asked)
+                assert [one.bookmarks for one in answer.settlements] == [whole], "its parts would tell which there are"
             for user, one in ((alice, office.bookmark("hidden", own)), (owner, states["scheduled"])):
                 assert user.depth()["scheduled"] == 1, "their own is counted, and seen"
                 assert [shown.bookmark for shown in user.peek() if shown.state == "scheduled"] == [one]
@@ -274,7 +274,7 @@ def test_what_takes_an_administrator_is_refused_to_others(office: Entitled) -> N
 
 
 @pytest.mark.feature("X7")
-def test_who_is_not_who_he_says_is_told_so_and_does_nothing(office: Entitled) -> None:
+def test_who_is_not_who_they_say_is_refused_and_does_nothing(office: Entitled) -> None:
     name = office.name("told")
     write(office.servers, name, [trade("A")])
     with office.queue_of("ops", "told") as ops:
@@ -352,45 +352,45 @@ def test_a_copied_command_does_nothing_elsewhere_later_or_at_the_next_worker(off
     tail = office.tail(topic.deliveries(name, "ops"), from_end=True)
     elsewhere = office.tail(topic.deliveries(other, "ops"), from_end=True)
 
-    def told(some: Tail) -> list[dict]:
+    def emitted(some: Tail) -> list[dict]:
         return [orjson.loads(one.value() or b"") for one in some.poll() if header(one, "lapse-kind") == b"answer"]
 
     def send(to: str = commands) -> None:
         write(office.servers, to, [body], headers=headers)
 
     send()
-    until(lambda: [one["status"] for one in told(tail)] == ["ok"], "the first one counts")
+    until(lambda: [one["status"] for one in emitted(tail)] == ["ok"], "the first one counts")
     write(office.servers, name, [trade("A")])
     send()
-    until(lambda: len(told(tail)) == 2, "an answer")
-    assert f"queue {name}: this command was sent before" in told(tail)[1]["error"]
+    until(lambda: len(emitted(tail)) == 2, "an answer")
+    assert f"queue {name}: this command was sent before" in emitted(tail)[1]["error"]
     send(topic.commands(other))
-    until(lambda: told(elsewhere), "an answer elsewhere")
-    assert "the signature is not ops's" in told(elsewhere)[0]["error"]
+    until(lambda: emitted(elsewhere), "an answer elsewhere")
+    assert "the signature is not ops's" in emitted(elsewhere)[0]["error"]
     early = signature.headers(office.secret("ops").encode(), "ops", commands, 0, now_ms - 130_000, body)
     write(office.servers, commands, [body], headers=early)
-    until(lambda: len(told(tail)) == 3, "an answer")
-    assert "was signed 13" in told(tail)[2]["error"]
+    until(lambda: len(emitted(tail)) == 3, "an answer")
+    assert "was signed 13" in emitted(tail)[2]["error"]
 
     office.workers[0].kill()
     office.workers[0].start().wait_for_shards(SHARDS - 2, 60)
-    said = len(told(tail))
+    said = len(emitted(tail))
     send()
-    until(lambda: len(told(tail)) > said, "the next worker's answer")
+    until(lambda: len(emitted(tail)) > said, "the next worker's answer")
     tail.drain()
-    assert "this command was sent before" in told(tail)[-1]["error"]
-    assert [one["status"] for one in told(tail)].count("ok") == 1
+    assert "this command was sent before" in emitted(tail)[-1]["error"]
+    assert [one["status"] for one in emitted(tail)].count("ok") == 1
     with office.queue_of("ops", "copied") as ops:
         assert ops.depth()["depth"] == 1
 
 
 @pytest.mark.feature("D6")
-def test_a_life_is_told_from_private_topics_as_well(office: Entitled) -> None:
+def test_a_life_is_reported_from_private_topics_as_well(office: Entitled) -> None:
     with office.subscriber_of("bob", "told", 1) as bob:
         write(office.servers, office.name("told"), [trade("B")])
         (delivery,) = taken(bob, 1)
-    told = history(delivery.bookmark, connection=Connection(office.servers))
-    (moment,) = [one for one in told.moments if one.what == "delivered"]
+    published = history(delivery.bookmark, connection=Connection(office.servers))
+    (moment,) = [one for one in published.moments if one.what == "delivered"]
     assert moment.facts["subscription"] == bob.name
 
 

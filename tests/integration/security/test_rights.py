@@ -241,7 +241,7 @@ def check_that_commands_name_the_topics_they_may_not_see(office: Office) -> None
         assert f"the brokers do not let this user see topics {topics}, if there are any" in office.refused(*arguments)
 
 
-def test_who_lacks_rights_is_told_which_and_waits_for_nothing(office: Office, kafka: str) -> None:
+def test_who_lacks_rights_learns_which_and_waits_for_nothing(office: Office, kafka: str) -> None:
     check_that_commands_name_the_topics_they_may_not_see(office)
     definitions = names.definitions(office.served.app_id)
     for arguments in (
@@ -251,25 +251,25 @@ def test_who_lacks_rights_is_told_which_and_waits_for_nothing(office: Office, ka
         ("queue", "partitions", office.orders),
         ("apply", "--yes"),
     ):
-        told = office.refused(*arguments)
-        assert f"{definitions}: we lack the right Describe on it: have it granted" in told
-        assert len(told.splitlines()) == 1
+        failures = office.refused(*arguments)
+        assert f"{definitions}: we lack the right Describe on it: have it granted" in failures
+        assert len(failures.splitlines()) == 1
     for arguments in (("simulate", office.orders, "--replay"), ("spark", "state", "--entity", office.orders, *AT)):
         assert "do not let this user see " in office.refused(*arguments)
     for arguments in (("check",), ("doctor",)):
         assert f"the consumer group {office.served.app_id} may not be joined" in office.refused(*arguments)
     office.permit(AclOperation.READ, office.served.app_id, kind=ResourceType.GROUP)
     for arguments in (("check",), ("doctor",), ("apply", "--yes")):
-        told = office.refused(*arguments)
-        assert "missing" not in told
-        assert "we lack the right Describe on it" in told
+        failures = office.refused(*arguments)
+        assert "missing" not in failures
+        assert "we lack the right Describe on it" in failures
 
     office.permit(AclOperation.DESCRIBE, "*")
     for arguments in (("queue", "depth", office.orders), ("sow", "query", office.prices)):
         assert "granted (docs/operations.md, Rights)" in office.refused(*arguments), "one of the two that are missing"
     created_topic.create(AdminClient({"bootstrap.servers": kafka}), NewTopic(office.prices, 1, 1))
-    told = office.refused("replicate", "--to", kafka, "--topic", office.prices)
-    assert "authorization failed. Have the rights granted that docs/operations.md" in told
+    failures = office.refused("replicate", "--to", kafka, "--topic", office.prices)
+    assert "authorization failed. Have the rights granted that docs/operations.md" in failures
 
     deliveries = [f"lapse.{name}.deliveries" for name in office.named]
     office.permit(AclOperation.READ, *deliveries)
@@ -280,13 +280,13 @@ def test_who_lacks_rights_is_told_which_and_waits_for_nothing(office: Office, ka
         ("sow", "query", office.prices),
     ):
         assert "Have Write on it granted" in office.refused(*arguments)
-    told = office.refused("publish", office.orders, "x")
-    assert f"topic {office.orders}, " in told
-    assert "Have Write on it granted" in told
+    failures = office.refused("publish", office.orders, "x")
+    assert f"topic {office.orders}, " in failures
+    assert "Have Write on it granted" in failures
 
     assert "we lack the right Read on it" in office.refused("check")
-    told = office.refused("doctor")
-    assert "we lack the right Read and Write on it: have it granted; changelog" in told
+    failures = office.refused("doctor")
+    assert "we lack the right Read and Write on it: have it granted; changelog" in failures
     worker = office.worker("refused")
     worker.start().wait(LONGEST_S)
     assert worker.code == 1, "the supervisor does not try on"
@@ -339,9 +339,11 @@ def test_the_rights_of_the_page_are_enough_for_a_worker_and_its_clients(office: 
         office.permit(AclOperation.READ, definer, kind=ResourceType.GROUP)
         with Admin(office.served.app_id, connection=office.served.connection) as admin:
             assert not admin.create_queue(office.orders).changed, "the worker answers"
-        told = [transferred_to(office, name) for name in (office.orders, "never")]
-        assert told[0] == told[1].replace("never", office.orders), "a hidden target is told as one that is not there"
-        assert "do not let this user see" in told[0]
+        transferred = [transferred_to(office, name) for name in (office.orders, "never")]
+        assert transferred[0] == transferred[1].replace("never", office.orders), (
+            "a hidden target is told as one that is not there"
+        )
+        assert "do not let this user see" in transferred[0]
         assert worker.text.count(refused) == 1
         worker.kill()
         worker.start().wait_for_shards(2)
@@ -389,11 +391,11 @@ def test_each_right_is_named_that_one_command_alone_takes(office: Office, monkey
         publisher.publish(office.orders, b"x")
     office.permit(AclOperation.READ, dead, office.orders)
     redrive = ("dlq", "redrive", dead, "--to", office.orders, "--yes")
-    told = f"Create, Read and Write on the topic {REDRIVEN}, Write on the transactional ids that begin with that name"
-    assert told in office.refused(*redrive)
+    needed = f"Create, Read and Write on the topic {REDRIVEN}, Write on the transactional ids that begin with that name"
+    assert needed in office.refused(*redrive)
     for operation in (AclOperation.CREATE, AclOperation.READ, AclOperation.WRITE):
         office.permit(operation, REDRIVEN)
-    assert told in office.refused(*redrive)
+    assert needed in office.refused(*redrive)
     office.permit(AclOperation.WRITE, f"{REDRIVEN}.{dead}", kind=ResourceType.TRANSACTIONAL_ID)
     assert f"{office.orders}: the brokers do not let this user write it" in office.refused(*redrive)
     office.permit(AclOperation.WRITE, office.orders)
@@ -411,8 +413,8 @@ def test_each_right_is_named_that_one_command_alone_takes(office: Office, monkey
     office.revoke(ResourceType.TOPIC, names.commands(office.orders))
     assert f"do not let this user see {names.commands(office.orders)}" in office.refused(*replay)
     monkeypatch.setattr(deleted_entities, "_LONGEST_S", LONGEST_S)
-    told = office.refused("queue", "alter", office.orders, "expiration=2m")
-    assert f"{names.commands(office.orders)}: we lack the right Describe on it" in told, "it is not deleted"
+    needed = office.refused("queue", "alter", office.orders, "expiration=2m")
+    assert f"{names.commands(office.orders)}: we lack the right Describe on it" in needed, "it is not deleted"
 
 
 @pytest.fixture(scope="module")
@@ -449,8 +451,8 @@ def test_each_command_names_the_one_right_that_it_lacks(
     name = need.name.format_map(all_but_one)
     office.deny(need, name)
     try:
-        told = office.refused(*command.split(), *ROWS[command].arguments.format_map(all_but_one).split())
+        failures = office.refused(*command.split(), *ROWS[command].arguments.format_map(all_but_one).split())
     finally:
         office.deny_nothing()
-    assert (need.told.format_map(all_but_one) or name) in told
-    assert "granted" in told
+    assert (need.message.format_map(all_but_one) or name) in failures
+    assert "granted" in failures

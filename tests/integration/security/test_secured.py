@@ -64,8 +64,8 @@ def test_jobs_on_spark_read_and_write(spark, secured, unique, tmp_path, capfd):
         return CliRunner().invoke(commands, [*arguments, *options])
 
     answers = [run("ledger", "--queue", queue, "--topics", origin)]
-    told = json.loads(answers[0].stdout)
-    assert (told["balanced"], told["published"], told["dead_lettered"]) == (True, 5, {"max_deliveries": 3})
+    printed = json.loads(answers[0].stdout)
+    assert (printed["balanced"], printed["published"], printed["dead_lettered"]) == (True, 5, {"max_deliveries": 3})
     answers.append(run("archive", str(out), "--pattern", letters))
     assert json.loads(answers[1].stdout)["records"] == 3
     answers.append(run("redrive", str(audit), "--archive", str(out), "--send"))
@@ -215,10 +215,10 @@ def test_a_command_with_a_wrong_password_says_so(secured, tmp_path, words):
     done = command.run(*words, environment=environment, directory=tmp_path)
     took_s = time.monotonic() - began
     assert done.returncode == 1
-    told = done.stdout if words[0] == "doctor" else done.stderr
+    printed = done.stdout if words[0] == "doctor" else done.stderr
     assert "s3cret-no" not in done.stdout + done.stderr
-    assert "Traceback" not in told
-    assert "credentials" in told or "Authentication" in told, told
+    assert "Traceback" not in printed
+    assert "credentials" in printed or "Authentication" in printed, printed
     assert took_s < 5 or not AT_LENGTH
 
 

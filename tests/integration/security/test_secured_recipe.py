@@ -69,9 +69,9 @@ echo "refused"
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
     log = place / "worker.log"
-    told = said + (log.read_text()[-3000:] if log.exists() else "")
-    assert "counted" in said, told
-    assert "refused" in said, told
-    assert "no connection to Kafka" in said, told
-    assert "SASL authentication error" in said, told
+    logged = said + (log.read_text()[-3000:] if log.exists() else "")
+    assert "counted" in said, logged
+    assert "refused" in said, logged
+    assert "no connection to Kafka" in said, logged
+    assert "SASL authentication error" in said, logged
     assert "another-password" not in said

@@ -93,7 +93,9 @@ class Log:
         return self._next - 2
 
 
-def told(desks: Entitled, stem: str, asked: Sequence[tuple[str, dict[str, object]]]) -> list[list[tuple[bytes, ...]]]:
+def answers_to(
+    desks: Entitled, stem: str, asked: Sequence[tuple[str, dict[str, object]]]
+) -> list[list[tuple[bytes, ...]]]:
     """All that alice gets for each command: kind, key and value, without instants and the name of the entity.
 
     Nor have answers about her own subscription its deliveries so far: commands that come together are one step, or
@@ -130,7 +132,7 @@ def told(desks: Entitled, stem: str, asked: Sequence[tuple[str, dict[str, object
 
 def compare(desks: Entitled, stem: str, asked: Sequence[tuple[str, dict[str, object]]]) -> None:
     """Ask the same where something is hidden, and where it never was."""
-    hidden, never = (told(desks, f"{where}{stem}", asked) for where in ("shared", "lonely"))
+    hidden, never = (answers_to(desks, f"{where}{stem}", asked) for where in ("shared", "lonely"))
     for (command, fields), one, other in zip(asked, hidden, never, strict=True):
         assert one == other, (command, fields)
         assert one, (command, fields)
@@ -142,7 +144,7 @@ Asked = tuple[str, str, dict[str, object]]
 
 def compare_over_http(gate: Door, stem: str, asked: Sequence[Asked]) -> None:
     """Ask the same over HTTP where something is hidden, and where it never was."""
-    desks, told = gate.deployment, list[list[tuple[int, bytes]]]()
+    desks, delivered = gate.deployment, list[list[tuple[int, bytes]]]()
     assert isinstance(desks, Entitled)
     for where in ("shared", "lonely"):
         name, answers = desks.name(f"{where}{stem}"), list[tuple[int, bytes]]()
@@ -152,8 +154,8 @@ def compare_over_http(gate: Door, stem: str, asked: Sequence[Asked]) -> None:
             auth = "alice", desks.secret("alice")
             answer = gate.http.request(method, path.replace("@", name), auth=auth, **content)
             answers.append((answer.status_code, INSTANT.sub(b"N", answer.content.replace(name.encode(), b"it"))))
-        told.append(answers)
-    for one, hidden, never in zip(asked, *told, strict=True):
+        delivered.append(answers)
+    for one, hidden, never in zip(asked, *delivered, strict=True):
         assert hidden == never, one
         assert hidden[0] != 404, one
 

@@ -143,7 +143,7 @@ def test_a_deletion_by_filter_is_done_whole_though_the_worker_is_killed_meanwhil
 ) -> None:
     """It is killed when the first records have left; updates go on before, meanwhile and after."""
     name, worker, publisher = topic
-    state, told = Tail(kafka, f"lapse.sow.{name}"), Tail(kafka, f"lapse.{name}.deliveries")
+    state, published = Tail(kafka, f"lapse.sow.{name}"), Tail(kafka, f"lapse.{name}.deliveries")
     with SowClient(name, connection=Connection(kafka)) as client:
         until(lambda: count(client, "k0", f"k{RECORDS - 1}") == 2, "the records")
         with publisher.updating(15_000, RECORDS):
@@ -157,7 +157,7 @@ def test_a_deletion_by_filter_is_done_whole_though_the_worker_is_killed_meanwhil
 
             def answers() -> dict[int, str]:
                 """What each shard says; after a crash it may say it twice."""
-                some = [one for one in told.poll() if header(one, "lapse-command-id") == b"most"]
+                some = [one for one in published.poll() if header(one, "lapse-command-id") == b"most"]
                 return {one.partition() or 0: json.loads(one.value() or b"")["status"] for one in some}
 
             until(lambda: set(answers()) == {0, 1}, "the answer of each shard", 60)
@@ -168,4 +168,4 @@ def test_a_deletion_by_filter_is_done_whole_though_the_worker_is_killed_meanwhil
     latest = {one.key(): one.value() for one in state.drain()}
     assert {key for key, value in latest.items() if value is not None} == {b"k%d" % key for key in shown}
     state.close()
-    told.close()
+    published.close()

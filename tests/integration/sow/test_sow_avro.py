@@ -80,14 +80,14 @@ def test_keys_filters_and_deltas_of_avro_records(
         assert some.value == b'{"price":2.0,"sizes":{"ask":5}}', "selected fields are JSON"
         shell = ["--select", "/sizes/ask", "--bootstrap-servers", kafka]
         for asked in (["query", name, "/price < 50", "--json"], ["follow", name, "/price < 50", "--timeout", "1"]):
-            told = CliRunner().invoke(main, ["sow", *asked, *shell]).output
-            assert '"value":"{\\"sizes\\":{\\"ask\\":5}}"' in told, told
+            documents = CliRunner().invoke(main, ["sow", *asked, *shell]).output
+            assert '"value":"{\\"sizes\\":{\\"ask\\":5}}"' in documents, documents
         with client.sow_and_subscribe(select=["-/sizes", "-/venue"]) as updates:
-            told = [json.loads(one.value or b"") for one in islice(updates, 3) if one.kind == "sow"]
+            documents = [json.loads(one.value or b"") for one in islice(updates, 3) if one.kind == "sow"]
             with Publisher(connection) as publisher:
                 publisher.publish(name, avro(frame, symbol="SAP", venue="F", price=float("nan")))
             assert json.loads(next(updates.updates(20)).value or b"") == {"symbol": "SAP", "price": None}
-        assert sorted(told, key=lambda one: one["price"]) == [
+        assert sorted(documents, key=lambda one: one["price"]) == [
             {"symbol": "IBM", "price": 2.0},
             {"symbol": "SAP", "price": 100.0},
         ]
@@ -265,9 +265,9 @@ def test_a_payload_that_would_end_or_hold_up_the_process_in_its_decoder_is_a_let
             assert delivery.value == good
             delivery.acknowledge()
         expected = [text for _, text in HOSTILE.values()]
-        for topic, texts_told in ((name, expected), (framed, [*expected, *alien.values()])):
-            letters = Tail(kafka, f"dlq.{topic}").wait(len(texts_told), 20)
-            for letter, text in zip(letters, texts_told, strict=True):
+        for topic, messages in ((name, expected), (framed, [*expected, *alien.values()])):
+            letters = Tail(kafka, f"dlq.{topic}").wait(len(messages), 20)
+            for letter, text in zip(letters, messages, strict=True):
                 assert text in str(dict(letter.headers())["__dlq.errors.message"])
         assert worker.process is not None
         assert worker.process.poll() is None

@@ -143,6 +143,8 @@ def test_one_stamp_ahead_of_the_clock_hides_nothing_that_follows(
             records = tail.wait_for(lambda found: any(b"ignored" in (one.value() or b"") for one in found), "ignored")
         finally:
             tail.close()
-        (told,) = [one for one in map(event.decode, (one.value() or b"" for one in records)) if one.event == "ignored"]
-        assert (told.partition, str(told.messages[0])) == (home, f"{name}:0:1")
+        (emitted,) = [
+            one for one in map(event.decode, (one.value() or b"" for one in records)) if one.event == "ignored"
+        ]
+        assert (emitted.partition, str(emitted.messages[0])) == (home, f"{name}:0:1")
         assert shown() == ["the same partition"]

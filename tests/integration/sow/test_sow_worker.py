@@ -122,23 +122,23 @@ def test_publish_delta_delete_query_and_the_compacted_topic(sow: Make) -> None:
 
 
 @pytest.mark.feature("S4", "S7", "S6", "L10", "L11", "S8", "D4")
-def test_a_record_expires_on_time_and_everybody_is_told(sow: Make) -> None:
+def test_a_record_expires_on_time_and_everybody_is_informed(sow: Make) -> None:
     prices = sow('expiration = "1500ms"')
     with prices.client() as client, client.sow_and_subscribe() as updates:
         prices.publish(("A", {"price": 1}))
         prices.publish(("B", {"price": 1}), ttl_ms=0)
-        told = [next(iter(updates)) for _ in range(4)]
-        assert [(one.kind, one.key, one.operation) for one in told] == [
+        received = [next(iter(updates)) for _ in range(4)]
+        assert [(one.kind, one.key, one.operation) for one in received] == [
             ("group-end", None, ""),
             ("publish", b"A", ""),
             ("publish", b"B", ""),
             ("oof", b"A", "expired"),
         ]
-        assert told[1].expires_at_ms == told[1].timestamp_ms + 1500
-        assert told[3].reasons == ("time_limit",)
+        assert received[1].expires_at_ms == received[1].timestamp_ms + 1500
+        assert received[3].reasons == ("time_limit",)
     assert set(prices.table()) == {b"B"}
     (gone,) = [one for one in prices.events() if one.event == "expired"]
-    assert (gone.key, gone.reasons, gone.expires_at_ms) == (b"A", ("time_limit",), told[1].expires_at_ms)
+    assert (gone.key, gone.reasons, gone.expires_at_ms) == (b"A", ("time_limit",), received[1].expires_at_ms)
     assert 0 <= gone.at_ms - gone.expires_at_ms < 500
 
 
@@ -149,8 +149,8 @@ def test_the_records_come_whole_and_then_what_changes_in_them(sow: Make) -> None
     until(lambda: len(prices.shown()) == 1)
     with prices.client() as client, client.sow_and_delta_subscribe() as updates:
         prices.publish(("A", {"bid": 1, "ask": 3}), ("B", {"bid": 5}))
-        told = [next(iter(updates)) for _ in range(4)]
-    assert [(one.kind, one.key, one.value and orjson.loads(one.value)) for one in told] == [
+        received = [next(iter(updates)) for _ in range(4)]
+    assert [(one.kind, one.key, one.value and orjson.loads(one.value)) for one in received] == [
         ("sow", b"A", {"bid": 1, "ask": 2}),
         ("group-end", None, None),
         ("delta", b"A", {"ask": 3}),

@@ -107,9 +107,9 @@ def test_spark_submit_on_a_cluster_of_two_executors(kafka, queue, tmp_path):
             [*command, "--json"], env=environment, capture_output=True, text=True, timeout=540, check=False
         )
     assert done.returncode == 0, done.stdout + done.stderr[-5000:]
-    told = json.loads(done.stdout)
-    assert (told["balanced"], told["published"], told["still_queued"]) == (True, 300, 40)
-    assert (told["fates"]["acknowledged"], told["dead_lettered"]) == (200, {"time_limit": 60})
+    logged = json.loads(done.stdout)
+    assert (logged["balanced"], logged["published"], logged["still_queued"]) == (True, 300, 40)
+    assert (logged["fates"]["acknowledged"], logged["dead_lettered"]) == (200, {"time_limit": 60})
     events = [json.loads(line) for file in log.rglob("events_*") for line in file.read_text().splitlines()]
     worked = {event["Task Info"]["Executor ID"] for event in events if event["Event"] == "SparkListenerTaskEnd"}
     assert worked == {"0", "1"}
@@ -117,7 +117,7 @@ def test_spark_submit_on_a_cluster_of_two_executors(kafka, queue, tmp_path):
     assert found.read_text().startswith(str(wheel))
     executors = [file.read_text() for file in tmp_path.glob("work/**/stderr")]
     assert len(executors) == 2
-    assert not any("pyspark.daemon" in told for told in executors)
+    assert not any("pyspark.daemon" in logged for logged in executors)
 
 
 @pytest.mark.parametrize("number", [0, 1])

@@ -36,11 +36,13 @@ def test_letters_are_counted_as_they_come_until_ctrl_c(kafka, dead, tmp_path):
         dead(20, 30, Reason.MAX_DELIVERIES)
         until(lambda: read() == 30, "what came is read", 60)
         os.killpg(running.pid, signal.SIGINT)
-        told, _ = running.communicate(timeout=60)
+        printed, _ = running.communicate(timeout=60)
     finally:
         if running.poll() is None:
             os.killpg(running.pid, signal.SIGKILL)
     assert running.returncode == 0, (tmp_path / "errors").read_text()
     assert "Traceback" not in (tmp_path / "errors").read_text()
-    counts = [(row["reasons"], row["letters"]) for row in json.loads(told)["counts"]]  # ten letters died in each hour
+    counts = [
+        (row["reasons"], row["letters"]) for row in json.loads(printed)["counts"]
+    ]  # ten letters died in each hour
     assert sorted(counts) == [("max_deliveries", 10), ("time_limit", 10), ("time_limit", 10)]

@@ -60,8 +60,8 @@ def test_what_is_not_there_is_named_before_spark_starts(kafka, queue, monkeypatc
 
     monkeypatch.setattr(option, "session", lambda *_, **__: pytest.fail("Spark was started"))
     assert f"there is no queue or SOW topic '{name}x' on this cluster" in refused(f"{name}x", underlying)
-    told = refused(name, underlying, f"{underlying}s")
-    assert f"there is no topic '{underlying}s' on this cluster; did you mean '{underlying}'?" in told
+    failures = refused(name, underlying, f"{underlying}s")
+    assert f"there is no topic '{underlying}s' on this cluster; did you mean '{underlying}'?" in failures
 
 
 @pytest.mark.feature("D1", "D2")
@@ -101,10 +101,10 @@ def test_the_ledger_of_a_queue(spark, kafka, queue, tmp_path):
     options = ["ledger", "--queue", name, "--topics", underlying, "--bootstrap", kafka, "--output", str(tmp_path)]
     answer = runner.invoke(commands, [*options, "--json"])
     assert answer.exit_code == 1, answer.output
-    told = json.loads(answer.stdout)
-    assert told["balanced"] is False
-    assert told["quarantined"] == 3
-    assert [(row["bookmark"], row["difference"]) for row in told["differences"]] == [
+    printed = json.loads(answer.stdout)
+    assert printed["balanced"] is False
+    assert printed["quarantined"] == 3
+    assert [(row["bookmark"], row["difference"]) for row in printed["differences"]] == [
         (f"{underlying}:0:450", "several_fates"),
         (f"{underlying}:1:5000", "not_published"),
     ]
@@ -122,8 +122,8 @@ def test_the_ledger_counts_what_a_rewind_brought_back_once_more(spark, kafka, qu
     wire.event(name, EventKind.ACKNOWLEDGED, BookmarkRange(underlying, 0, position_of(0, 1), position_of(9, 1)))
     dead = Bookmark(underlying, 0, position_of(10, 1))
     where = topic.dead_letters(name)
-    told = BookmarkRange(*dead, dead.offset)
-    wire.event(name, EventKind.DEAD_LETTERED, told, reasons=("max_cancels",), dead_letter_topic=where)
+    reported = BookmarkRange(*dead, dead.offset)
+    wire.event(name, EventKind.DEAD_LETTERED, reported, reasons=("max_cancels",), dead_letter_topic=where)
     wire.letter(name, dead, Reason.MAX_CANCELS)
     wire.flush()
     found = ledger.run(spark, Connection(kafka), name, [underlying], expected_depth=49, ask=False)

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.feature("D3", "D4")]
 
 def acknowledge(served: Deployment, count: int) -> list[str]:
     """Have so many messages handled; returns their bookmarks once their events are there."""
-    before = len(told(served))
+    before = len(reported(served))
     with served.subscriber("work", 5) as subscriber:
         done = []
         while len(done) < count:
@@ -30,11 +30,11 @@ def acknowledge(served: Deployment, count: int) -> list[str]:
             assert delivery is not None
             subscriber.settle("acknowledge", [delivery], wait=True)
             done.append(str(delivery.bookmark))
-    until(lambda: len(told(served)) - before == count, "the events of what was acknowledged")
+    until(lambda: len(reported(served)) - before == count, "the events of what was acknowledged")
     return done
 
 
-def told(served: Deployment) -> list[str]:
+def reported(served: Deployment) -> list[str]:
     """Bookmarks of the messages that events say are acknowledged."""
     events = [event for event in served.events("work") if event.event == "acknowledged"]
     return [str(mark) for event in events for messages in event.messages for mark in messages]

@@ -133,12 +133,12 @@ def test_each_record_is_read_from_kafka_once(spark, kafka, dead, tmp_path, job):
         aside = Output(spark, path).read("quarantine").select("value").collect()
         return int(read), int(behind), sorted(bytes(row.value) for row in aside)
 
-    told = []
+    alerts = []
     for first in (0, 100):
         dead(first, first + 100, Reason.TIME_LIMIT)
         dead.wire.records(letters, [b"foreign %d" % first])
-        told.append(run())
-    assert told == [(101, 0, [b"foreign 0"]), (101, 0, [b"foreign 0", b"foreign 100"])]
+        alerts.append(run())
+    assert alerts == [(101, 0, [b"foreign 0"]), (101, 0, [b"foreign 0", b"foreign 100"])]
 
 
 @pytest.mark.feature("X7")
@@ -173,7 +173,7 @@ def test_the_output_of_another_job_is_refused(spark, kafka, dead, tmp_path, firs
 
 
 @pytest.mark.feature("X7")
-def test_a_checkpoint_that_is_broken_is_told_in_one_line(spark, kafka, dead, tmp_path):
+def test_a_checkpoint_that_is_broken_is_reported_in_one_line(spark, kafka, dead, tmp_path):
     """Java's calls helped nobody, and the sentence named no file and no step."""
     path = tmp_path / "out"
     dead(0, 3, Reason.TIME_LIMIT)
@@ -216,8 +216,8 @@ def test_letters_are_archived_and_redriven_once(spark, kafka, dead, create_topic
             commands, ["redrive", audit, "--archive", kept, "--bootstrap", kafka, "--json", *options]
         )
         assert answer.exit_code == 0, answer.output
-        told = json.loads(answer.stdout)
-        return told["sent"], told["earlier"], told["dry_run"]
+        printed = json.loads(answer.stdout)
+        return printed["sent"], printed["earlier"], printed["dry_run"]
 
     def arrived():
         return (
@@ -275,9 +275,9 @@ def removed(kafka, name, before):
 
 
 @pytest.mark.feature("D2", "X7")
-def test_lost_offsets_and_other_alerts_are_told_once(spark, kafka, dead, webhook, create_topic, unique, tmp_path):
+def test_lost_offsets_and_other_alerts_are_reported_once(spark, kafka, dead, webhook, create_topic, unique, tmp_path):
     path, kept, connection = str(tmp_path / "out"), str(tmp_path / "archive"), Connection(kafka)
-    letters, told = topic.dead_letters(dead.name), create_topic(unique("alerts"))
+    letters, alerted = topic.dead_letters(dead.name), create_topic(unique("alerts"))
     dead.wire.records(letters, [b"foreign"])
     monitor.run(spark, connection, path, pattern=dead.pattern)
     archive.run(spark, connection, kept, pattern=dead.pattern)
@@ -311,7 +311,7 @@ def test_lost_offsets_and_other_alerts_are_told_once(spark, kafka, dead, webhook
 
     def tell():
         secret = f"http://127.0.0.1:{webhook.server_port}/s3cret"
-        options = ["alerts", path, "--topic", told, "--webhook", secret, "--bootstrap", kafka, "--json"]
+        options = ["alerts", path, "--topic", alerted, "--webhook", secret, "--bootstrap", kafka, "--json"]
         options += ["--within-hours", "1000000", "--poison", "10"]
         return CliRunner().invoke(commands, options)
 
@@ -325,7 +325,7 @@ def test_lost_offsets_and_other_alerts_are_told_once(spark, kafka, dead, webhook
     ]
     assert webhook.posted == [found, found]
     assert json.loads(tell().stdout) == []
-    rows = spark.read.format("kafka").options(**connection.reading()).option("subscribe", told).load()
+    rows = spark.read.format("kafka").options(**connection.reading()).option("subscribe", alerted).load()
     texts = [json.loads(bytes(row.value)) for row in rows.orderBy("offset").collect()]
     assert texts == [*found, *found]  # the failed run had told the topic
 
@@ -463,8 +463,8 @@ def test_a_redrive_that_dies_half_way_sends_each_letter_once(
         broken.setattr(redrive, "send", torn)
         died = CliRunner().invoke(commands, [*options, "--send"])
     assert "killed" in str(died.exception)
-    told = [json.loads(CliRunner().invoke(commands, [*options, *more]).stdout) for more in ([], ["--send"])]
-    assert [(one["sent"], one["earlier"]) for one in told] == [(3, 3), (3, 3)]
+    printed = [json.loads(CliRunner().invoke(commands, [*options, *more]).stdout) for more in ([], ["--send"])]
+    assert [(one["sent"], one["earlier"]) for one in printed] == [(3, 3), (3, 3)]
     rows = spark.read.format("kafka").options(**Connection(kafka).reading()).option("subscribe", origin).load()
     assert sorted(bytes(row.value) for row in rows.collect()) == [b"N%d" % offset for offset in range(6)]
 
@@ -505,6 +505,6 @@ def test_a_redrive_that_is_killed_sends_the_rest_when_it_is_run_again(
         running.wait()
     half = arrived()
     assert 0 < len(half) < 60
-    told = [json.loads(CliRunner().invoke(commands, options).stdout) for _ in range(2)]
-    assert [(one["sent"], one["earlier"]) for one in told] == [(60 - len(half), len(half)), (0, 60)]
+    printed = [json.loads(CliRunner().invoke(commands, options).stdout) for _ in range(2)]
+    assert [(one["sent"], one["earlier"]) for one in printed] == [(60 - len(half), len(half)), (0, 60)]
     assert arrived() == list(range(60))

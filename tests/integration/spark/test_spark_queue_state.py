@@ -21,7 +21,7 @@ SETTLED_S = 0.4
 """A step counts from its storing, which a peek may be ahead of."""
 
 
-def told(kafka: str, name: str, at_ms: int) -> list[Row]:
+def state_of(kafka: str, name: str, at_ms: int) -> list[Row]:
     return [row(SimpleNamespace(**one)) for one in spark_state.state_at(kafka, name, at_ms, "messages")]
 
 
@@ -104,8 +104,8 @@ def test_the_messages_of_earlier_instants_are_what_peeks_showed(
         shoot()
 
         for at_ms, shown in shots:
-            assert told(kafka, name, at_ms) == shown
-        assert told(kafka, name, shots[0][0] - 3_600_000) == []
+            assert state_of(kafka, name, at_ms) == shown
+        assert state_of(kafka, name, shots[0][0] - 3_600_000) == []
         there = ("--at", str(shots[-1][0]), "--config", str(tmp_path / "lapse.toml"))
         kept = spark_state.state(kafka, "--entity", f"{name}.kept", *there)
         assert '"count": 1' in kept.stdout, "it does not act on lifetimes (L6)"

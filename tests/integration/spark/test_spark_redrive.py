@@ -35,12 +35,12 @@ def redrive(kafka, dead, tmp_path):
         words = ["redrive", str(tmp_path / "audit"), "--pattern", dead.pattern, "--bootstrap", kafka, "--json"]
         answer = CliRunner().invoke(commands, [*words, *options])
         assert answer.exit_code == 0, answer.output
-        told = json.loads(answer.stdout)
+        printed = json.loads(answer.stdout)
         refused = Counter()
-        for group in told["groups"]:
+        for group in printed["groups"]:
             if group["refused"]:
                 refused[group["refused"]] += group["letters"]
-        return told["sent"], told["earlier"], refused
+        return printed["sent"], printed["earlier"], refused
 
     return run
 
@@ -175,7 +175,7 @@ def test_a_letter_above_a_megabyte_goes_back_where_the_topic_takes_it(
 
 
 @pytest.mark.feature("X7")
-def test_a_letter_that_its_topic_does_not_take_is_told_and_keeps_no_other_one_back(
+def test_a_letter_that_its_topic_does_not_take_is_reported_and_keeps_no_other_one_back(
     spark, kafka, dead, redrive, create_topic, unique
 ):
     small = create_topic(unique("small"), config={"max.message.bytes": "1000"})
@@ -305,5 +305,5 @@ def test_deadlines_go_by_the_brokers_clock(kafka, dead, create_topic, unique, tm
         clock.setattr(time, "time_ns", lambda: right_ns() + ahead_s * 1_000_000_000)
         answer = CliRunner().invoke(commands, words)
     assert "Warning" not in answer.output
-    told = json.loads(answer.stdout)
-    assert (told["sent"], told["deadline_passed"]) == (2, 1)
+    printed = json.loads(answer.stdout)
+    assert (printed["sent"], printed["deadline_passed"]) == (2, 1)

@@ -70,7 +70,7 @@ class Account:
     def reckoned(self):
         return ledger.run(self.spark, Connection(self.kafka), self.name, [self.under], ask=False)
 
-    def told(self):
+    def published(self):
         """What is on the topic: the last record of each key."""
         consumer = Consumer({"bootstrap.servers": self.kafka, "group.id": self.name, "enable.auto.commit": False})
         place = TopicPartition(self.topic, 0, 0)
@@ -147,9 +147,9 @@ def test_injected_faults_are_named_by_bookmark_and_what_is_mended_is_withdrawn(a
     same(third, account.reckoned())  # as the ledger does that reads everything once more
     assert set(findings(third)) == {"0:7", "0:70", "0:205", "0:400-402", "9:0"}
     assert offsets(third)[1] == (1, 20, 20)
-    told = account.told()
-    assert told.pop(account.name) == json.loads(json.dumps(third.as_json()))
-    states = {(one["difference"], one["bookmark"].partition(":")[2]): one["state"] for one in told.values()}
+    verdict = account.published()
+    assert verdict.pop(account.name) == json.loads(json.dumps(third.as_json()))
+    states = {(one["difference"], one["bookmark"].partition(":")[2]): one["state"] for one in verdict.values()}
     assert {key for key, state in states.items() if state == "withdrawn"} == {
         ("letter_missing", "0:281"),
         ("event_missing", "1:3"),
@@ -220,7 +220,7 @@ def test_topics_that_match_are_followed_also_those_that_come_later(account, crea
     assert {one.topic for one in second.balanced_up_to} == {account.under, later}
 
 
-def test_what_came_behind_a_batch_that_was_cut_short_is_told_by_the_run_that_does_it_again(account, tmp_path):
+def test_what_came_behind_a_batch_that_was_cut_short_is_reported_by_the_run_that_does_it_again(account, tmp_path):
     state = tmp_path / "ledger" / account.name / "state"
     state.parent.mkdir(parents=True)
     state.write_text("no directory")
@@ -252,8 +252,8 @@ def test_a_ledger_that_is_killed_within_a_batch_counts_nothing_twice_and_ends_on
     def reached(published, acknowledged):
         assert running.poll() is None, (tmp_path / "errors").read_text()
         notes = sorted(path.glob("note-*.json"), key=lambda file: int(file.stem[5:]))
-        told = json.loads(notes[-1].read_text())["account"] if notes else {"published": 0, "fates": {}}
-        return (told["published"], told["fates"].get("acknowledged")) == (published, acknowledged)
+        verdict = json.loads(notes[-1].read_text())["account"] if notes else {"published": 0, "fates": {}}
+        return (verdict["published"], verdict["fates"].get("acknowledged")) == (published, acknowledged)
 
     def within_a_batch():
         begun = {int(one.name) for one in path.glob("state/*") if (one / "open").is_dir()}
@@ -277,16 +277,16 @@ def test_a_ledger_that_is_killed_within_a_batch_counts_nothing_twice_and_ends_on
         running = start(interpreted(quick_java()))
         until(lambda: reached(220, 160), "what came is read", 120)
         os.killpg(running.pid, signal.SIGINT)
-        told, _ = running.communicate(timeout=60)
+        verdict, _ = running.communicate(timeout=60)
     finally:
         if running.poll() is None:
             os.killpg(running.pid, signal.SIGKILL)
     assert running.returncode == 0, (tmp_path / "errors").read_text()
     assert not {"Traceback", "StackOverflowError"} & set(re.findall(r"\w+", (tmp_path / "errors").read_text()))
-    (balance,) = json.loads(told)["balances"]
+    (balance,) = json.loads(verdict)["balances"]
     assert (balance["published"], balance["fates"]["acknowledged"], balance["still_queued"]) == (220, 160, 60)
     assert balance["balanced"]
     assert balance["balanced_up_to"][0] == {"topic": account.under, "partition": 0, "offset": 220, "read": 220}
-    told = account.told()
-    assert list(told) == [account.name]  # no findings
-    assert told[account.name]["published"] == 220
+    verdict = account.published()
+    assert list(verdict) == [account.name]  # no findings
+    assert verdict[account.name]["published"] == 220

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.feature("D7")]
 Records = dict[str, tuple[str, int | None]]
 
 
-def told(kafka: str, name: str, at_ms: int) -> Records:
+def state_of(kafka: str, name: str, at_ms: int) -> Records:
     return {
         one["key"]: (one["value"], one["expires_at_ms"]) for one in spark_state.state_at(kafka, name, at_ms, "records")
     }
@@ -82,8 +82,8 @@ def test_the_state_of_earlier_instants_is_what_queries_showed(
         publish(('{"again": true}', "k0", 0))
         shoot(35)
         for at_ms, shown in shots:
-            assert told(kafka, name, at_ms) == shown
-        assert told(kafka, name, shots[0][0] - 3_600_000) == {}
+            assert state_of(kafka, name, at_ms) == shown
+        assert state_of(kafka, name, shots[0][0] - 3_600_000) == {}
         there = ("--at", str(shots[-1][0]), "--config", str(tmp_path / "lapse.toml"))
         kept = spark_state.state(kafka, "--entity", f"{name}.kept", *there)
         assert '"count": 1' in kept.stdout, "it does not act on lifetimes (L6)"

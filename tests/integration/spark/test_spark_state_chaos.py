@@ -149,7 +149,7 @@ def take(history: ShardHistory, one: Message) -> None:
     history.take(one.offset(), one.timestamp()[1], one.key(), one.value(), dict(one.headers() or [])[EPOCH_HEADER])
 
 
-def told_at(name: str, journal: Sequence[Message], at_ms: int) -> ShardHistory:
+def history_at(name: str, journal: Sequence[Message], at_ms: int) -> ShardHistory:
     """What the journal of a shard tells of an instant."""
     history = ShardHistory(name, at_ms)
     for one in journal:
@@ -174,13 +174,13 @@ def hold_against_journal(name: str, journal: Sequence[Message], shard: int, look
         next_ms = journal[at + 1].timestamp()[1] if at + 1 < len(journal) else look.end_ms + 1
         if next_ms < look.begin_ms or not (one.key() or b"").startswith(PROGRESS):
             continue
-        told = look.kept([row(message) for message in history.messages()])
+        expected = look.kept([row(message) for message in history.messages()])
         agrees_ms = max(stored_ms, look.begin_ms)
-        if told == shown and next_ms > agrees_ms:  # all of that millisecond is in what agrees
+        if expected == shown and next_ms > agrees_ms:  # all of that millisecond is in what agrees
             look.agrees_at_ms[shard] = agrees_ms
             return
-        found = found or told == shown or (before is not None and on_the_way(shown, before, told))
-        before = told
+        found = found or expected == shown or (before is not None and on_the_way(shown, before, expected))
+        before = expected
     assert found, f"shard {shard} between {look.begin_ms} and {look.end_ms}: {shown}"
 
 
@@ -233,7 +233,7 @@ def test_states_of_random_instants_of_a_torn_run_are_what_was_shown(spark, kafka
             hold_against_journal(name, journal, shard, look)
             if shard in look.agrees_at_ms:
                 exactly += 1
-                then = told_at(name, journal, look.agrees_at_ms[shard])
+                then = history_at(name, journal, look.agrees_at_ms[shard])
                 assert look.kept([row(one) for one in then.messages()]) == look.kept(look.messages[shard])
     assert exactly >= LOOKS * SHARDS / 3, "too few looks fell between two steps"
     assert {one[1] for look in queued for rows in look.messages.values() for one in rows} >= {
@@ -246,8 +246,8 @@ def test_states_of_random_instants_of_a_torn_run_are_what_was_shown(spark, kafka
     by_command = [(shard, look) for look in queued for shard in look.agrees_at_ms if look.messages[shard]]
     for shard, look in random.Random(SEED).sample(by_command, BY_COMMAND):
         answer = spark_state.state_at(kafka, name, look.agrees_at_ms[shard], "messages")
-        told = [row(SimpleNamespace(**one)) for one in answer]
-        of_shard = [one for one in told if Bookmark.parse(str(one[0])).partition == shard]
+        answered = [row(SimpleNamespace(**one)) for one in answer]
+        of_shard = [one for one in answered if Bookmark.parse(str(one[0])).partition == shard]
         assert look.kept(of_shard) == look.kept(look.messages[shard])
 
     raw = quarantine.split(read.sow_updates(spark, Connection(kafka), deployment.name("prices")))[0].persist()

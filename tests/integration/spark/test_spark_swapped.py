@@ -45,12 +45,12 @@ def split(one: Event) -> list[Event]:
 def swap(served: Deployment, kafka: str, late: int, in_time: int) -> None:
     """Write all events again, with the fates of two messages swapped."""
     name = topic.events(served.name("work"))
-    told = [part for one in served.events("work") for part in split(one)]
+    emitted = [part for one in served.events("work") for part in split(one)]
     admin = AdminClient({"bootstrap.servers": kafka})
     for gone in admin.delete_records([TopicPartition(name, 0, -1)]).values():
         gone.result(30)
     producer = Producer({"bootstrap.servers": kafka})
-    for one in told:
+    for one in emitted:
         offset = one.messages[0].first if one.messages else -1
         if offset == late and one.event == EventKind.EXPIRED:
             one = replace(one, event=EventKind.ACKNOWLEDGED, reasons=())

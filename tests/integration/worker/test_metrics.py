@@ -96,14 +96,14 @@ def test_depth_knows_the_age_of_the_oldest_message(measured: Deployment, port: i
 
 def agreed(measured: Deployment, port: int, queue: str, *expected: str) -> None:
     """What the console and `lapse top` show of a queue, which is what it answers to `depth`, can be scraped."""
-    told, found = measured.depth(queue), scraped(port, measured.name(queue))
-    assert {*STATES, "oldest_age_ms", "subscriptions"} <= told.keys(), "columns of the console"
-    assert set(expected) <= {name for name, figure in told.items() if figure}
+    figures, found = measured.depth(queue), scraped(port, measured.name(queue))
+    assert {*STATES, "oldest_age_ms", "subscriptions"} <= figures.keys(), "columns of the console"
+    assert set(expected) <= {name for name, figure in figures.items() if figure}
     sum_of_states = ("available", "leased", "delayed", "transferring")
-    assert told.pop("depth") == sum(found["lapse_queue_messages", state] for state in sum_of_states)
-    assert 0 <= found["lapse_queue_oldest_age_seconds",] - told.pop("oldest_age_ms") / 1000 < 20
-    told = dict.fromkeys(SHOWN_AS, 0) | told
-    assert told == {name: found[SHOWN_AS.get(name, ("lapse_queue_messages", name))] for name in told}
+    assert figures.pop("depth") == sum(found["lapse_queue_messages", state] for state in sum_of_states)
+    assert 0 <= found["lapse_queue_oldest_age_seconds",] - figures.pop("oldest_age_ms") / 1000 < 20
+    figures = dict.fromkeys(SHOWN_AS, 0) | figures
+    assert figures == {name: found[SHOWN_AS.get(name, ("lapse_queue_messages", name))] for name in figures}
 
 
 @pytest.mark.feature("Q15", "C21", "C48", "C87")
@@ -140,10 +140,10 @@ def test_what_the_console_shows_of_a_sow_topic_can_be_scraped(measured: Deployme
     name = measured.name("prices")
     with SowClient(name, connection=measured.connection) as prices, prices.subscribe():
         until(lambda: prices.depth()["scheduled"] == 1, "the update that waits for its instant")
-        told, found = prices.depth(), scraped(port, name)
-    assert set(TOPIC_FIGURES) <= told.keys(), "columns of the console"
-    assert (told["records"], told["subscriptions"]) >= (1, 1)
-    assert told == {one: found[SOW_SHOWN_AS.get(one, ("lapse_queue_messages", one))] for one in told}
+        counts, found = prices.depth(), scraped(port, name)
+    assert set(TOPIC_FIGURES) <= counts.keys(), "columns of the console"
+    assert (counts["records"], counts["subscriptions"]) >= (1, 1)
+    assert counts == {one: found[SOW_SHOWN_AS.get(one, ("lapse_queue_messages", one))] for one in counts}
 
 
 @pytest.mark.feature("X7")

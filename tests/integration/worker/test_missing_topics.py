@@ -58,7 +58,7 @@ def receives(here: Deployment, stem: str, *values: bytes, timeout_s: float = 30.
         assert got == set(values)
 
 
-def told(worker: WorkerProcess, *words: str) -> list[str]:
+def logged(worker: WorkerProcess, *words: str) -> list[str]:
     """The warnings of a worker that have all of these words."""
     return [line for line in worker.text.splitlines() if all(word in line for word in words)]
 
@@ -87,7 +87,7 @@ def test_a_missing_dead_letter_topic_holds_up_its_letters_only(deploy: Deploy) -
     assert "never retrieved" not in worker.text
     worker.kill()
     worker.start().wait_for_shards(2)
-    assert len(told(worker, f"queue {here.name('sick')}", letters, "missing", "lapse apply")) == 1
+    assert len(logged(worker, f"queue {here.name('sick')}", letters, "missing", "lapse apply")) == 1
     check_fails_for(here, letters)
     here.write("well", "a")
     receives(here, "well", b"a")
@@ -124,7 +124,7 @@ def test_a_missing_underlying_topic_is_taken_up_once_it_exists(deploy: Deploy, k
     delete(here, here.name("sick"))
     worker.kill()
     worker.start().wait_for_shards(2)
-    assert len(told(worker, f"queue {here.name('sick')}", "underlying", "missing", "lapse apply")) == 1
+    assert len(logged(worker, f"queue {here.name('sick')}", "underlying", "missing", "lapse apply")) == 1
     check_fails_for(here, here.name("sick"))
     here.write("well", "a")
     receives(here, "well", b"a")
@@ -149,7 +149,7 @@ def test_a_missing_underlying_topic_is_taken_up_once_it_exists(deploy: Deploy, k
     here.write("well", "b")
     receives(here, "well", b"b", *((b"second", b"third") if beside else ()))
     assert worker.running
-    assert len(told(worker, "ERROR")) < 20
+    assert len(logged(worker, "ERROR")) < 20
 
 
 @pytest.mark.feature("C52", "C42", "S10")
@@ -165,7 +165,7 @@ def test_a_topic_that_goes_and_comes_while_the_worker_runs_stops_nobody(deploy: 
     here.write("sick", "lost")
     until(lambda: here.depth("sick")["depth"] == 1, "the message")
     delete(here, here.name("sick"), here.name("gone"))
-    until(lambda: told(worker, here.name("sick"), "underlying", "missing"), "it is told", 40)
+    until(lambda: logged(worker, here.name("sick"), "underlying", "missing"), "it is told", 40)
     until(lambda: counted_as_missing() == {here.name("gone"), here.name("sick")}, "the figures tell of both")
     here.write("well", "a")
     receives(here, "well", b"a")
@@ -183,13 +183,13 @@ def test_a_topic_that_goes_and_comes_while_the_worker_runs_stops_nobody(deploy: 
         here.write("gone", "9", key=b"D")
         until(lambda: {one.value for one in gone.query(keys=["C", "D"])} == {b"later", b"9"}, "what was brought to it")
     here.write("sick", "found")
-    until(lambda: told(worker, here.name("sick"), "taken over anew"), "the shard knows", 40)
+    until(lambda: logged(worker, here.name("sick"), "taken over anew"), "the shard knows", 40)
     receives(here, "sick", b"found", timeout_s=60)
     here.letters("sick", 1, timeout_s=40)
     assert worker.running
     assert not counted_as_missing()
-    assert len(told(worker, "ERROR")) < 50
-    assert len(told(worker, here.name("sick"), "underlying", "missing")) == 1
+    assert len(logged(worker, "ERROR")) < 50
+    assert len(logged(worker, here.name("sick"), "underlying", "missing")) == 1
 
 
 FORWARDING = {
@@ -222,7 +222,7 @@ def test_a_missing_forward_target_keeps_the_messages_in_their_queue(deploy: Depl
         until(lambda stem=stem: here.depth(stem)["available"] == 2, "they stay")
     worker.kill()
     worker.start().wait_for_shards(5)
-    assert len(told(worker, f"queue {here.name('sick')}", target, "missing", "lapse apply")) == 1
+    assert len(logged(worker, f"queue {here.name('sick')}", target, "missing", "lapse apply")) == 1
     check_fails_for(here, target)
     here.write("well", "a")
     receives(here, "well", b"a")
@@ -276,7 +276,7 @@ def test_partitions_that_are_added_to_an_underlying_topic_stop_nobody(deploy: De
     if restart:
         worker.kill()
         worker.start().wait_for_shards(5)
-    until(lambda: told(worker, here.name("sick"), "3 partitions"), "it is told", 40)
+    until(lambda: logged(worker, here.name("sick"), "3 partitions"), "it is told", 40)
     check_fails_for(here, here.name("sick"))
     here.write("well", "a")
     receives(here, "well", b"a")
@@ -285,7 +285,7 @@ def test_partitions_that_are_added_to_an_underlying_topic_stop_nobody(deploy: De
     receives(here, "sick", b"after 0", b"after 1", b"after 2", timeout_s=60)
     for number in range(3):
         here.write("state", str(number), partition=2, key=b"k")
-    until(lambda: told(worker, here.name("state"), "3 records", "read by nobody"), "the unread records are told", 40)
+    until(lambda: logged(worker, here.name("state"), "3 records", "read by nobody"), "the unread records are told", 40)
     beyond = {here.name("sick"): {here.name("sick"): 1}, here.name("state"): {here.name("state"): 1}}
     assert ready(port)["added_partitions"] == beyond
     for stem, unread in (("sick", 0), ("state", 3)):
@@ -295,8 +295,8 @@ def test_partitions_that_are_added_to_an_underlying_topic_stop_nobody(deploy: De
     found = here.lapse("doctor", "--json").stdout.splitlines()
     wrong = [one["text"] for one in map(json.loads, found) if one["verdict"] == "wrong"]
     assert any(here.name("state") in one and "3 partitions" in one for one in wrong)
-    assert len(told(worker, here.name("state"), "3 partitions")) == 1
-    assert len(told(worker, "read by nobody")) == 1
+    assert len(logged(worker, here.name("state"), "3 partitions")) == 1
+    assert len(logged(worker, "read by nobody")) == 1
     assert worker.running
 
 
@@ -307,7 +307,7 @@ def test_an_entity_whose_own_topics_are_missing_is_served_once_they_are_there(de
     here.configure({"sick": {}, "well": {}}, {"state": {}})
     workers = [here.worker().wait_for_shards(1), here.worker()]
     for worker in workers:
-        until(lambda worker=worker: told(worker, here.name("sick"), "cannot be served", "lapse apply"), "it is told")
+        until(lambda worker=worker: logged(worker, here.name("sick"), "cannot be served", "lapse apply"), "it is told")
     here.write("well", "a")
     receives(here, "well", b"a")
     with here.subscriber("well", 10) as subscriber:
@@ -321,7 +321,7 @@ def test_an_entity_whose_own_topics_are_missing_is_served_once_they_are_there(de
             assert delivery is not None
             slowest_s = max(slowest_s, time.monotonic() - asked)
             subscriber.settle("acknowledge", [delivery], wait=True)
-            served = all(told(worker, here.name("sick"), "is served") for worker in workers)
+            served = all(logged(worker, here.name("sick"), "is served") for worker in workers)
         assert served
         assert slowest_s < 5, "a moment while the group is balanced anew, on a busy machine"
     here.write("sick", "c")

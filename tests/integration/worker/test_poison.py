@@ -50,10 +50,10 @@ def test_a_record_that_ends_the_process_is_a_letter_after_three_deaths(deploy: D
     worker = poisoned(here)
     assert deaths(worker, letter_of(here, "orders")) == 3
     (letter,) = here.letters("orders", 1)
-    told = {name: value.decode() for name, value in letter.headers() or ()}
+    stated = {name: value.decode() for name, value in letter.headers() or ()}
     assert letter.value() == POISON
-    assert told["lapse-reasons"] == "undecodable"
-    assert told["__dlq.errors.message"] == "stopped the worker three times"
+    assert stated["lapse-reasons"] == "undecodable"
+    assert stated["__dlq.errors.message"] == "stopped the worker three times"
     assert f"{here.name('orders')}:0:20" in worker.text, "the log says which record it was"
     for stem, count in (("orders", 40), ("others", 1)):
         with here.subscriber(stem, 50) as subscriber:
@@ -113,19 +113,19 @@ def test_a_command_that_ends_the_process_is_refused_after_three_deaths(deploy: D
     answers = here.tail(topic.deliveries(here.name("orders")))
     commands = [{"command": "purge", "id": "p", "filter": "/id = 'poison'"}, {"command": "depth", "id": "d"}]
     write(here.servers, topic.commands(here.name("orders")), [json.dumps(one).encode() for one in commands])
-    told: dict[str, dict[str, object]] = {}
+    by_id: dict[str, dict[str, object]] = {}
 
     def answered() -> bool:
         for message in answers.drain():
             if (message.value() or b"").startswith(b"{"):
                 one = json.loads(message.value() or b"")
-                told[one["id"]] = one
-        return {"p", "d"} <= told.keys()
+                by_id[one["id"]] = one
+        return {"p", "d"} <= by_id.keys()
 
     assert deaths(worker, answered) == 3
-    assert told["p"]["status"] == "error"
-    assert told["p"]["error"] == "stopped the worker three times"
-    assert told["d"]["status"] == "ok"
+    assert by_id["p"]["status"] == "error"
+    assert by_id["p"]["error"] == "stopped the worker three times"
+    assert by_id["d"]["status"] == "ok"
 
 
 @pytest.mark.feature("X7")

@@ -344,7 +344,7 @@ def test_messages_whose_records_kafka_has_deleted_leave_with_a_letter_of_headers
 
 
 @pytest.mark.feature("C80", "Q13", "D1", "D4")
-def test_what_kafka_removes_unread_beyond_the_depth_is_told_in_one_event_with_ranges(deploy: Deploy) -> None:
+def test_what_kafka_removes_unread_beyond_the_depth_is_reported_in_one_event_with_ranges(deploy: Deploy) -> None:
     """While the worker is away, and while it runs and nothing more arrives (C80).
 
     There are no letters, and what was acknowledged ahead is not told again.
@@ -365,11 +365,11 @@ def test_what_kafka_removes_unread_beyond_the_depth_is_told_in_one_event_with_ra
     cut(written[8].offset)
     worker.start().wait_for_shards(1)
 
-    def told() -> list[Event]:
+    def emitted() -> list[Event]:
         return [one for one in here.events("unread") if one.event == "expired" and "log_truncated" in one.reasons]
 
-    until(told, "the event")
-    (event,) = told()
+    until(emitted, "the event")
+    (event,) = emitted()
     assert [(one.first, one.last) for one in event.messages] == [(2, 3), (5, 7)]
     assert "up to offset 7, which was read up to 1 only" in worker.text
     with here.subscriber("unread", 2, timeout_s=60) as subscriber:
@@ -379,8 +379,8 @@ def test_what_kafka_removes_unread_beyond_the_depth_is_told_in_one_event_with_ra
     assert letters == {"0", "1"}, "only what was active has letters"
     here.write("unread", "10", "11", "12", "13")
     cut(13)
-    until(lambda: len(told()) == 2, "the event, though nothing more arrives", timeout_s=30)
-    assert [(one.first, one.last) for one in told()[1].messages] == [(10, 12)]
+    until(lambda: len(emitted()) == 2, "the event, though nothing more arrives", timeout_s=30)
+    assert [(one.first, one.last) for one in emitted()[1].messages] == [(10, 12)]
     assert "up to offset 12, which was read up to 9 only" in worker.text
     letters = {texts(letter)["__dlq.errors.offset"] for letter in here.letters("unread", 4)}
     assert letters == {"0", "1", "8", "9"}

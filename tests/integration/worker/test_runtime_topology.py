@@ -111,9 +111,9 @@ def test_check_the_worker_and_the_client_warn_of_prefetching_against_few_deliver
             "grouped": {"group_by": "/g", "partitions": 2},
         }
     ).apply()
-    told = here.lapse("check")
-    assert told.returncode == 0
-    warned = [line for line in told.stderr.splitlines() if line.startswith("Warning: ")]
+    printed = here.lapse("check")
+    assert printed.returncode == 0
+    warned = [line for line in printed.stderr.splitlines() if line.startswith("Warning: ")]
     assert [next(stem for stem in ("sent", "hasty", "grouped") if here.name(stem) in line) for line in warned] == [
         "sent",
         "hasty",
@@ -154,7 +154,7 @@ def test_a_worker_asks_for_few_settings_and_learns_all_that_it_heeds(
     until(lambda: cluster.topology().record_bytes(prices) < 2_000_000, "the broker knows of the change")
     everything, served = cluster.topology(), cluster.topology(served=True)
     assert warnings(served) == warnings(everything)
-    assert any("keeps records for 1m" in told for told in warnings(served))
+    assert any("keeps records for 1m" in warning for warning in warnings(served))
     assert served.record_bytes(prices) == everything.record_bytes(prices)
     assert served.barred() == everything.barred() == {}
     heeded = {here.name("q"), f"lapse.{prices}.deliveries", changelog, *served.written(prices)}
@@ -165,8 +165,8 @@ def test_a_worker_asks_for_few_settings_and_learns_all_that_it_heeds(
     assert {name: set(one) for name, one in cluster.settings_of([changelog, "none"], ["retention.ms"]).items()} == {
         changelog: {"retention.ms"}
     }, "by the other way"
-    for told in ("limits", "retentions", "copies"):
-        assert getattr(narrow, told) == getattr(everything, told), told
+    for warning in ("limits", "retentions", "copies"):
+        assert getattr(narrow, warning) == getattr(everything, warning), warning
 
 
 @pytest.mark.feature("C27")
@@ -325,9 +325,9 @@ def test_check_and_the_worker_compare_retention_with_lifetimes(deploy: Deploy) -
     create(here, here.name("latest"), **{"cleanup.policy": "compact"})
     create(here, f"dlq.{here.name('fitting')}", **{"cleanup.policy": "compact", "max.message.bytes": "2000000"})
     here.apply()
-    told = here.lapse("check")
-    assert told.returncode == 0
-    lines = [line for line in told.stderr.splitlines() if line.startswith("Warning: ")]
+    printed = here.lapse("check")
+    assert printed.returncode == 0
+    lines = [line for line in printed.stderr.splitlines() if line.startswith("Warning: ")]
     (letters,) = [line for line in lines if "for its dead letters is compacted" in line]
     assert f"topic dlq.{here.name('fitting')}" in letters
     lines.remove(letters)  # what a worker does not look at when it starts
@@ -342,7 +342,7 @@ def test_check_and_the_worker_compare_retention_with_lifetimes(deploy: Deploy) -
 
 
 @pytest.mark.feature("X5", "X7")
-def test_a_broker_that_cannot_be_spoken_to_is_told_with_its_cause_and_without_the_password(deploy: Deploy) -> None:
+def test_a_broker_that_cannot_be_spoken_to_is_reported_with_its_cause_and_without_the_password(deploy: Deploy) -> None:
     here = deploy({"q": {}})
     text = here.config.read_text("utf-8")
     sasl = '\n[security]\nprotocol = "SASL_PLAINTEXT"\nusername = "u"\npassword = "hunter2"\n'
@@ -351,9 +351,9 @@ def test_a_broker_that_cannot_be_spoken_to_is_told_with_its_cause_and_without_th
         ('\n[security]\nprotocol = "SSL"\n', "SSL"),
     ):
         here.config.write_text(text + security, "utf-8")
-        told = here.lapse("check")
-        assert told.returncode == REFUSED
-        assert f"no answer from Kafka at {here.servers}: " in told.stderr
-        assert cause in told.stderr
-        assert "[security]" in told.stderr, "the next step"
-        assert "hunter2" not in told.stderr + told.stdout
+        printed = here.lapse("check")
+        assert printed.returncode == REFUSED
+        assert f"no answer from Kafka at {here.servers}: " in printed.stderr
+        assert cause in printed.stderr
+        assert "[security]" in printed.stderr, "the next step"
+        assert "hunter2" not in printed.stderr + printed.stdout

@@ -48,8 +48,8 @@ def test_forty_queues_are_restored_side_by_side_and_a_crash_is_not_waited_for(de
         worker.start().wait_for_shards(40, 40)
         assert here.depth("many7")["depth"] == 1
         assert time.monotonic() - began < 40
-        told = {one.event for one in here.events("many7")}
-        assert "unsubscribed" not in told, "its heartbeats are read as soon as its shard is ready (C5)"
+        emitted = {one.event for one in here.events("many7")}
+        assert "unsubscribed" not in emitted, "its heartbeats are read as soon as its shard is ready (C5)"
     assert seconds_to_restore(worker) < 8
     assert "left the group for the worker that died here" in worker.text
     assert worker.stop() == 0

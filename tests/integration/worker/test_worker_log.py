@@ -42,12 +42,12 @@ def test_a_broker_that_is_away_is_a_few_lines_and_not_thousands(deploy: Deploy, 
     own_kafka.kill()
     time.sleep(25)
 
-    def told() -> list[dict[str, str]]:
+    def logged() -> list[dict[str, str]]:
         return [orjson.loads(line) for line in worker.text.splitlines()[before:] if line.startswith("{")]
 
-    until(lambda: any(not line["logger"].startswith("lapse.") for line in told()), "a library says so", 60)
+    until(lambda: any(not line["logger"].startswith("lapse.") for line in logged()), "a library says so", 60)
     own_kafka.start()
-    lines = told()
+    lines = logged()
     libraries = [line for line in lines if not line["logger"].startswith("lapse.")]
     texts = Counter((line["process"], line["logger"], line["message"][:40]) for line in libraries)
     assert len(lines) <= 60, "\n".join(line["message"] for line in lines)
