@@ -67,9 +67,9 @@ def options(command: click.Command, context: click.Context) -> Iterator[str]:
         record = parameter.get_help_record(context)
         if record is None or "--help" in parameter.opts:
             continue
-        names, told = (text.replace("|", "\\|") for text in record)
+        names, published = (text.replace("|", "\\|") for text in record)
         meaning, value = re.fullmatch(
-            r"(.*?)\s*(?:\[([^\[\]]*(?:default|required|[<>])[^\[\]]*)\])?", told, re.DOTALL
+            r"(.*?)\s*(?:\[([^\[\]]*(?:default|required|[<>])[^\[\]]*)\])?", published, re.DOTALL
         ).groups()
         shown = escaped(value.removeprefix("default: ")) if value else ""
         yield f"| `{names}` | {shown} | {escaped(meaning)} |"

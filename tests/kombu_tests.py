@@ -96,16 +96,16 @@ def fetched(place: Path) -> Path:
 
 def results(source: Path, servers: str, deployment: str) -> dict[str, str]:
     """Run the tests; return how each of them ended."""
-    told = source.with_name("results.json")
+    results_file = source.with_name("results.json")
     ini = source.with_name("pytest.ini")
     ini.write_text("[pytest]\naddopts = -p no:cacheprovider\npython_classes = test_* Test*\n", "utf-8")
     root = Path(__file__).parents[1]
-    its = {"ADDRESS": servers, "DEPLOYMENT": deployment, "RESULTS": str(told)}
+    its = {"ADDRESS": servers, "DEPLOYMENT": deployment, "RESULTS": str(results_file)}
     environment = os.environ | {f"KOMBU_{name}": value for name, value in its.items()}
     environment["PYTHONPATH"] = os.pathsep.join(map(str, (root / "tests", source)))
     command = [sys.executable, "-m", "pytest", "-c", ini, "--rootdir", source, "-p", _PLUGIN, "--timeout", "120", "-q"]
     subprocess.run([*command, "--import-mode=importlib", "-W", "ignore", *FILES], cwd=source, env=environment)
-    found: dict[str, str] = json.loads(told.read_text("utf-8"))
+    found: dict[str, str] = json.loads(results_file.read_text("utf-8"))
     return found
 
 

@@ -67,9 +67,9 @@ class Report:
 
     def add(self, mutant: Mutant, fate: Fate) -> None:
         where = f"{mutant.path.relative_to(ROOT)}:{mutant.line}"
-        told = {name: getattr(mutant, name) for name in ("function", "kind", "was", "now")}
-        told |= {"killed": bool(fate.by), "by": fate.by, "cpu_s": fate.cpu_s, "s": fate.s}
-        self.entries[mutant.key] = {"module": mutant.path.stem, "where": where, **told}
+        facts = {name: getattr(mutant, name) for name in ("function", "kind", "was", "now")}
+        facts |= {"killed": bool(fate.by), "by": fate.by, "cpu_s": fate.cpu_s, "s": fate.s}
+        self.entries[mutant.key] = {"module": mutant.path.stem, "where": where, **facts}
         path = report_of(self.core)
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(self.entries, indent=1, ensure_ascii=False))
