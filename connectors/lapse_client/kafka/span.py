@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -12,6 +13,7 @@ from lapse_client.error import ConnectionFailed, LapseError
 from lapse_client.kafka.connection import Connection, Silence, arrived
 from lapse_client.kafka.fault import NOT_THERE, unreadable
 from lapse_client.kafka.log_offsets import log_bounds, offsets_at
+from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
 
 _POLL_S: Final = 0.5
 _OPEN_S: Final = 15.0
@@ -51,8 +53,7 @@ def span(
         whole: whether to wait for the ends of open transactions, so that no committed record is missing.
         committed: whether to leave out records of open and aborted transactions. False is for topics that are written
             without transactions, where somebody else's must hide nothing.
-        listed: whether the topics come from a list of what the cluster had. Those that were deleted before the reading
-            begins are left out.
+        listed: whether the topics come from a list of what the cluster had. Those that were deleted since are left out.
 
     Raises:
         LapseError: a topic cannot be read, or a transaction stays open.
@@ -64,8 +65,8 @@ def span(
         if whole:
             ends = _whole_ends(connection, consumer, tps)
         if since_ms is not None and tps:
-            _skip_older(consumer, tps, ends, since_ms)
-        yield from _records(consumer, tps, ends, until, progress)
+            _skip_older(consumer, tps, ends, since_ms, listed)
+        yield from _records(consumer, tps, ends, until, progress, listed)
     except KafkaException as error:
         raise ConnectionFailed(connection.bootstrap_servers, error) from error
     finally:
@@ -78,6 +79,7 @@ def _records(
     ends: Mapping[_Name, int],
     until: Callable[[str], int | None],
     progress: Progress,
+    listed: bool,
 ) -> Iterator[Message]:
     """Yield the records of partitions from their first offsets up to their ends."""
     left = {name: tp for name, tp in tps.items() if tp.offset < ends[name]}
@@ -90,12 +92,15 @@ def _records(
     while left:
         messages = arrived(consumer, _AT_ONCE, _POLL_S)
         silence.note(messages)
+        if listed and not messages:  # no error tells of a topic that was deleted before its first record was fetched
+            with suppress(KafkaException):
+                _drop_deleted(consumer, left, _POLL_S)
         for message in messages:
             name = message.topic() or "", message.partition() or 0
             if name not in left:
                 continue
             next_offset = ends[name]
-            if not _is_end(message):
+            if not ((listed and _is_gone(message)) or _is_end(message)):
                 limit_ms = until(name[0])
                 if limit_ms is None or message.timestamp()[1] <= limit_ms:
                     next_offset = (message.offset() or 0) + 1
@@ -131,13 +136,34 @@ def _bounds(
 
 
 def _skip_older(
-    consumer: Consumer, tps: Mapping[_Name, TopicPartition], ends: Mapping[_Name, int], since_ms: int
+    consumer: Consumer, tps: dict[_Name, TopicPartition], ends: Mapping[_Name, int], since_ms: int, listed: bool
 ) -> None:
     """Move the first offsets to the first records that were written at or after an instant."""
-    instants = [TopicPartition(*name, since_ms) for name in tps]
-    for found in offsets_at(consumer, instants):
+    try:
+        offsets = offsets_at(consumer, [TopicPartition(*name, since_ms) for name in tps])
+    except KafkaException as error:
+        if not (listed and error.args[0].code() in NOT_THERE and _drop_deleted(consumer, tps, METADATA_TIMEOUT_S)):
+            raise
+        _skip_older(consumer, tps, ends, since_ms, listed)
+        return
+    for found in offsets:
         name = found.topic, found.partition
         tps[name].offset = found.offset if found.offset >= 0 else ends[name]
+
+
+def _drop_deleted(consumer: Consumer, tps: dict[_Name, TopicPartition], timeout_s: float) -> int:
+    """Leave out the partitions of topics that are not there any more. Return how many they are."""
+    there = consumer.list_topics(timeout=timeout_s).topics
+    deleted = [name for name in tps if name[0] not in there]
+    for name in deleted:
+        del tps[name]
+    return len(deleted)
+
+
+def _is_gone(message: Message) -> bool:
+    """Return whether a message only reports that its topic is not there any more."""
+    error = message.error()
+    return error is not None and error.code() in NOT_THERE
 
 
 def _is_end(message: Message) -> bool:

@@ -1,12 +1,14 @@
 """Whoever reads all topics of a cluster is not ended by somebody who deletes one of them meanwhile."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from lapse_client import Connection, ConnectionFailed
 from lapse_client.kafka import log_offsets
+from lapse_client.kafka import span as spans
 from lapse_client.kafka.span import span
 from support.kafka.log import until, write
 
@@ -40,3 +42,36 @@ def test_what_was_deleted_after_it_was_listed_is_left_out(here: tuple[Connection
     assert found == [(staying, b"1"), (staying, b"2")]
     with pytest.raises(ConnectionFailed, match="Unknown"):
         list(span(connection, topics))
+
+
+def test_what_is_deleted_while_its_first_offset_is_looked_up_is_left_out(
+    here: tuple[Connection, dict[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, topics = here
+    going, staying = topics
+    asked: list[set[str]] = []
+
+    def late(consumer: Consumer, instants: Sequence[TopicPartition]) -> list[TopicPartition]:
+        if not asked:
+            delete(connection, going)
+        asked.append({one.topic for one in instants})
+        return log_offsets.offsets_at(consumer, instants)
+
+    monkeypatch.setattr(spans, "offsets_at", late)
+    found = [(one.topic(), one.value()) for one in span(connection, topics, since_ms=0, listed=True)]
+    assert found == [(staying, b"1"), (staying, b"2")]
+    assert asked == [{going, staying}, {staying}]
+
+
+def test_what_is_deleted_while_it_is_read_is_left_out(here: tuple[Connection, dict[str, int]]) -> None:
+    connection, topics = here
+    going, staying = topics
+    totals: list[int] = []
+
+    def progress(_: int, total: int) -> None:
+        if not totals:
+            delete(connection, going)
+        totals.append(total)
+
+    found = [(one.topic(), one.value()) for one in span(connection, topics, progress=progress, listed=True)]
+    assert (found, totals[0]) == ([(staying, b"1"), (staying, b"2")], 4)
