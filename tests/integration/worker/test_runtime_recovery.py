@@ -194,14 +194,11 @@ def test_a_clean_stop_under_load_is_quick_and_the_next_start_goes_on(deploy: Dep
     worker = here.worker().wait_for_shards(1)
     with Load(here, "flow", 1) as load:
         load.flow(300)
-        began = time.monotonic()
-        assert worker.stop() == 0
-        took_s = time.monotonic() - began
+        assert worker.stop(10) == 0
         worker.start().wait_for_shards(1)
         load.flow(100)
         load.drain()
     account(here, "flow", set(load.written)).assert_balanced()
-    assert took_s < 10
     worker.stop()
     admin = AdminClient({"bootstrap.servers": here.servers})
 

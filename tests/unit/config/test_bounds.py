@@ -97,21 +97,21 @@ def test_many_dots_in_a_text_or_a_comment_are_no_deep_key(value: str) -> None:
 @pytest.mark.feature("C38")
 def test_a_long_chain_of_forwarding_is_looked_through_at_once() -> None:
     chain = "".join(f'[queue.q{at}]\nforward_to = "q{at + 1}"\n' for at in range(1_000)) + "[queue.q1000]\n"
-    began = time.monotonic()
+    began = time.process_time()
     assert len(loads(chain).queue) == 1_001
-    assert time.monotonic() - began < 10  # it took a minute for twice as many
+    assert time.process_time() - began < 10  # it took a minute for twice as many
 
 
 @pytest.mark.feature("C60")
 @pytest.mark.slow
 def test_many_names_in_a_list_are_compared_at_once() -> None:
-    names, began = [f"t{number}" for number in range(30_000)], time.monotonic()
+    names, began = [f"t{number}" for number in range(30_000)], time.process_time()
     points = [f"{name}:0:7" for name in names]
     loads(f"[queue.q]\ntopics = {names}\nrecovery_point = {points}")
     for key, twice in (("topics", "t7"), ("recovery_point", "t7:0:7")):
         with pytest.raises(ConfigError, match=twice.partition(":")[0]):
             loads(f"[queue.q]\n{key} = {[twice, *(names if key == 'topics' else points)]}")
-    assert time.monotonic() - began < 30  # it took minutes, and a client's definition stopped the worker so long
+    assert time.process_time() - began < 30  # it took minutes, and a client's definition stopped the worker so long
 
 
 def test_what_is_asked_of_a_controller_is_split() -> None:

@@ -141,10 +141,10 @@ def test_hostile_texts_are_refused_quickly(text: str) -> None:
     ],
 )
 def test_extreme_but_legal_expressions_work(text: str, payload: dict) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     tree = parse(text)
     assert compile_filter(text).match(payload) is is_true(tree, payload)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_generated_functions_have_no_builtins() -> None:
