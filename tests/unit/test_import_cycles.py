@@ -36,13 +36,15 @@ def named(node: ast.AST, modules: Mapping[str, object]) -> Iterator[str]:
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names if alias.name in modules)
     elif isinstance(node, ast.ImportFrom):
+        assert not node.level, "an import names its module in full"
         for alias in node.names:
             whole = f"{node.module}.{alias.name}"
             yield from (
                 one for one in (whole, node.module) if one in modules and (one == whole or whole not in modules)
             )
-    elif isinstance(node, ast.Call) and _called(node.func) in ("import_module", "run_module"):
-        constants = [one.value for one in node.args if isinstance(one, ast.Constant)]
+    elif isinstance(node, ast.Call) and _called(node.func) in ("import_module", "run_module", "__import__"):
+        values = [*node.args, *(keyword.value for keyword in node.keywords)]
+        constants = [one.value for one in values if isinstance(one, ast.Constant)]
         yield from (one for one in constants if isinstance(one, str) and one in modules)
 
 
@@ -93,5 +95,8 @@ def test_a_cycle_is_found_however_it_is_made():
         "c": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import d",
         "d": "import importlib\nimportlib.import_module('a').main()",
         "e": "import a",
+        "f": "__import__('g')",
+        "g": "import importlib\nimportlib.import_module(name='f')",
     }
-    assert cycles({name: imported(name, text, texts) for name, text in texts.items()}) == [["a", "b", "c", "d"]]
+    found = cycles({name: imported(name, text, texts) for name, text in texts.items()})
+    assert found == [["a", "b", "c", "d"], ["f", "g"]]

@@ -6,26 +6,60 @@ a way of its own, `_move_one`. Both ways share the effects of leaving a state an
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lapse.core.queue.change import Change, indexes_in
+from lapse.core.queue.change import Change, Places, indexes_in
 from lapse.core.queue.life.message_state import FILLS, MEANINGS, STATES, State, state_of_all
 from lapse.core.queue.life.movement import Move, not_yet_applied, write_columns
+from lapse.core.queue.segments.index import Index
 from lapse.core.queue.segments.segment import AVAILABLE, SIZE, Segment, Where, count_of, slots_of
-
-if TYPE_CHECKING:
-    from lapse.core.queue.state import QueueState
+from lapse.core.queue.segments.spill import Segments
+from lapse.core.queue.subscriptions.subscription_table import SubscriptionTable
 
 _AVAILABLE: Final = State.AVAILABLE  # a look-up in the enumeration takes five times as long
 
 
-class Mover:
-    """Carries out the movements of messages with places, for `QueueState.apply`."""
+class MovedState(Protocol):
+    """The part of a queue's state that movements change.
 
-    def __init__(self, state: QueueState) -> None:
+    Attributes:
+        segments: the live segments by index.
+        index: the indexes over the segments.
+        subscription_table: the subscriptions.
+        recovering: whether changes come from the journal.
+    """
+
+    segments: Segments
+    index: Index
+    subscription_table: SubscriptionTable
+    recovering: bool
+
+    @property
+    def as_of(self) -> Mapping[int, int]:
+        """During recovery, by segment index, the last step that the segment contains already."""
+
+    def parts(self, places: Places) -> Iterable[tuple[Segment, Where]]:
+        """Return each segment of ascending places once, with the slots in it."""
+
+    def finish_change(self, segment: Segment, other_available: bool) -> None:
+        """Note a change of messages of a segment, and drop the segment if none is left."""
+
+    def note_head(self, index: int) -> None:
+        """Note that a message of a segment has become available again."""
+
+
+class Mover:
+    """Carries out the movements of messages with places, for `QueueState.apply`.
+
+    Args:
+        state: the state.
+    """
+
+    def __init__(self, state: MovedState) -> None:
         self._state = state
 
     def move(self, change: Change, move: Move) -> None:
