@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +179,36 @@ def test_every_code_is_documented_with_what_to_do() -> None:
     documented = rows(section("protocol.md", "### Codes"))
     assert [ErrorCode(name) for name in documented] == list(ErrorCode)
     assert all(len(cells) == 2 and all(cells) for cells in documented.values())
+
+
+def _counted(tree: ast.AST) -> Iterator[str]:
+    """The keys that code puts into the figures of answers, as far as they stand in it."""
+    for node in ast.walk(tree):
+        match node:
+            case (
+                ast.keyword(arg="counts", value=ast.Dict(keys=keys))
+                | ast.Assign(
+                    targets=[ast.Name(id="counts") | ast.Subscript(slice=ast.Constant(value="counts"))],
+                    value=ast.Dict(keys=keys),
+                )
+                | ast.AugAssign(target=ast.Name(id="counts"), value=ast.Dict(keys=keys))
+            ):
+                yield from (one.value for one in keys if isinstance(one, ast.Constant))
+            case ast.Dict(keys=[*names], values=[*values]):
+                inner = [two for one, two in zip(names, values, strict=True) if getattr(one, "value", "") == "counts"]
+                for dict_ in inner:
+                    yield from (one.value for one in getattr(dict_, "keys", ()) if isinstance(one, ast.Constant))
+            case ast.Assign(targets=[ast.Subscript(value=ast.Name(id="counts"), slice=ast.Constant(value=str(key)))]):
+                yield key
+
+
+@pytest.mark.feature("X2")
+def test_every_figure_of_an_answer_is_documented() -> None:
+    documented = set(re.findall(r"`(\w+)`", section("protocol.md", "### Counts")))
+    commands = (ROOT / "streams" / "lapse" / "core").rglob("*command*.py")
+    counted = {key for path in commands for key in _counted(ast.parse(path.read_text("utf-8")))}
+    assert {"transferring", "max_backlog", "advancing"} <= counted
+    assert counted - documented == set()
 
 
 @pytest.mark.parametrize("kind", EventKind)
