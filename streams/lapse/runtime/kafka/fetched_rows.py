@@ -195,11 +195,17 @@ class FetchedRows(Rows):
     def at(self, offsets: NDArray[np.int64]) -> FetchedRows | None:
         """See `Rows`."""
         there = self.offsets
-        rows = np.searchsorted(there, offsets)
-        if not len(rows) or rows[-1] >= len(there) or bool((np.diff(rows) <= 0).any()):
+        if not len(offsets) or not len(there) or not bool((offsets[1:] > offsets[:-1]).all()):
             return None
-        if not np.array_equal(there[rows], offsets):
+        begin, end = int(there[0]), int(there[-1])
+        if int(offsets[0]) < begin or int(offsets[-1]) > end:
             return None
+        if end - begin == len(there) - 1:  # no offset is missing, so each is where it is counted to be
+            rows = offsets - begin
+        else:
+            rows = np.searchsorted(there, offsets)
+            if not np.array_equal(there[rows], offsets):
+                return None
         first, stop = int(rows[0]), int(rows[-1]) + 1
         return self[first:stop] if stop - first == len(rows) else self._picked(rows + self.first)
 

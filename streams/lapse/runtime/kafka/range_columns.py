@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,21 +49,48 @@ class RangeColumns:
 
 
 def _packed(run: SourceRanges) -> bytes:
+    """Return the bytes of ranges, those of consecutive ranges with numbers of equally many bytes together."""
     source = np.frombuffer(packed_source(run.topic, run.partition), np.uint8)
-    count = len(run.firsts)
-    parts = [(np.tile(source, (count, 1)), np.ones((count, len(source)), bool)), *map(_varints, run[2:])]
-    columns, used = (np.concatenate(some, axis=1) for some in zip(*parts, strict=True))
-    packed: bytes = columns[used].tobytes()
-    return packed
+    widths = _widths(run.firsts) * _APART + _widths(run.lasts)
+    edges = [0, *((widths[1:] != widths[:-1]).nonzero()[0] + 1).tolist(), len(widths)]
+    return b"".join(
+        _packed_alike(source, run.firsts[first:stop], run.lasts[first:stop], divmod(int(widths[first]), _APART))
+        for first, stop in pairwise(edges)
+    )
 
 
-def _varints(values: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-    """Return the bytes of numbers as Avro encodes a `long` that is not negative, and which of them are used."""
-    left = values.astype(np.uint64) << np.uint64(1)
-    width = max(1, -(-int(left.max()).bit_length() // 7))
-    columns, used = np.empty((len(left), width), np.uint8), np.empty((len(left), width), bool)
-    for at in range(width):
-        used[:, at] = (left > 0) | (at == 0)
-        low, left = left & np.uint64(0x7F), left >> np.uint64(7)
-        columns[:, at] = low | ((left > 0).astype(np.uint64) << np.uint64(7))
-    return columns, used
+_MOST_BYTES: Final = 10
+"""The most bytes of a `long` in Avro."""
+
+_APART: Final = 16
+"""Two widths are compared as one number, in which this is the unit of the first."""
+
+_STEPS: Final = np.array([1 << (7 * size - 1) for size in range(1, _MOST_BYTES)], np.uint64)
+"""The least numbers that take two bytes, three bytes, and so on: a number is doubled for its sign."""
+
+
+def _widths(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return how many bytes each number takes."""
+    low, high = int(values.min()), int(values.max())
+    least, most = np.searchsorted(_STEPS, np.array([low, high], np.uint64), "right").tolist()
+    if least == most:
+        return np.full(len(values), least + 1)
+    return np.searchsorted(_STEPS, values.astype(np.uint64), "right") + 1
+
+
+def _packed_alike(
+    source: NDArray[np.uint8], firsts: NDArray[np.int64], lasts: NDArray[np.int64], widths: tuple[int, int]
+) -> bytes:
+    """Return the bytes of ranges whose numbers have as many bytes as `widths` says."""
+    at = len(source)
+    packed = np.empty((len(firsts), at + sum(widths)), np.uint8)
+    packed[:, :at] = source
+    for values, width in zip((firsts, lasts), widths, strict=True):
+        left = values.astype(np.uint64) << np.uint64(1)
+        for byte in range(width):
+            packed[:, at] = (
+                left.astype(np.uint8) | 0x80 if byte < width - 1 else left
+            )  # seven bits, and whether more come
+            left >>= np.uint64(7)
+            at += 1
+    return packed.tobytes()

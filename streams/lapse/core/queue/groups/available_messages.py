@@ -65,4 +65,7 @@ class AvailableMessages(ABC):
         segment, fresh = self._look(self._fresh_in), self._fresh
         self._fresh, self._fresh_in = [], NOBODY
         if segment is not None:
-            self._enter_available(segment, fresh[0] if len(fresh) == 1 else np.unique(np.concatenate(fresh)))
+            slots = fresh[0] if len(fresh) == 1 else np.concatenate(fresh)
+            if not bool((slots[1:] > slots[:-1]).all()):  # those of arrivals are behind each other already
+                slots = np.unique(slots)
+            self._enter_available(segment, slots)
