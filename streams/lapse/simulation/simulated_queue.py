@@ -139,15 +139,19 @@ class SimulatedQueue:
                     shard.advance(now_ms, step)
                     due_ms = NEVER
         finished = self._settle(now_ms, steps) if self._finishes and self._finishes[0][0] <= now_ms else []
+        has_room: bool | None = None  # not known, since a delivery may have taken it
         for at in range(len(self._shards)) if finished else sorted(steps):
             has_changed = at in steps
             if has_changed:
                 if self._outside[at]:
                     self._take_in(at, now_ms, steps[at])
                 self._note(at, steps[at], now_ms)
-            delivers = self._has_barriers or self._waits_for_room(at)
+            delivers = self._has_barriers
+            if not delivers and self._may_hand_out(at):
+                delivers = has_room = self._has_room() if has_room is None else has_room
             if delivers:
                 self._deliver(at, now_ms)
+                has_room = None
             if delivers or has_changed:
                 self._due_ms[at] = self._shards[at].next_due_ms()
         for one in finished:
@@ -218,13 +222,15 @@ class SimulatedQueue:
             self._note(at, step, now_ms)
             more = more and handed
 
-    def _waits_for_room(self, at: int) -> bool:
-        """Return whether a shard may have something to hand out, and a consumer room that others may have taken."""
-        waiting = self._message_counts[at]
-        if not waiting or waiting <= sum([one.outstanding for one in self._by_shard[at]]):
-            return False
+    def _may_hand_out(self, at: int) -> bool:
+        """Return whether a shard has messages that no consumer has, and that may wait for room."""
+        count = self._message_counts[at]
+        return count > 0 and count > sum([one.outstanding for one in self._by_shard[at]])
+
+    def _has_room(self) -> bool:
+        """Return whether a consumer has room, which it may have got from any shard."""
         backlog = self._crew.backlog
-        return min([sum([one.outstanding for one in here]) for here in self._subscriptions], default=backlog) < backlog
+        return any(sum([one.outstanding for one in here]) < backlog for here in self._subscriptions)
 
     def _grant(self, at: int) -> None:
         """Set how many more messages each consumer takes from a shard, as clients do with several shards (Q3)."""
@@ -288,6 +294,8 @@ class SimulatedQueue:
     def _arrival_indexes(self, messages: Messages) -> list[int]:
         """Return the indexes of messages among the arrivals."""
         topic, partition, places = messages.topic, messages.partition, self._places
+        if len(messages.offsets) == 1:
+            return [places[topic, partition, int(messages.offsets[0])]]
         return [places[topic, partition, offset] for offset in messages.offsets.tolist()]
 
 

@@ -362,8 +362,8 @@ class Lapse:
                     kind.pop(name, None)
 
     def _is_over(self, shard: MemoryShard) -> bool:
-        leaves = shard.machine.shard.agreement.leaving and shard.entity.name in self._cluster.awaited
-        return shard.machine.stopped or leaves
+        awaited = shard.entity.name in self._cluster.awaited
+        return shard.machine.stopped or (awaited and shard.machine.shard.agreement.leaving)
 
     def _taken_along(self, name: str) -> list[str]:
         """Return underlying topics to delete with a temporary entity: created with it, and read by no other (C65)."""
