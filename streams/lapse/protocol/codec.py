@@ -41,6 +41,14 @@ def encode(name: str, record: dict[str, Any]) -> bytes:
     return out.getvalue()
 
 
+def encode_beginning(name: str, record: dict[str, Any], last: str) -> bytes:
+    """Encode only the first fields of a record, up to `last`. The bytes of the others must follow."""
+    out = io.BytesIO()
+    out.write(header(name))
+    fastavro.schemaless_writer(out, _beginning(name, last), record)
+    return out.getvalue()
+
+
 def encode_with_items(name: str, record: dict[str, Any], field: str, count: int, items: bytes) -> bytes:
     """Encode a record with an array whose items are encoded already.
 
@@ -103,6 +111,22 @@ def decode_beginning(name: str, data: bytes, last: str) -> dict[str, Any]:
     body = io.BytesIO(data)
     body.seek(HEADER_BYTES)
     return _read(name, body, _beginning(name, last))
+
+
+def decode_before(name: str, data: bytes, last: str, end: bytes) -> dict[str, Any] | None:
+    """Decode the first fields of an Avro single object, up to `last`, if exactly `end` follows them; else return None.
+
+    The other fields have the values whose bytes are `end`. Whatever is wrong with the bytes is left to `decode`.
+    """
+    if not data.endswith(end) or not data.startswith(header(name)):
+        return None
+    body = io.BytesIO(data)
+    body.seek(HEADER_BYTES)
+    try:
+        record = _read(name, body, _beginning(name, last))
+    except CodecError:
+        return None
+    return record if body.tell() == len(data) - len(end) else None
 
 
 @functools.cache

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from operator import attrgetter
 from typing import Any, Final, Literal
 
 import orjson
@@ -139,7 +141,28 @@ _NO_STAMP: Final[Mapping[str, str]] = {}
 
 def encode(command: Command, stamp: Mapping[str, str] = _NO_STAMP) -> bytes:
     """Encode a command in Avro single-object encoding. The stamp contains values that replace some of its fields."""
+    if _rest_of(command) == _REST_DEFAULTS and stamp.keys() <= _BEGINNING:
+        beginning = dict(zip(_FIRST, _first_of(command), strict=True)) | dict(stamp)
+        return codec.encode_beginning("command", beginning, _LAST) + _default_end()
     return codec.encode("command", {name: getattr(command, name) for name in FIELDS} | dict(stamp))
+
+
+_FIRST: Final = ("command", "id", "answer", "subscription", "client", "bookmarks")
+"""The first fields of the schema. Nearly all commands, those of settlements, state no other: the rest is the same."""
+
+_LAST: Final = _FIRST[-1]
+_REST: Final = tuple(name for name in FIELDS if name not in _FIRST)
+_BEGINNING: Final = frozenset(_FIRST)
+_REST_DEFAULTS: Final = tuple(_DEFAULTS[name] for name in _REST)
+_first_of: Final[Callable[[Command], tuple[Any, ...]]] = attrgetter(*_FIRST)
+_rest_of: Final[Callable[[Command], tuple[Any, ...]]] = attrgetter(*_REST)
+
+
+@functools.cache
+def _default_end() -> bytes:
+    """Return the bytes of the fields behind `_LAST` if all of them have their default values."""
+    record = {**_DEFAULTS, "command": ""}
+    return codec.encode("command", record)[len(codec.encode_beginning("command", record, _LAST)) :]
 
 
 def decode(data: bytes | None) -> tuple[Command, Encoding]:
@@ -158,7 +181,7 @@ def decode(data: bytes | None) -> tuple[Command, Encoding]:
     if codec.is_avro(data):
         encoding: Encoding = "avro"
         try:
-            every = codec.decode("command", data)
+            every = codec.decode_before("command", data, _LAST, _default_end()) or codec.decode("command", data)
         except codec.CodecError as error:
             raise CommandError(str(error), encoding) from error
         # The body contains every field in the schema's type. Fields with their default values need no check.

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.protocol import command
+from lapse.protocol import codec, command, schema
 from lapse.protocol.command import Command, CommandError
 
 
@@ -129,3 +129,47 @@ def test_what_a_sender_states_as_it_sends_stands_in_place_of_the_fields():
     own = Command(command="depth", id="1", client="a")
     read, _ = command.decode(command.encode(own, {"id": "2", "client": "b"}))
     assert read == Command(command="depth", id="2", client="b")
+
+
+TEXTS = st.sampled_from(["", "s", "ä" * 70, "inline", "new"])
+STATED = {
+    "command": st.sampled_from(["acknowledge", "subscribe", ""]),
+    "bookmarks": st.lists(TEXTS, max_size=3).map(tuple),
+    **dict.fromkeys(("id", "subscription", "client", "entity", "fault", "to"), TEXTS),
+    "filter": st.none() | TEXTS,
+    "answer": st.sampled_from(["all", "errors"]),
+    "skip": st.none() | st.integers(0, 300),
+    "leased": st.booleans(),
+    "least_life_ms": st.integers(0, 2),
+    "state": TEXTS,
+}
+
+
+@pytest.mark.feature("X2")
+@given(st.lists(st.sampled_from(sorted(STATED)), max_size=4), st.data(), st.booleans())
+def test_commands_whose_other_fields_have_defaults_have_the_bytes_that_avro_gives_them(
+    names: list[str], data: st.DataObject, stamped: bool
+) -> None:
+    own = Command(**{"command": "depth", **{name: data.draw(STATED[name]) for name in names}})
+    stamp = {"id": "7", "client": "c"} if stamped else {}
+    every = {name: getattr(own, name) for name in command.FIELDS} | stamp
+    whole = codec.encode("command", every)
+    assert command.encode(own, stamp) == whole
+    first = codec.decode_before("command", whole, command._LAST, command._default_end())
+    decoded = codec.decode("command", whole)
+    assert first is None or first == {name: decoded[name] for name in command._FIRST}
+    assert (first is not None) == all(every[name] == command._DEFAULTS[name] for name in command._REST)
+
+
+@pytest.mark.feature("X2")
+def test_the_fields_that_commands_state_come_first() -> None:
+    names = tuple(field["name"] for field in schema.parsed("command")["fields"])
+    assert names[: len(command._FIRST)] == command._FIRST
+
+
+@pytest.mark.feature("X7")
+def test_what_is_behind_the_first_fields_of_a_damaged_command_is_not_taken_for_defaults() -> None:
+    whole = command.encode(Command(command="acknowledge", bookmarks=("a:0:1",)))
+    for damaged in (whole[:10] + command._default_end(), whole[:-1], whole + b"\0", b"\0" + whole):
+        with pytest.raises(CommandError):
+            command.decode(damaged)
