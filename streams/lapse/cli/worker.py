@@ -52,8 +52,8 @@ _OPEN_S: Final = 5.0
 _NOTHING: Final = "neither [queue.<name>] nor [sow.<name>]; there is nothing to run"
 
 _SWITCH_INTERVAL_S: Final = 0.001
-"""How long a thread may hold Python's lock while another waits for it, s. The thread that reads from Kafka hands
-records over in several steps, and waits before each while shards work. With Python's 5 ms, updates waited 20 ms."""
+"""How long a thread may hold Python's lock while another waits for it, s. Threads look after topics and definitions,
+and the event loop with the shards waits for them: with Python's 5 ms noticeably."""
 
 _ARENAS: Final = 2
 """Memory arenas of malloc. Threads of Kafka's clients hardly compete, and an arena for each takes more memory."""

@@ -86,19 +86,19 @@ PARTS = {
     "aiokafka.client:AIOKafkaClient._md_synchronizer": ("7f81293ee3c2", "kafka/metadata.py, know"),
     "faust.transport.drivers.aiokafka:AIOKafkaConsumerThread._create_worker_consumer": (
         "5fd89148e582",
-        "kafka/consumer_thread.py, ConsumerThread",
+        "kafka/group_member.py, GroupMember",
     ),
     "faust.transport.drivers.aiokafka:AIOKafkaConsumerThread._commit": (
         "f4f95a22defe",
-        "kafka/consumer_thread.py, ConsumerThread",
+        "kafka/group_member.py, GroupMember",
     ),
     "faust.transport.drivers.aiokafka:AIOKafkaConsumerThread.getmany": (
         "6d95f339e9fc",
-        "kafka/consumer_thread.py, ConsumerThread",
+        "kafka/group_member.py, GroupMember",
     ),
     "faust.transport.drivers.aiokafka:AIOKafkaConsumerThread._fetch_records": (
         "17bb4a98ab83",
-        "kafka/consumer_thread.py, ConsumerThread",
+        "kafka/group_member.py, GroupMember",
     ),
     "aiokafka.consumer.fetcher:Fetcher._create_fetch_waiter": ("797a9db9feff", "kafka/fetcher.py, SwiftFetcher"),
     "faust.transport.consumer:Consumer._drain_messages": ("30fba6e560f1", "kafka/transport.py, BatchConsumer"),
@@ -124,6 +124,8 @@ PARTS = {
     "faust.tables.base:Collection.on_start": ("101fae85c8e6", "kafka/table.py, SelfRestoredTable"),
     "faust.topics:Topic._clone_args": ("8e52bf966b2b", "kafka/agent.py"),
     "faust.transport.conductor:Conductor._update_tp_index": ("34f9b85a1157", "kafka/agent.py"),
+    "mode.threads:ServiceThread": ("7a54cbbbc029", "kafka/group_member.py, GroupMember"),
+    "mode.threads:QueueServiceThread": ("abcd88f27e36", "kafka/group_member.py, GroupMember"),
     "mode.services:Service.__init__": ("1705e85a16dc", "kafka/lean_service.py"),
     "mode.services:Service._default_stop_exit_stacks": ("9324d49cc607", "kafka/lean_service.py"),
     "mode.utils.locks:Event": ("1704d8006b27", "kafka/lean_service.py"),
@@ -143,7 +145,7 @@ PARTS = {
     "aiokafka.consumer.group_coordinator:GroupCoordinator.request_rejoin": ("b2d45f3681d6", "kafka/consumer_thread.py"),
     "aiokafka.consumer.group_coordinator:GroupCoordinator._push_error_to_user": (
         "20f5f44ce41f",
-        "kafka/consumer_thread.py, ConsumerThread.refusal",
+        "kafka/group_member.py, GroupMember.refusal",
     ),
     "faust.transport.consumer:Consumer.on_partitions_revoked": ("2550a9105d4c", "kafka/transport.py, BatchConsumer"),
     "faust.transport.consumer:Consumer.on_partitions_assigned": ("0e5b1be4b419", "kafka/transport.py, BatchConsumer"),

@@ -25,8 +25,8 @@ from faust.transport.conductor import Conductor
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
-from lapse.runtime.kafka.consumer_thread import ConsumerThread
 from lapse.runtime.kafka.group.tenure import Tenures
+from lapse.runtime.kafka.group_member import GroupMember
 from lapse.runtime.shard.waiting_sizes import WorkerBytes
 from lapse.runtime.watch import end_process
 
@@ -56,7 +56,7 @@ class BatchConsumer(driver.Consumer):
         self.relieved = asyncio.Event()
         self._readers: dict[TP, Readers] = {}
         self._handed = 0
-        """Like `taken` of the consumer thread: records taken by then are with the shards, or will be read again."""
+        """Like `taken` of the group's member: records taken by then are with the shards, or will be read again."""
         self._held: dict[TP, set[object]] = {}
         """Partitions that are not fetched, and the shards that will read them once they are restored."""
         self._resting: dict[TP, set[object]] = {}
@@ -65,8 +65,6 @@ class BatchConsumer(driver.Consumer):
         """Partitions of which more was made durable since the last commit."""
         self._to_seek: set[TP] = set()
         """Partitions of shards that were restored after the flow began, and whose positions must be set."""
-        self._seeking: Counter[TP] = Counter()
-        """Partitions whose positions are being set. Until then the consumer may stand where an earlier topic ended."""
         self.tenures = Tenures()
         self._steady: set[TP] = set()
         """Partitions that are still read during a rebalance."""
@@ -77,14 +75,14 @@ class BatchConsumer(driver.Consumer):
         self.flows = asyncio.Event()
         """Set while records are handed to the shards, or once nobody shall wait for that."""
 
-    def _new_consumer_thread(self) -> ConsumerThread:
-        return ConsumerThread(self, loop=self.loop, beacon=self.beacon)
+    def _new_consumer_thread(self) -> GroupMember:
+        return GroupMember(self, loop=self.loop, beacon=self.beacon)
 
     @property
     def member(self) -> str:
         """This worker's member id; empty while it is in no group."""
-        thread: Any = self._thread
-        coordinator = None if thread is None or thread._consumer is None else thread._consumer._coordinator
+        member: Any = self._thread
+        coordinator = None if member is None or member._consumer is None else member._consumer._coordinator
         return "" if coordinator is None else str(getattr(coordinator, "member_id", ""))
 
     async def subscribe(self, topics: Iterable[str]) -> None:
@@ -95,8 +93,8 @@ class BatchConsumer(driver.Consumer):
     async def leave(self) -> None:
         """Stop reading, and leave the group. Later topics with the same names belong to others (C4)."""
         self.stop_flow()
-        thread: Any = self._thread
-        await thread.leave()
+        member: Any = self._thread
+        member.leave()
 
     async def _drain_messages(self, fetcher: Any) -> None:
         """Replace Faust's loop: hand over the records of a partition in one call.
@@ -118,12 +116,12 @@ class BatchConsumer(driver.Consumer):
             timeout_s: how long to wait for records, s.
         """
         if self._to_seek and self.flow_active:
-            await self._seek_shards(self._to_seek)
+            self._seek_shards(self._to_seek)
         turn = self.tenures.turn
         records, active = await self._wait_next_records(timeout_s)
-        thread: Any = self._thread
+        member: Any = self._thread
         app: Any = self.app
-        taken = thread.taken
+        taken = member.taken
         if records is None or self.should_stop:
             return
         if not self.flow_active:
@@ -155,8 +153,8 @@ class BatchConsumer(driver.Consumer):
 
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
         """Go on reading during a rebalance, unless this worker is no longer a member."""
-        thread: Any = self._thread
-        self.goes_on = self.flow_active and thread.is_member
+        member: Any = self._thread
+        self.goes_on = self.flow_active and member.is_member
         if self.goes_on:
             self._steady = self.assignment() - self._paused_partitions
             await self._on_partitions_revoked(revoked)
@@ -177,14 +175,14 @@ class BatchConsumer(driver.Consumer):
     @property
     def is_balanced(self) -> bool:
         """Whether the group has rebalanced since the last change of the subscription."""
-        thread: Any = self._thread
-        return bool(thread.is_balanced)
+        member: Any = self._thread
+        return bool(member.is_balanced)
 
     async def end_if_refused(self) -> None:
         """End the process if the group refuses this worker. Without partitions nothing else would notice."""
-        thread: Any = self._thread
+        member: Any = self._thread
         while True:
-            error = thread.refusal
+            error = member.refusal
             if error is not None:
                 break
             await asyncio.sleep(_POLL_S)
@@ -195,18 +193,18 @@ class BatchConsumer(driver.Consumer):
 
     async def rejoin(self) -> None:
         """Start another rebalance, so that other workers get what this one has given up."""
-        thread: Any = self._thread
-        await thread.call_thread(thread.rejoin)
+        member: Any = self._thread
+        member.rejoin()
 
     async def look_again(self) -> None:
         """Ask now for the topics' numbers of partitions. A change starts a rebalance."""
-        thread: Any = self._thread
-        await thread.call_thread(thread.look_again)
+        member: Any = self._thread
+        await member.look_again()
 
     def subscribed(self) -> set[str]:
         """Return the topics that this worker reads."""
-        thread: Any = self._thread
-        return set(thread._ensure_consumer().subscription())
+        member: Any = self._thread
+        return set(member._ensure_consumer().subscription())
 
     def _get_active_partitions(self) -> set[TP]:
         active = self._partitions_in_use()
@@ -307,8 +305,8 @@ class BatchConsumer(driver.Consumer):
 
     async def leave_out(self, tps: Iterable[TP]) -> None:
         """Do not fetch these partitions, nor held ones, because a request with thousands of names is expensive."""
-        thread: Any = self._thread
-        await thread.leave_out(self._held.keys() | set(tps))
+        member: Any = self._thread
+        member.leave_out(self._held.keys() | set(tps))
 
     def resume_flow(self) -> None:
         """Resume the flow like Faust's."""
@@ -330,21 +328,16 @@ class BatchConsumer(driver.Consumer):
 
         The committed offsets are not used, and Faust would ask for them partition by partition.
         """
-        await self._seek_shards(self._readers.keys() - self._steady)
+        self._seek_shards(self._readers.keys() - self._steady)
 
-    async def _seek_shards(self, tps: Iterable[TP]) -> None:
+    def _seek_shards(self, tps: Iterable[TP]) -> None:
         """Read these partitions from the positions of the shards that read them."""
         known = ((tp, self._readers[tp].received) for tp in tps if tp in self._readers)
         offsets = {tp: min(received.values()) for tp, received in known if received}
         self._to_seek -= set(tps)
-        self._seeking.update(offsets.keys())
-        thread: Any = self._thread
-        try:
-            await thread.seek_all(offsets)
-        except (AssertionError, IllegalStateError):
-            return  # not assigned any more: another rebalance ends with a seek
-        finally:
-            self._seeking -= Counter(offsets.keys())
+        member: Any = self._thread
+        with contextlib.suppress(AssertionError, IllegalStateError):  # not assigned: another rebalance ends with a seek
+            member.seek_all(offsets)
 
     async def _commit_offsets(self, offsets: Mapping[TP, int], start_new_transaction: bool = True) -> bool:
         """Commit like Faust's, without its table of all partitions for the log; return whether something was committed.
@@ -391,16 +384,16 @@ class BatchConsumer(driver.Consumer):
         """
         if self._moves(tp):
             return -1
-        thread: Any = self._thread
+        member: Any = self._thread
         try:
-            where, taken = await thread.stands_at(tp)
+            where, taken = member.stands_at(tp)
         except IllegalStateError:
             return -1
         return where if taken <= self._handed and not self._moves(tp) else -1
 
     def _moves(self, tp: TP) -> bool:
-        """Return whether the position of a partition is about to be set, or is being set."""
-        return tp in self._to_seek or tp in self._held or tp in self._seeking
+        """Return whether the position of a partition is about to be set."""
+        return tp in self._to_seek or tp in self._held
 
 
 class QuietConductor(Conductor):

@@ -34,7 +34,7 @@ from lapse.runtime.shard.reader import Reader
 from lapse.runtime.shard.removed_log import RemovedLog
 from lapse.runtime.shard.sent_log import AT_START, BEGIN, BEHIND
 from lapse.runtime.shard.step_turns import StepTurns
-from lapse.runtime.shard.step_work import BREATH_S, StepWork, WorkAhead
+from lapse.runtime.shard.step_work import StepWork, WorkAhead
 from lapse.runtime.shard.taken_over import TakenOver
 from lapse.runtime.shard.timeline import Timeline
 from lapse.runtime.timers.clock import WorkerClock
@@ -45,6 +45,9 @@ from lapse.runtime.watch import Watch, end_process
 
 _LOOK_AGAIN_S: Final = 0.05
 """How often to ask whether the consumer has passed records that it does not hand out, s."""
+
+_REST_S: Final = 0.001
+"""The pause behind a step that wrote nothing and left something to do, s: it has waited for no broker."""
 
 _TURNS_TO_KAFKA: Final = 6
 """The greatest number of turns of the loop until a write is sent to Kafka."""
@@ -230,7 +233,7 @@ class Runner:
                 if self.machine.stopped and not self._ahead:
                     await self._stop_for_good()
                     return
-                await asyncio.sleep(BREATH_S if self._more and not self._writer.wrote else 0)
+                await asyncio.sleep(_REST_S if self._more and not self._writer.wrote else 0)
         except asyncio.CancelledError:
             raise
         except Fenced as error:

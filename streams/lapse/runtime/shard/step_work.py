@@ -5,17 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import Final
 
 from lapse.runtime.shard.inbox import Inbox
 from lapse.runtime.shard.intake import Intake
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.timers.clock import WorkerClock
 from lapse.runtime.timers.ticker import Ticker
-
-BREATH_S: Final = 0.001
-"""The pause between parts of a query, and between steps that write nothing, s. They do not wait for a broker, so
-without a pause the thread that reads from Kafka would never run."""
 
 
 @dataclass(slots=True)
@@ -105,7 +100,7 @@ class StepWork:
             self._delivering_since = time.monotonic()
         for turn in range(most):
             if turn:
-                await asyncio.sleep(BREATH_S)
+                await asyncio.sleep(0)
                 if self._news.is_set() or self.is_over(until):
                     break
             self.to_deliver = self._machine.deliver(self._clock.now_ms())

@@ -1,8 +1,13 @@
-"""The thread that fetches for a worker, and is its member of the group."""
+"""What fetches for a worker, and is its member of the group. It runs in the worker's event loop.
+
+Faust runs it in a thread with a loop of its own. Each batch then changes threads twice, and waits both times for
+Python's lock, while shards work. In one loop deliveries come a third sooner.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -22,7 +27,8 @@ from lapse.runtime.kafka.group import (
 )
 from lapse.runtime.kafka.group.steady_subscription import SteadySubscriptions
 from lapse.runtime.kafka.offsets_asked import next_read
-from lapse.runtime.kafka.thread_call import call_in
+
+logger = logging.getLogger(__name__)
 
 FETCH_MAX_WAIT_MS: Final = 500
 
@@ -30,8 +36,47 @@ _COMMIT_S: Final = 2.0
 """How long to try to commit before checking which topics exist, s. The next commit comes within a second."""
 
 
-class ConsumerThread(driver.AIOKafkaConsumerThread):
-    """Faust's consumer thread, which reads committed records only (C41)."""
+class _TaskOfLoop:
+    """Takes the place of Faust's thread: runs the service as a task of the loop that starts it."""
+
+    def __init__(self, service: Any) -> None:
+        self._service = service
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Start the service."""
+        self._task = asyncio.get_running_loop().create_task(self._service._serve())
+        self._task.add_done_callback(self._end)
+
+    def stop(self) -> None:
+        """Do nothing, because Faust has waited until the service had shut down. A thread would be joined here."""
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        """Let nobody wait for a service that has failed while it shut down. Faust has reported other errors."""
+        self._service.set_shutdown()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.debug("the member of the group ended: %s", error)
+
+
+class GroupMember(driver.AIOKafkaConsumerThread):
+    """Faust's consumer thread, without the thread, which reads committed records only (C41).
+
+    Args:
+        consumer: Faust's consumer, which passes calls on.
+        loop: the worker's event loop.
+        beacon: Faust's node for the consumer.
+    """
+
+    Worker: Any = _TaskOfLoop
+
+    def __init__(self, consumer: Any, *, loop: asyncio.AbstractEventLoop, beacon: Any) -> None:
+        super().__init__(consumer, loop=loop, thread_loop=loop, beacon=beacon)
+
+    async def _keepalive2(self) -> None:
+        """Do nothing. Faust's wakes the thread's loop every second."""
+
+    async def _gather_remaining_tasks(self) -> None:
+        """Do nothing. Faust's cancels all tasks of the thread's loop, which are the worker's here."""
 
     def _create_worker_consumer(self, transport: Any) -> aiokafka.AIOKafkaConsumer:
         created = super()._create_worker_consumer(transport)
@@ -46,10 +91,9 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return created
 
     async def getmany(self, active_partitions: Any, timeout: float) -> Any:  # noqa: ASYNC109  # as Faust's
-        """Fetch like Faust's. Its queue of calls costs 0.1 ms of CPU more for each fetch."""
+        """Fetch like Faust's, without its queue of calls to a thread."""
         asked = self._ensure_consumer()
-        limits = {"timeout": timeout, "max_records": asked._max_poll_records}
-        return await call_in(self.thread_loop, lambda: self._fetch_records(asked, active_partitions, **limits))
+        return await self._fetch_records(asked, active_partitions, timeout=timeout, max_records=asked._max_poll_records)
 
     async def _commit(self, offsets: Mapping[TP, int]) -> bool:
         """Commit offsets of partitions that are still assigned and whose topics exist; return whether that succeeded.
@@ -101,7 +145,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         consumer = self._consumer
         return consumer is not None and consumer._subscription.is_balanced
 
-    async def rejoin(self) -> None:
+    def rejoin(self) -> None:
         """Start another rebalance."""
         self._ensure_consumer()._coordinator.request_rejoin()
 
@@ -109,34 +153,25 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         """Ask now for the topics' numbers of partitions. A change starts a rebalance."""
         await self._ensure_consumer()._client.force_metadata_update()
 
-    async def leave(self) -> None:
+    def leave(self) -> None:
         """Leave the group."""
-        await self.call_thread(self._ensure_consumer().unsubscribe)
+        self._ensure_consumer().unsubscribe()
 
-    async def seek_all(self, offsets: Mapping[TP, int]) -> set[TP]:
+    def seek_all(self, offsets: Mapping[TP, int]) -> set[TP]:
         """Set the positions of partitions that are assigned, and resume them; return these partitions."""
+        asked, assigned = self._ensure_consumer(), self.assignment()
+        for tp in offsets.keys() & assigned:
+            asked.seek(driver.ensure_aiokafka_TP(tp), offsets[tp])
+            asked.resume(driver.ensure_aiokafka_TP(tp))
+        return offsets.keys() & assigned
 
-        async def seek() -> set[TP]:
-            asked, assigned = self._ensure_consumer(), self.assignment()
-            for tp in offsets.keys() & assigned:
-                asked.seek(driver.ensure_aiokafka_TP(tp), offsets[tp])
-                asked.resume(driver.ensure_aiokafka_TP(tp))
-            return offsets.keys() & assigned
-
-        done: set[TP] = await self.call_thread(seek)
-        return done
-
-    async def leave_out(self, tps: Iterable[TP]) -> None:
+    def leave_out(self, tps: Iterable[TP]) -> None:
         """Do not fetch these partitions until their positions are set."""
-
-        async def pause() -> None:
-            asked = self._ensure_consumer()
-            left_out = [driver.ensure_aiokafka_TP(tp) for tp in set(tps) & self.assignment()]
-            asked.pause(*left_out)
-            for tp in left_out:
-                asked.seek(tp, 0)  # otherwise aiokafka would ask for the committed offset
-
-        await self.call_thread(pause)
+        asked = self._ensure_consumer()
+        left_out = [driver.ensure_aiokafka_TP(tp) for tp in set(tps) & self.assignment()]
+        asked.pause(*left_out)
+        for tp in left_out:
+            asked.seek(tp, 0)  # otherwise aiokafka would ask for the committed offset
 
     @property
     def taken(self) -> int:
@@ -144,16 +179,10 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         fetching = None if self._consumer is None else self._consumer._fetcher
         return 0 if fetching is None else int(fetching.taken)
 
-    async def stands_at(self, tp: TP) -> tuple[int, int]:
+    def stands_at(self, tp: TP) -> tuple[int, int]:
         """Return the next offset to read of a partition, -1 while unknown, and how often records were taken by then.
 
         Raises:
             IllegalStateError: the partition is not assigned.
         """
-
-        async def asked() -> tuple[int, int]:
-            where = next_read(self._ensure_consumer(), driver.ensure_aiokafka_TP(tp))
-            return where, self.taken  # in this order: records taken meanwhile void the answer
-
-        found: tuple[int, int] = await self.call_thread(asked)
-        return found
+        return next_read(self._ensure_consumer(), driver.ensure_aiokafka_TP(tp)), self.taken
