@@ -44,7 +44,7 @@ REPORT_AGAIN_MS: Final = 5_000
 GRACE_MS: Final = 5_000
 """How long a retired shard answers that the entity is deleted, long enough for every subscriber's heartbeat."""
 
-UNUSED_GRACE_MS: Final = 500
+UNUSED_GRACE_MS: Final = 250
 """The same without subscriptions, when only commands that were sent before need an answer."""
 
 

@@ -44,8 +44,14 @@ class LostShards:
             loop = asyncio.get_running_loop()
             self._lost[partition] = loop.call_later(_ANSWER_WITHIN_S, end_process, untold)
 
-    def settle(self) -> None:
-        """Forget all lost shards: the group has assigned shards, or the worker is stopping."""
+    def settle(self) -> bool:
+        """Forget all lost shards, because the group has assigned shards, or the worker is stopping.
+
+        Returns:
+            Whether there were any.
+        """
+        had_lost = bool(self._lost)
         for timer in self._lost.values():
             timer.cancel()
         self._lost.clear()
+        return had_lost

@@ -51,6 +51,8 @@ class JournalStore(TableStore):
         self.early: set[int] = set()
         """Shards that were assigned before all topics of their queue had a partition for them (C81)."""
         self._gone = self._assigned = False
+        self._generation = 0
+        """The group's generation at the last rebalance."""
         self._standby: Standby | None = None
         self._noted: PreRead | None = None
         self._topic_id = ""
@@ -92,20 +94,21 @@ class JournalStore(TableStore):
     ) -> None:
         """Give up shards that are no longer assigned, and take over new ones."""
         self._assigned = True
-        self._lost.settle()
+        # In a rebalance that this worker missed, another worker may have had a shard, or ended the entity.
+        has_missed = self._lost.settle() or generation_id != self._generation + 1
+        self._generation = generation_id
         waiting = self._troubled.settle()
         if self._gone:
             return
         mine = {tp.partition for tp in assigned if tp.topic == self.changelog_topic} - self.owner.stopped
-        if self._owned and not await self.owner.exists():
+        if has_missed and self._owned and not await self.owner.exists():
             mine = self._was_deleted()
         for partition in sorted(waiting - mine):
             self._troubled.forget(partition)
             self.owner.let_go(partition)
         for partition in sorted(self._owned - mine):
             await self._release(partition)
-        owned = sorted(self._owned)
-        # During a rebalance that this worker missed, another worker may have had a shard.
+        owned = sorted(self._owned) if has_missed else []
         for partition, mine_still in zip(owned, await asyncio.gather(*map(self._is_still_mine, owned)), strict=True):
             if not mine_still:
                 logger.warning("%s, partition %d: another worker has owned it meanwhile", self.table_name, partition)

@@ -42,7 +42,12 @@ _UNKNOWN_TOPIC: Final = 3
 _BALANCED: Final = frozenset({"Stable", "Empty", "Dead"})
 """States of a group in which no rebalance is under way. The last two are those of a group without members."""
 
+_LOOK_S: Final = 0.02
+"""The interval between two looks whether this worker's rebalance is over, s. Who creates or deletes waits for it."""
+
 _PAUSE_S: Final = 0.1
+"""The interval between two questions to the brokers, s."""
+
 _PATIENCE_S: Final = 30.0
 _AT_ONCE: Final = 50
 """How many topics one request deletes. Kafka answers once all of them are deleted."""
@@ -227,7 +232,7 @@ class EntityCleanup:
             # none is under way: the end of the previous one then counts for both.
             if app.consumer.is_balanced and app.consumer.balanced_count != done:
                 break
-            await asyncio.sleep(_PAUSE_S)
+            await asyncio.sleep(_LOOK_S)
         await self.balanced()
 
     async def balanced(self) -> None:
@@ -236,7 +241,7 @@ class EntityCleanup:
         if not app.entities and not app.consumer.balanced_count:
             return  # it has served nothing so far, and is in no group
         while app.rebalancing or not tables.recovery.completed.is_set():  # noqa: ASYNC110
-            await asyncio.sleep(_PAUSE_S)
+            await asyncio.sleep(_LOOK_S)
 
     async def _read_elsewhere(self, admin: AIOKafkaAdminClient, member: str) -> set[str]:
         """Return the topics that workers of the group still read.

@@ -86,6 +86,7 @@ class Owner:
     def let_go(self, partition: int) -> None: ...
 
     async def changelog_end(self, partition: int) -> int:
+        self.happened.append(("asks for the end", partition))
         return len(self.journals[partition])
 
     def hold(self, partition: int) -> None:
@@ -112,6 +113,7 @@ class Store(MemoryStore):
         self.again: list[int] = []
         self._troubled, self._held = TroubledShards("orders", self.again.append, owner.reach), {}
         self._noted = SimpleNamespace(note=lambda _: None)
+        self._generation = 0
 
 
 @pytest.mark.feature("C90")
@@ -128,6 +130,27 @@ def test_entities_that_get_no_shard_take_no_turn_of_those_that_do() -> None:
         await store._take_over(0)
         await store.on_rebalance(mine, set(), set())
         assert len(begun) == 1
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("C90", "Q16")
+@pytest.mark.parametrize("missed", ["nothing", "a rebalance", "a loss"])
+def test_a_kept_shard_is_asked_for_only_if_another_worker_may_have_had_it(missed: str) -> None:
+    async def run() -> None:
+        owner = Owner()
+        store = Store(owner)
+        store._gone, store.early, mine = False, set(), {TP("changelog", 0)}
+        store.app = SimpleNamespace(tables=SimpleNamespace(begin=lambda name, take_over: take_over.close()))
+        await store.on_rebalance(mine, set(), mine, 7)
+        await store._take_over(0)
+        if missed == "a loss":
+            store.lose(0, Fenced("another worker has taken the shard over"))
+        if missed != "nothing":
+            owner.claim(0, 2)
+        await store.on_rebalance(mine, set(), set(), 9 if missed == "a rebalance" else 8)
+        asked = ("asks for the end", 0) in owner.happened
+        assert (asked, store._owned) == ((False, {0}) if missed == "nothing" else (True, set()))
 
     asyncio.run(run())
 
