@@ -152,6 +152,15 @@ def listed() -> dict[str, str]:
     return {entry["key"]: entry["why"] for entry in entries}
 
 
+def named_by(only: str, found: list[Mutant]) -> list[Mutant]:
+    """The mutants of a module or of a part of it, such as `state.py:19`, or of a folder, such as `groups/`."""
+    return [
+        one
+        for one in found
+        if f"{one.path.name}:{one.line}".startswith(only) or f"{one.path.parent.name}/".startswith(only)
+    ]
+
+
 def show(found: list[Mutant], report: Report) -> None:
     """Print the tables of docs/testing.md."""
     possible = [mutant.path.stem for mutant in found]
@@ -174,7 +183,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Mutation testing of lapse.core.")
     parser.add_argument("--core", choices=TESTS, default="queue", help="the part that is broken (default queue)")
     parser.add_argument("--size", type=int, default=SAMPLE, help=f"size of the sample; 0 = all (default {SAMPLE})")
-    parser.add_argument("--only", default="", help="only mutants whose file:line begins so, as in state.py:19")
+    parser.add_argument("--only", default="", help="only mutants of state.py, state.py:19 or groups/")
     parser.add_argument("--resume", action="store_true", help="leave out what the report already has")
     parser.add_argument("--survivors", action="store_true", help="only those that survived, according to the report")
     parser.add_argument("--table", action="store_true", help="run nothing; print the report as tables")
@@ -187,15 +196,15 @@ def main() -> int:
     known = {mutant.key for mutant in found}
     entries = json.loads(report_path.read_text()) if report_path.exists() else {}
     entries = {key: entry for key, entry in entries.items() if key in known}
-    chosen = sample(found, options.size) if options.size else found
+    named = named_by(options.only, found)
+    chosen = sample(named, options.size) if options.size else named
     if options.survivors:
         known = {key for key, entry in entries.items() if not entry["killed"]} - listed().keys()
-        chosen = [mutant for mutant in found if mutant.key in known]
+        chosen = [mutant for mutant in named if mutant.key in known]
     elif options.resume:
         chosen = [mutant for mutant in chosen if mutant.key not in entries]
     elif not options.only and not options.table:
         entries = {}
-    chosen = [mutant for mutant in chosen if f"{mutant.path.name}:{mutant.line}".startswith(options.only)]
     report = Report(options.core, entries, len(chosen))
     if options.table:
         show(found, report)

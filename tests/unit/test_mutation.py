@@ -95,3 +95,14 @@ def test_every_mutant_that_is_listed_is_one_of_the_code_as_it_is() -> None:
         line = one.path.read_text().splitlines()[one.line - 1].strip()
         found = (f"{one.path.name} {one.function}".strip(), line, one.was, one.now)
         assert found == (entry["where"], entry["line"], entry["was"], entry["now"])
+
+
+def test_a_sample_of_a_module_or_folder_is_of_its_own_mutants() -> None:
+    """It was those of a sample of all, which are four of most modules."""
+    found, _ = mutation.find("queue")
+    ahead = mutation.named_by("found_ahead.py", found)
+    assert {one.path.name for one in ahead} == {"found_ahead.py"}
+    assert len(sample(ahead, 60)) > 50
+    of_folder = mutation.named_by("groups/", found)
+    assert {one.path.parent.name for one in of_folder} == {"groups"}
+    assert len(mutation.named_by("", found)) == len(found)
