@@ -97,11 +97,11 @@ def _columns(raw: DataFrame) -> DataFrame:
     """Make the reader's columns by hand, given that no header occurs twice."""
     letter = {"topic": "letter_topic", "partition": "letter_partition", "offset": "letter_offset"}
     kept = [F.col(name).alias(alias) for name, alias in {**letter, "timestamp": "letter_at"}.items()]
-    named = raw.select(*kept, "key", "value", F.map_from_entries("headers").alias("_told"))
-    texts = {column: F.col("_told")[name].cast("string").cast(kind) for column, (name, kind) in _BY_NAME.items()}
+    named = raw.select(*kept, "key", "value", F.map_from_entries("headers").alias("_facts"))
+    texts = {column: F.col("_facts")[name].cast("string").cast(kind) for column, (name, kind) in _BY_NAME.items()}
     made = {
         **texts,
-        "reasons": F.split(F.col("_told")[names.REASONS].cast("string"), ","),
+        "reasons": F.split(F.col("_facts")[names.REASONS].cast("string"), ","),
         "died_at": F.timestamp_millis(texts["expired_at_ms"]),
     }
     return named.select("*", *(column.alias(name) for name, column in made.items()))

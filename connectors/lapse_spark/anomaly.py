@@ -60,11 +60,13 @@ def unusual(
     square = F.coalesce(F.sum(F.col("letters") * F.col("letters")).over(before), F.lit(0)) / F.greatest(
         windows, F.lit(1)
     )
-    judged = numbered.crossJoin(F.broadcast(first)).withColumns({"expected": mean, "_square": square, "_told": windows})
+    judged = numbered.crossJoin(F.broadcast(first)).withColumns(
+        {"expected": mean, "_square": square, "_windows": windows}
+    )
     spread = F.sqrt(F.greatest(F.col("_square") - F.col("expected") * F.col("expected"), F.col("expected"), F.lit(1.0)))
     return (
         judged.withColumn("score", (F.col("letters") - F.col("expected")) / spread)
-        .where((F.col("_told") >= _LEAST_HISTORY) & (F.col("letters") >= at_least) & (F.col("score") >= sigmas))
+        .where((F.col("_windows") >= _LEAST_HISTORY) & (F.col("letters") >= at_least) & (F.col("score") >= sigmas))
         .select("entity", "window_start", "window_end", "letters", "per_minute", "expected", "score")
         .orderBy(F.desc("score"), "entity", "window_start")
     )

@@ -55,8 +55,8 @@ def timeline(events: DataFrame, bookmark: Bookmark) -> DataFrame:
         "dead_letter_topic",
         "detail",
     )
-    found = events.where(F.exists("messages", covers)).groupBy(*shown).agg(F.min("event_offset").alias("_told"))
-    return found.orderBy("at_ms", "_told").select(*shown)
+    found = events.where(F.exists("messages", covers)).groupBy(*shown).agg(F.min("event_offset").alias("_first_event"))
+    return found.orderBy("at_ms", "_first_event").select(*shown)
 
 
 def lives(events: DataFrame, messages: DataFrame | None = None, deliveries: DataFrame | None = None) -> DataFrame:

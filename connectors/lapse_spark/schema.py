@@ -73,7 +73,7 @@ DEAD_LETTER: Final = _columns(
     ("expired_at_ms", _LONG, "Instant of the decision, ms since the epoch; lapse's letters only."),
     ("delivery_count", _INT, "How often it was delivered; null where the family does not have it."),
     ("cancel_count", _INT, "How often it was cancelled; lapse's letters only."),
-    ("redriven_count", _INT, "How often it had been redriven before; 0 where not told."),
+    ("redriven_count", _INT, "How often it had been redriven before; 0 if the letter does not say."),
     ("letter_topic", _TEXT, "Topic of the letter."),
     ("letter_partition", _INT, "Partition of the letter."),
     ("letter_offset", _LONG, "Offset of the letter."),

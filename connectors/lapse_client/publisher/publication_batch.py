@@ -30,7 +30,7 @@ class PublicationBatch:
 
     def __init__(self, count: int) -> None:
         self.future: Future[list[Outcome]] = Future()
-        self._outcomes: list[Outcome] = [LapseError("not told yet")] * count
+        self._outcomes: list[Outcome] = [LapseError("no outcome yet")] * count
         self._reported = itertools.count(1)  # its `next` is atomic, so threads need no lock
         if not count:
             self.future.set_result([])

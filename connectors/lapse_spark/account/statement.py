@@ -106,7 +106,7 @@ def _notes(ledger: Ledger) -> dict[str, int]:
     noted = {
         "fates of messages that the log has no more": ledger.before_log_start,
         "records redriven to another queue, left out": ledger.elsewhere,
-        "told otherwise by an epoch that was over": ledger.superseded,
+        "reported otherwise by an epoch that was over": ledger.superseded,
         "records in quarantine": ledger.quarantined,
     }
     return {name: number for name, number in noted.items() if number}

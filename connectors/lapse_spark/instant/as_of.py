@@ -43,7 +43,7 @@ class Gaps:
         older = "" if self.tombstones_kept else ", and so may keys that were deleted since and left no tombstone"
         return (
             f"Kafka's compaction has removed {self.removed:,} records at or before this instant; {self.unclear_keys:,} "
-            f"keys may have had a record then that is not told{older}. Ask for a later instant."
+            f"keys may have had a record then that is not shown{older}. Ask for a later instant."
         )
 
 

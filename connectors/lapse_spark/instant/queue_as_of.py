@@ -53,8 +53,8 @@ class QueueAsOf:
         shards = ", ".join(str(shard) for shard in sorted(self.inexact))
         since = shown(max(self.inexact.values()))
         return (
-            f"Kafka's compaction has removed what shard {shards} had at this instant, and none of its messages are "
-            f"told. Ask for {since} or later."
+            f"Kafka's compaction has removed what shard {shards} had at this instant, and none of its messages is "
+            f"shown. Ask for {since} or later."
         )
 
 

@@ -47,8 +47,8 @@ def read_sent_letters(spark: SparkSession, connection: Connection) -> DataFrame:
     raw = read.records(spark, connection, pattern=re.escape(TOPIC), span=Span(fail_on_data_loss=False))
     newest = raw.groupBy(F.col("key").cast("string").alias(NAME)).agg(F.max_by("value", "offset").alias("value"))
     facts = F.from_json(F.col("value").cast("string"), "first string, times int")
-    return newest.select(NAME, facts.alias("_told")).select(
-        NAME, F.col("_told.first").alias(FIRST), F.coalesce("_told.times", F.lit(0)).alias(TIMES)
+    return newest.select(NAME, facts.alias("_facts")).select(
+        NAME, F.col("_facts.first").alias(FIRST), F.coalesce("_facts.times", F.lit(0)).alias(TIMES)
     )
 
 

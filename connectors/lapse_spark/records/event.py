@@ -47,10 +47,10 @@ def parse(raw: DataFrame, written_with: Sequence[str] = ()) -> DataFrame:
         "value",
         "headers",
         F.coalesce(known, F.lit(False)).alias("known"),
-        facts.compute_once(body_read).alias("_told"),
+        facts.compute_once(body_read).alias("_facts"),
     )
     renamed = (
-        read.select("*", "_told.*")
+        read.select("*", "_facts.*")
         .withColumnsRenamed({"partition": "shard", "key": "message_key"})
         .withColumnRenamed("record_key", "key")
     )

@@ -38,7 +38,7 @@ class Differences:
             ahead: ranges beyond the log's end; None = none.
             lasting_since_ms: ranges that exist since this instant, ms since the epoch, count as lasting.
         """
-        kinds = doubts.groupBy("told", "difference").agg(
+        kinds = doubts.groupBy("reported", "difference").agg(
             F.sum(F.bit_count("mask")).alias("messages"), F.min("since_ms").alias("since_ms")
         )
         return cls(doubts, kinds.collect(), ahead, lasting_beyond_log(ahead, lasting_since_ms))
@@ -46,7 +46,7 @@ class Differences:
     @property
     def in_doubt(self) -> int:
         """The number of messages in doubt that are not reported yet."""
-        return sum(row["messages"] for row in self.kinds if not row["told"])
+        return sum(row["messages"] for row in self.kinds if not row["reported"])
 
     @property
     def is_on_list(self) -> bool:
@@ -64,7 +64,7 @@ class Differences:
         """Return the number of messages by reported difference."""
         found: Counter[str] = Counter()
         for row in self.kinds:
-            found[row["difference"]] += row["messages"] if row["told"] else 0
+            found[row["difference"]] += row["messages"] if row["reported"] else 0
         if self.beyond is not None:
             # Decimal, because damaged ranges may have more offsets than 64 bits can count.
             width = (F.col("last") - F.col("first") + 1).cast("decimal(20,0)")
@@ -73,7 +73,7 @@ class Differences:
 
     def first_reported(self, shown: int) -> list[dict[str, str]]:
         """Return the first `shown` reported differences, with bookmarks."""
-        rows = doubt.to_messages(self.doubts.where("told"))
+        rows = doubt.to_messages(self.doubts.where("reported"))
         if self.beyond is not None:
             rows = rows.unionByName(self.beyond)
         first = rows.orderBy("topic", "partition", "first").limit(shown)

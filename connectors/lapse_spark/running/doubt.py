@@ -21,7 +21,7 @@ BY_LIST: Final = (Difference.LOST.value, Difference.STILL_HELD.value)
 FOUND, WITHDRAWN = "found", "withdrawn"
 
 _SAME: Final = (*block.PLACE, "difference")
-COLUMNS: Final = (*_SAME, "mask", "fates", "reasons", "since_ms", "told")
+COLUMNS: Final = (*_SAME, "mask", "fates", "reasons", "since_ms", "reported")
 
 
 def carry_differences(
@@ -37,22 +37,22 @@ def carry_differences(
         listed: whether the queue has returned its list in this batch.
     """
     each = found.groupBy(*_SAME, "fates", "reasons").agg(F.bit_or("mask").alias("mask"))
-    new = F.struct(F.lit(now_ms).cast("bigint").alias("since_ms"), F.lit(False).alias("told"))
+    new = F.struct(F.lit(now_ms).cast("bigint").alias("since_ms"), F.lit(False).alias("reported"))
     if before is None:
         return _decided(
             each.select("*", new.alias("_new")).select("*", "_new.*").drop("_new"), now_ms, grace_ms, listed
         )
     earlier = before.groupBy(*_SAME).agg(
-        F.collect_list(F.struct("since_ms", "told", "mask")).alias("earlier"), F.bit_or("mask").alias("known")
+        F.collect_list(F.struct("since_ms", "reported", "mask")).alias("earlier"), F.bit_or("mask").alias("known")
     )
     joined = each.withColumnRenamed("mask", "now").join(earlier, list(_SAME), "left")
     rest = block.without(F.col("now"), F.coalesce("known", F.lit(0).cast("bigint")))
-    first = F.array(F.struct(new["since_ms"].alias("since_ms"), new["told"].alias("told"), rest.alias("mask")))
+    first = F.array(F.struct(new["since_ms"].alias("since_ms"), new["reported"].alias("reported"), rest.alias("mask")))
     lasting = F.transform(
         "earlier",
         lambda one: F.struct(
             one["since_ms"].alias("since_ms"),
-            one["told"].alias("told"),
+            one["reported"].alias("reported"),
             one["mask"].bitwiseAND(F.col("now")).alias("mask"),
         ),
     )
@@ -61,14 +61,14 @@ def carry_differences(
     return _decided(parts, now_ms, grace_ms, listed)
 
 
-_PIECES: Final = "array<struct<since_ms:bigint,told:boolean,mask:bigint>>"
+_PIECES: Final = "array<struct<since_ms:bigint,reported:boolean,mask:bigint>>"
 
 
 def _decided(parts: DataFrame, now_ms: int, grace_ms: int, listed: bool) -> DataFrame:
     lasted = F.col("since_ms") <= now_ms - grace_ms
     if not listed:
         lasted = lasted & ~F.col("difference").isin(*BY_LIST)
-    return parts.withColumn("told", F.col("told") | lasted).select(*COLUMNS)
+    return parts.withColumn("reported", F.col("reported") | lasted).select(*COLUMNS)
 
 
 def find_changes(now: DataFrame, before: DataFrame | None) -> DataFrame:
@@ -78,7 +78,7 @@ def find_changes(now: DataFrame, before: DataFrame | None) -> DataFrame:
         now: differences from `carry_differences`.
         before: the differences of the last batch; None = first batch.
     """
-    reported = F.col("told")
+    reported = F.col("reported")
     if before is None:
         return to_messages(now.where(reported)).withColumn("news", F.lit(FOUND))
     new = _rows_without(now.where(reported), before.where(reported))

@@ -26,7 +26,7 @@ from lapse_spark.connection import Connection
 from lapse_spark.read import Span
 from lapse_spark.stream.output import Output
 
-MESSAGE, REPORTED, FAULT, CLOCK = "message", "told", "fault", "clock"
+MESSAGE, REPORTED, FAULT, CLOCK = "message", "reported", "fault", "clock"
 """Kinds of rows: published messages, facts from events or letters, unreadable records, and the clock."""
 
 COLUMNS: Final = {

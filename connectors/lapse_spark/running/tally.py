@@ -55,9 +55,9 @@ def _settled(each: DataFrame, doubts: DataFrame | None) -> DataFrame:
     if doubts is None:
         return agreed
     odd = each.where(F.col("difference").isNotNull())
-    reported = doubts.where(F.col("told") & ~F.col("difference").isin(*_BESIDE))
-    masks = reported.groupBy(*block.PLACE).agg(F.bit_or("mask").alias("told"))
-    known = F.coalesce("told", F.lit(0).cast("bigint"))
+    reported = doubts.where(F.col("reported") & ~F.col("difference").isin(*_BESIDE))
+    masks = reported.groupBy(*block.PLACE).agg(F.bit_or("mask").alias("reported"))
+    known = F.coalesce("reported", F.lit(0).cast("bigint"))
     parts = F.array(
         F.struct(F.lit(verdict.CONTRADICTORY).alias("state"), F.col("mask").bitwiseAND(known).alias("mask")),
         F.struct(_known_state().alias("state"), block.without(F.col("mask"), known).alias("mask")),

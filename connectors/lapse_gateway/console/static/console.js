@@ -113,13 +113,13 @@ if (chart) {
   const points = [[], ...states.map(() => [])];
   let plot = null;
   const look = () => {
-    const told = figures().map((one) => one.dataset.count);
-    if (told.includes("")) return;  // no worker answers
+    const counts = figures().map((one) => one.dataset.count);
+    if (counts.includes("")) return;  // no worker answers
     // With a single instant the axis would be a year long: the minute before is there, and empty.
     if (!points[0].length) points[0].push(Date.now() / 1000 - 60), points.slice(1).forEach((one) => one.push(null));
     points[0].push(Date.now() / 1000);
     // The whole first, so that each area lies upon the one that is greater by the state before it.
-    states.forEach((_, place) => points[place + 1].push(told.slice(0, states.length - place).reduce((sum, one) => sum + Number(one), 0)));
+    states.forEach((_, place) => points[place + 1].push(counts.slice(0, states.length - place).reduce((sum, one) => sum + Number(one), 0)));
     if (points[0].length > 1800) points.forEach((one) => one.shift());
     if (plot) plot.setData(points);
     else plot = new uPlot({
@@ -140,7 +140,7 @@ const records = document.getElementById("records");
 if (records) {
   const most = 1000, state = document.getElementById("state"), none = document.getElementById("no-records"), rows = new Map();
   let live = "Live.";
-  const name = (told) => told.key ?? told.key_base64 ?? "";
+  const name = (update) => update.key ?? update.key_base64 ?? "";
   const cell = (row, text, kind) => {
     const one = document.createElement(kind);
     one.textContent = text;
@@ -148,21 +148,21 @@ if (records) {
     return one;
   };
   // JSON is shown as it was written: reading its numbers here would round them. Before the value no name is "value".
-  const payload = (told, data) => visible("value" in told ? data.slice(data.indexOf('"value":') + 8, -1) : told.text ?? told.base64 ?? "");
-  const show = (told, changed, data) => {
-    let row = rows.get(name(told));
+  const payload = (update, data) => visible("value" in update ? data.slice(data.indexOf('"value":') + 8, -1) : update.text ?? update.base64 ?? "");
+  const show = (update, changed, data) => {
+    let row = rows.get(name(update));
     if (!row) {
       if (rows.size >= most) { state.textContent = live = `Live; ${most} records are shown, and there are more: narrow them by a filter.`; return; }
       row = document.createElement("tr");
-      rows.set(name(told), row);
+      rows.set(name(update), row);
       records.append(row);
     }
     row.replaceChildren();
-    cell(row, visible(name(told)), "th").scope = "row";
-    cell(row, payload(told, data), "td");
+    cell(row, visible(name(update)), "th").scope = "row";
+    cell(row, payload(update, data), "td");
     const until = document.createElement("time");
-    until.dataset.until = told.expires_at_ms ?? "";
-    until.textContent = told.expires_at_ms === null ? "never" : span(told.expires_at_ms - Date.now());
+    until.dataset.until = update.expires_at_ms ?? "";
+    until.textContent = update.expires_at_ms === null ? "never" : span(update.expires_at_ms - Date.now());
     const last = cell(row, "", "td");
     last.className = "number";
     last.append(until);
@@ -174,9 +174,9 @@ if (records) {
   whileSeen(() => {
     const source = new EventSource(`${at}/console/sow/${encodeURIComponent(records.dataset.topic)}/follow?filter=${encodeURIComponent(records.dataset.filter)}`);
     const listen = (kind, act) => source.addEventListener(kind, (event) => event.data && act(JSON.parse(event.data), event.data));
-    listen("sow", (told, data) => show(told, false, data));
-    listen("publish", (told, data) => { show(told, true, data); none.hidden = true; });
-    listen("oof", (told) => { rows.get(name(told))?.remove(); rows.delete(name(told)); none.hidden = rows.size > 0; });
+    listen("sow", (update, data) => show(update, false, data));
+    listen("publish", (update, data) => { show(update, true, data); none.hidden = true; });
+    listen("oof", (update) => { rows.get(name(update))?.remove(); rows.delete(name(update)); none.hidden = rows.size > 0; });
     listen("group-end", () => { state.textContent = live; none.hidden = rows.size > 0; });
     source.addEventListener("open", () => { live = "Live."; none.hidden = true; rows.clear(); records.replaceChildren(); });
     source.addEventListener("error", (event) => {
@@ -200,12 +200,12 @@ if (tail) {
     tail.textContent = "Follow events";
     state.textContent = text;
   };
-  const show = (told) => {
-    last = told.at_ms;
+  const show = (event) => {
+    last = event.at_ms;
     const row = document.createElement("tr");
-    const shown = told.messages.slice(0, 3).join(", ") + (told.messages.length > 3 ? " …" : "");
-    const why = [...(told.reasons ?? []), told.subscription, told.detail].filter(Boolean).join(", ");
-    const texts = [new Date(told.at_ms).toISOString().slice(11, 23), told.event.replaceAll("_", " "), String(told.count), visible(told.key ?? shown), visible(why)];
+    const shown = event.messages.slice(0, 3).join(", ") + (event.messages.length > 3 ? " …" : "");
+    const why = [...(event.reasons ?? []), event.subscription, event.detail].filter(Boolean).join(", ");
+    const texts = [new Date(event.at_ms).toISOString().slice(11, 23), event.event.replaceAll("_", " "), String(event.count), visible(event.key ?? shown), visible(why)];
     texts.forEach((text, place) => {
       const cell = document.createElement(place === 1 ? "th" : "td");
       if (place === 1) cell.scope = "row";

@@ -80,7 +80,7 @@ class RetirableSowShard:
         return bool(self._state.subscribers)
 
     def idle_at_ms(self) -> int:
-        """Return when the shard will be idle unless it is used, ms since the epoch."""
+        """Return when the shard will be idle unless it is used, ms since the epoch; `NEVER` if it is protected."""
         return self._activity.idle_at_ms()
 
     def idle_ms(self) -> int:
