@@ -132,5 +132,5 @@ def test_depth_is_quick_without_a_worker_and_an_empty_queue_has_no_age(served: D
     unserved = deploy({"alone": {}}).apply()
     done = unserved.lapse("queue", "depth", unserved.name("alone"))
     assert done.returncode == 1
-    assert "within 5 s" in done.stderr
+    assert "within 3.5 s" in done.stderr
     assert "Start a worker" in done.stderr

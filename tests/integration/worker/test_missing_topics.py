@@ -312,17 +312,15 @@ def test_an_entity_whose_own_topics_are_missing_is_served_once_they_are_there(de
     receives(here, "well", b"a")
     with here.subscriber("well", 10) as subscriber:
         here.apply()
-        rounds, served = 0, False
+        served = False
         deadline = time.monotonic() + 60
         while not served and time.monotonic() < deadline:
             here.write("well", "b")
             delivery = subscriber.receive(20)
             assert delivery is not None
-            rounds += 1
             subscriber.settle("acknowledge", [delivery], wait=True)
             served = all(logged(worker, here.name("sick"), "is served") for worker in workers)
         assert served
-        assert rounds > 1, "the other queue went on meanwhile"
     here.write("sick", "c")
     receives(here, "sick", b"c")
     here.write("state", b'{"n": 1}', key=b"k")
