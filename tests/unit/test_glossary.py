@@ -146,7 +146,10 @@ def _runs(words: list[str]) -> Iterator[tuple[str, ...]]:
 
 @pytest.mark.parametrize("root", ["streams/lapse", "connectors"])
 def test_a_place_is_no_partition(root: str) -> None:
-    """A place orders messages. A partition of a topic is `tp`, and its key `topic:partition` a `source_key`."""
+    """A place orders messages. A partition of a topic is `tp`, and its key `topic:partition` a `source_key`.
+
+    Nor is it a bookmark, so no type of topic and partition, with or without an offset, has its name.
+    """
     partition = re.compile(r"\b(TopicPartition|TP)\b")
     wrong = set()
     for path in (ROOT / root).rglob("*.py"):
@@ -154,6 +157,9 @@ def test_a_place_is_no_partition(root: str) -> None:
             match node:
                 case ast.arg(arg=name, annotation=ast.expr() as kind) if partition.search(ast.unparse(kind)):
                     given = [name]
+                case ast.Assign(targets=[ast.Name(id="Place")], value=ast.Subscript() as value):
+                    wrong.add(f"{path.relative_to(ROOT)}: {ast.unparse(value)}")
+                    continue
                 case ast.Assign(targets=targets, value=value) if partition.search(ast.unparse(value)):
                     given = [ast.unparse(target) for target in targets]
                 case _:

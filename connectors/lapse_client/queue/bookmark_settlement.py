@@ -13,7 +13,7 @@ from lapse_client.subscriber.settlement import SettlementResult, chunks, results
 
 _UNKNOWN: Final = "unknown"
 
-Place = tuple[str, int, int]
+BookmarkKey = tuple[str, int, int]
 """Topic, partition and position of a message."""
 
 
@@ -73,13 +73,13 @@ def _unknown_parts(named: Sequence[BookmarkRange], found: Sequence[SettlementRes
 
 def _replaced(found: Sequence[SettlementResult], later: Sequence[SettlementResult]) -> Iterator[SettlementResult]:
     """Yield results, with those of an older shard in the place of the ones that were unknown."""
-    by_place: dict[Place, SettlementResult] = {}
+    by_bookmark: dict[BookmarkKey, SettlementResult] = {}
     for one in later:
-        by_place.setdefault((one.messages.topic, one.messages.partition, one.messages.first), one)
+        by_bookmark.setdefault((one.messages.topic, one.messages.partition, one.messages.first), one)
     for one in found:
         messages = one.messages
         while one.result == _UNKNOWN and messages.first <= messages.last:
-            part = by_place.get((messages.topic, messages.partition, messages.first))
+            part = by_bookmark.get((messages.topic, messages.partition, messages.first))
             if part is None:
                 break
             yield part

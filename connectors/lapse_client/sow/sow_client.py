@@ -21,7 +21,7 @@ from lapse_client.session.session import Session
 from lapse_client.session.shard import Shard
 from lapse_client.sow.query import SowQuery
 from lapse_client.sow.record import SowRecord, read
-from lapse_client.sow.subscription import Manner, SowSubscription
+from lapse_client.sow.subscription import SowSubscription, SubscribeCommand
 
 _MOST_WAITING: Final = 50_000
 """The most results that wait for the application before the channel stops reading."""
@@ -282,13 +282,13 @@ class SowClient(Client[SowRecord]):
         return self._subscription("sow_and_delta_subscribe", filter, heartbeat_timeout_ms, select)
 
     def _subscription(
-        self, manner: Manner, text: str | None, heartbeat_timeout_ms: int | None, select: Iterable[str]
+        self, command_name: SubscribeCommand, text: str | None, heartbeat_timeout_ms: int | None, select: Iterable[str]
     ) -> SowSubscription:
         return SowSubscription(
             self._connection,
             self.topic,
             len(self._live().shards),
-            manner,
+            command_name,
             filter=text,
             select=_paths(select),
             heartbeat_timeout_ms=heartbeat_timeout_ms,

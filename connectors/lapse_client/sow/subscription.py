@@ -29,7 +29,7 @@ from lapse_client.subscriber.terms import check
 
 log = logging.getLogger("lapse_client")
 
-Manner = Literal["subscribe", "sow_and_subscribe", "delta_subscribe", "sow_and_delta_subscribe"]
+SubscribeCommand = Literal["subscribe", "sow_and_subscribe", "delta_subscribe", "sow_and_delta_subscribe"]
 
 _MOST_WAITING: Final = 50_000
 """The most updates that wait for the application before the channel stops reading."""
@@ -56,7 +56,7 @@ class SowSubscription(Client[SowRecord]):
         connection: connection to the cluster.
         entity: name of the SOW topic.
         shards: its number of shards.
-        manner: `subscribe`, `sow_and_subscribe`, `delta_subscribe` or `sow_and_delta_subscribe`.
+        command_name: `subscribe`, `sow_and_subscribe`, `delta_subscribe` or `sow_and_delta_subscribe`.
         filter: an expression that the records match; None = all.
         select: paths of the fields to send; empty = all.
         heartbeat_timeout_ms: time without heartbeats after which the subscription ends, in ms; None = the topic's
@@ -75,7 +75,7 @@ class SowSubscription(Client[SowRecord]):
         connection: Connection,
         entity: str,
         shards: int,
-        manner: Manner,
+        command_name: SubscribeCommand,
         *,
         filter: str | None = None,  # noqa: A002  # the command's word
         select: Sequence[str] = (),
@@ -89,7 +89,7 @@ class SowSubscription(Client[SowRecord]):
         self.arrivals: Arrivals[SowRecord] = Arrivals()
         self.name = uuid4().hex
         self._entities = [(entity, shards)]
-        self._manner: Manner = manner
+        self._command_name: SubscribeCommand = command_name
         self._filter = filter
         self._select = tuple(select)
         self._heartbeat_timeout_ms = heartbeat_timeout_ms
@@ -113,14 +113,14 @@ class SowSubscription(Client[SowRecord]):
         session = self._session = Session[SowRecord](self._connection, self._entities, self._lifecycle, self.name)
         listener = SowListener(
             session,
-            self._manner,
+            self._command_name,
             self._filter,
             self._heartbeat_timeout_ms,
             self.arrivals,
             self._select,
             self._deserializer,
         )
-        session.open(listener, self._timeout_s, self._manner)
+        session.open(listener, self._timeout_s, self._command_name)
 
     def _leave(self, timeout_s: float) -> None:
         super()._leave(timeout_s)
@@ -132,7 +132,7 @@ class SowListener(Listener[SowRecord]):
 
     Args:
         session: session of the subscription.
-        manner: the command that subscribes.
+        command_name: the command that subscribes.
         filter: an expression that the records match; None = all.
         heartbeat_timeout_ms: the heartbeat timeout that the client asks for, in ms; None = the topic's.
         arrivals: buffer of updates for the application.
@@ -143,7 +143,7 @@ class SowListener(Listener[SowRecord]):
     def __init__(
         self,
         session: Session[SowRecord],
-        manner: Manner,
+        command_name: SubscribeCommand,
         filter: str | None,  # noqa: A002  # the command's word
         heartbeat_timeout_ms: int | None,
         arrivals: Arrivals[SowRecord],
@@ -151,14 +151,14 @@ class SowListener(Listener[SowRecord]):
         deserializer: DeserializerLike | None = None,
     ) -> None:
         self._session = session
-        self._manner = manner
+        self._command_name = command_name
         self._filter = filter
         self._select = select
         self._deserializer = deserializer
         self._asked_ms = heartbeat_timeout_ms
         self._arrivals = arrivals
         self._heartbeat = Heartbeat(session, heartbeat_timeout_ms, _UNTIL_ANSWERED_MS)
-        self._grouping = set(session.partitions) if manner.startswith("sow_and_") else set()
+        self._grouping = set(session.partitions) if command_name.startswith("sow_and_") else set()
         self._to_subscribe = deque(session.shards)
         self._subscribed: deque[tuple[Shard, Future[Answer]]] = deque()  # filled by the thread that ends a future
         self._returning: dict[int, float] = {}
@@ -219,7 +219,11 @@ class SowListener(Listener[SowRecord]):
 
     def _subscribe(self, shard: Shard) -> None:
         command = self._session.command(
-            self._manner, filter=self._filter, select=self._select, heartbeat_timeout_ms=self._asked_ms, answer="all"
+            self._command_name,
+            filter=self._filter,
+            select=self._select,
+            heartbeat_timeout_ms=self._asked_ms,
+            answer="all",
         )
         future = self._session.send_if_open(shard, command)
         if future is not None:

@@ -14,7 +14,7 @@ from lapse.simulation.recording import Recording
 
 _DONE: Final = frozenset({EventKind.ACKNOWLEDGED, EventKind.CANCELLED})
 
-Place = tuple[str, int, int]
+BookmarkKey = tuple[str, int, int]
 """Topic, partition and offset of a message."""
 
 
@@ -28,7 +28,7 @@ class RecordedWork:
         backlog: the most unsettled deliveries of one of them at once.
     """
 
-    took_ms: dict[Place, int]
+    took_ms: dict[BookmarkKey, int]
     subscribers: int
     backlog: int
 
@@ -70,8 +70,8 @@ def recorded_work(deliveries: Iterable[Any], events: Iterable[Event]) -> Recorde
     epochs: dict[tuple[str, int], int] = {}
     for record in deliveries:
         rows: set[Row] = set()
-        place = record.topic, record.partition
-        epochs[place] = take(record, epochs.get(place, 0), rows)
+        source = record.topic, record.partition
+        epochs[source] = take(record, epochs.get(source, 0), rows)
         moments += [(record.timestamp, 1, row) for row in sorted(rows)]
     moments += [(event.at_ms, 0 if event.event == EventKind.SUBSCRIBED else 2, event) for event in events]
     moments.sort(key=lambda moment: moment[:2])
@@ -88,20 +88,20 @@ class _WorkCollector:
     """Processes deliveries and events in the order of time."""
 
     def __init__(self) -> None:
-        self.took_ms: dict[Place, int] = {}
+        self.took_ms: dict[BookmarkKey, int] = {}
         self.subscribers = self.backlog = 0
         self._subscribed: set[str] = set()
-        self._handed: dict[Place, tuple[int, str]] = {}
+        self._handed: dict[BookmarkKey, tuple[int, str]] = {}
         self._done_ms: dict[str, int] = {}
-        self._holds: dict[str, set[Place]] = {}
+        self._holds: dict[str, set[BookmarkKey]] = {}
 
     def on_delivery(self, at_ms: int, row: Row) -> None:
         name, topic, partition, offset, _ = row
-        place, consumer = (topic, partition, offset), name.decode("utf-8", "replace")
-        self._end_delivery(place)
-        self._handed[place] = (at_ms, consumer)
+        bookmark, consumer = (topic, partition, offset), name.decode("utf-8", "replace")
+        self._end_delivery(bookmark)
+        self._handed[bookmark] = (at_ms, consumer)
         holds = self._holds.setdefault(consumer, set())
-        holds.add(place)
+        holds.add(bookmark)
         self.backlog = max(self.backlog, len(holds))
 
     def on_event(self, at_ms: int, event: Event) -> None:
@@ -114,16 +114,16 @@ class _WorkCollector:
             self._subscribed.clear()
         for some in event.messages:
             for offset in range(some.first, some.last + 1):
-                place = (some.topic, some.partition, offset)
-                handed = self._end_delivery(place)
+                bookmark = (some.topic, some.partition, offset)
+                handed = self._end_delivery(bookmark)
                 if handed is not None and event.event in _DONE:
                     handed_ms, consumer = handed
                     begun_ms = max(handed_ms, self._done_ms.get(consumer, 0))
                     self._done_ms[consumer] = max(at_ms, begun_ms)
-                    self.took_ms.setdefault(place, max(0, at_ms - begun_ms))
+                    self.took_ms.setdefault(bookmark, max(0, at_ms - begun_ms))
 
-    def _end_delivery(self, place: Place) -> tuple[int, str] | None:
-        handed = self._handed.pop(place, None)
+    def _end_delivery(self, bookmark: BookmarkKey) -> tuple[int, str] | None:
+        handed = self._handed.pop(bookmark, None)
         if handed is not None:
-            self._holds[handed[1]].discard(place)
+            self._holds[handed[1]].discard(bookmark)
         return handed

@@ -23,7 +23,7 @@ from lapse.core.sow.keys.home import murmur2
 from lapse.testing.cluster import Cluster
 from lapse.testing.record import Headers, MemoryMessage, MemoryRecord
 
-Place = tuple[str, int]
+SourceKey = tuple[str, int]
 Report = Callable[[KafkaError | None, Any], None]
 
 
@@ -197,9 +197,9 @@ class MemoryConsumer(_InMemory):
         self._cluster = cluster
         self._reports_end = reports_end
         self._is_channel = is_channel
-        self._next: dict[Place, int] = {}
-        self._paused: set[Place] = set()
-        self._ends_reported: dict[Place, int] = {}
+        self._next: dict[SourceKey, int] = {}
+        self._paused: set[SourceKey] = set()
+        self._ends_reported: dict[SourceKey, int] = {}
         self._waits = False
         self._cut_off = False
         self._thread: threading.Thread | None = None
@@ -327,7 +327,7 @@ class MemoryConsumer(_InMemory):
                 got.append(MemoryMessage(end, KafkaError(KafkaError._PARTITION_EOF)))
         return got
 
-    def _gone(self, name: Place) -> list[MemoryMessage]:
+    def _gone(self, name: SourceKey) -> list[MemoryMessage]:
         """Return an error, once, for a partition whose topic was deleted."""
         if self._ends_reported.get(name) == -1:
             return []
@@ -346,7 +346,9 @@ class MemoryConsumer(_InMemory):
 
     # Offsets
 
-    def get_watermark_offsets(self, tp: TopicPartition, timeout: float = -1, cached: bool = False) -> Place | Any:
+    def get_watermark_offsets(
+        self, tp: TopicPartition, timeout: float = -1, cached: bool = False
+    ) -> tuple[int, int] | Any:
         """Return where a partition begins and ends, once everything is written that can be at this instant."""
         self._cluster.settle()
         with self._cluster.changed:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from lapse.core.queue.journal.inherited import KINDS, Inherited, Place, inherited
+from lapse.core.queue.journal.inherited import KINDS, Inherited, SourceKey, inherited
 from lapse.core.shard import growth
 from lapse.core.shard.changelog import Changelog
 from lapse.core.shard.growth import Growth
@@ -215,7 +215,7 @@ class Growing:
         for other in range(shard):
             into = Changelog(_Facts())
             await store.owner.changelog_reader.read(store.changelog_topic, other, into)
-            note, of = self.note(into), dict[Place, int]()
+            note, of = self.note(into), dict[SourceKey, int]()
             for source_key, offset in begun.items():
                 if note is None or note.knows(source_key, topics):
                     topic, _, partition = source_key.rpartition(":")

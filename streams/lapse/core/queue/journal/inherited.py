@@ -16,7 +16,7 @@ from lapse.core.repeats import Chunk, chunk_of
 KINDS = (b"d", b"a", b"i")
 """The kinds of record that are needed: steps, acknowledgments in advance, and ids of messages."""
 
-Place = tuple[str, int]
+SourceKey = tuple[str, int]
 """Topic and partition."""
 
 
@@ -31,11 +31,11 @@ class Inherited:
     """
 
     paused: bool = False
-    remembered: dict[Place, set[int]] = field(default_factory=dict)
-    chunks: dict[Place, list[Chunk]] = field(default_factory=dict)
+    remembered: dict[SourceKey, set[int]] = field(default_factory=dict)
+    chunks: dict[SourceKey, list[Chunk]] = field(default_factory=dict)
 
 
-def inherited(items: Iterable[tuple[bytes, bytes]], begun: Mapping[Place, int]) -> Inherited:
+def inherited(items: Iterable[tuple[bytes, bytes]], begun: Mapping[SourceKey, int]) -> Inherited:
     """Return the facts in an older shard's journal about partitions that a new shard reads on.
 
     Args:
