@@ -39,7 +39,7 @@ _REMEDIES: Final = {
     errno.EADDRINUSE: "End the program that listens there, or choose another address with --host and --port",
     errno.EACCES: "Ports below 1024 need a right of the system; choose another one with --port",
 }
-"""What to do, by the error of the system."""
+"""The advice for each error of the system."""
 
 log = logging.getLogger("lapse_gateway")
 

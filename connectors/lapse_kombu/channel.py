@@ -350,7 +350,7 @@ class Channel(virtual.Channel):
             return
         for consumption in list(self._consumed.values()):
             if isinstance(consumption, Consumption):
-                with contextlib.suppress(Exception):  # whoever waits for its messages is told
+                with contextlib.suppress(Exception):  # its consumers get the error themselves
                     consumption.reserve()
 
     def settled(self, subscriber: QueueSubscriber) -> None:

@@ -63,7 +63,7 @@ class Unsettled(virtual.QoS):
         self.prefetch_count = prefetch_count or 0
         self._held: dict[str, Held] = {}
         self._reserved: dict[int, Held] = {}
-        """What has come and is not handed out, by the `id` of its delivery."""
+        """The deliveries that have come and are not handed out, by their `id`."""
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._renewing: threading.Thread | None = None

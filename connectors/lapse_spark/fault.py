@@ -10,7 +10,7 @@ _FRAME: Final = re.compile(
     r"^(?:org\.apache\.spark\.SparkException: )?Job aborted due to stage failure: .*?\): |"
     r"\s*SQLSTATE: \w+"
 )
-"""What Spark writes around an error that says nothing to a user: ids, numbers of tasks, a code of SQL."""
+"""The parts of Spark's errors that tell a user nothing: ids, numbers of tasks, a code of SQL."""
 
 _STEPS: Final = (
     (
@@ -41,7 +41,7 @@ _STEPS: Final = (
     (re.compile(r"No space left on device"), "Make room on that disk, and run the command again"),
     (re.compile(r"OutOfMemoryError"), "Give Spark more memory: --conf spark.driver.memory=4g"),
 )
-"""What to do about an error, by its text, and that of its causes."""
+"""The advice for an error, by its text and the texts of its causes."""
 
 
 def sentence(message: str, whole: str = "") -> str:

@@ -7,7 +7,7 @@ from typing import Final
 
 _EACH_S: Final = 60.0
 _DURATION: Final = re.compile(r" \(after \d+ ?ms[^()]*\)")
-"""What librdkafka adds, and what differs at every try."""
+"""The parts of an error that librdkafka adds, or that differ at every try."""
 
 
 class LogLimit:

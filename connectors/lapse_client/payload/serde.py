@@ -42,10 +42,10 @@ class Serde(ABC):
 
 
 SerializerLike = Serde | Serializer | Callable[[Any], bytes | None]
-"""What a publisher takes: a serde, one of Confluent's serializers, or a function."""
+"""The serializers that a publisher takes: a serde, one of Confluent's serializers, or a function."""
 
 DeserializerLike = Serde | Deserializer | Callable[[bytes], Any]
-"""What a subscriber takes: a serde, one of Confluent's deserializers, or a function."""
+"""The deserializers that a subscriber takes: a serde, one of Confluent's deserializers, or a function."""
 
 
 _MISFITS: Final = (
@@ -59,7 +59,9 @@ _MISFITS: Final = (
 """Errors that deserializers raise for damaged bytes. Other errors say nothing about the payload."""
 
 _UNKNOWN_SCHEMA: Final = 40_403
-"""What a schema registry answers of an unknown id. A proxy, or another server, answers 404 without this code.
+"""The code with which a schema registry answers that it does not know an id.
+
+A proxy, or another server, answers 404 without this code.
 
 Other codes say that the registry lacks a subject or a version that the consumer, or another schema, names. No message
 is at fault.

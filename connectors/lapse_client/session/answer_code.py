@@ -1,4 +1,4 @@
-"""What the code of an answer means for a session."""
+"""The meaning of an answer's code for a session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only a channel's reading thread may do: add and remove shards."""
+"""The operations of a channel's reading thread. Only this thread adds and removes shards."""
 
 from __future__ import annotations
 

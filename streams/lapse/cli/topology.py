@@ -33,7 +33,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _MOST_NAMED: Final = 20
 
 _NOUNS: Final = {"write": "definition", "wrote": "definition", "rewind": "queue"}
-"""What `lapse apply` counts for a verb, if not topics."""
+"""By verb: the noun that `lapse apply` counts, if it is not topics."""
 
 _DONE: Final = {"create": "created", "change": "changed", "give rights on": "gave rights on", "write": "wrote"}
 

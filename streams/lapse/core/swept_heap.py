@@ -16,7 +16,7 @@ T = TypeVar("T", bound=tuple[Any, ...])
 """An entry. Entries are ordered as tuples are."""
 
 _SLACK: Final = 4_096
-"""So many entries of gone messages are kept in any case."""
+"""The number of entries of gone messages that are kept in any case."""
 
 _SWEPT_AT_ONCE: Final = 4
 """How many entries are examined for each message that comes or leaves."""

@@ -39,7 +39,7 @@ _FREE_BYTES: Final = 500_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """What the user wants.
+    """The options of a demo.
 
     Attributes:
         seconds: how long the flights take, s.

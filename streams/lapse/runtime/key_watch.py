@@ -61,7 +61,7 @@ class KeyWatch:
 
 
 def _stamp(file: str) -> _Stamp | None:
-    """What changes with a file's content; None if the file cannot be looked at."""
+    """Return facts that change with a file's content; None if the file cannot be looked at."""
     try:
         found = Path(file).stat()
     except OSError:

@@ -22,7 +22,7 @@ Places = Sequence[tuple[int, int]]
 
 
 class ChangeKind(IntEnum):
-    """What a change does. The numbers are persisted."""
+    """The effect of a change. The numbers are persisted."""
 
     ARRIVED = 1
     LEASED = 2

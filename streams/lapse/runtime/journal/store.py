@@ -75,7 +75,7 @@ class JournalStore(TableStore):
 
     @property
     def reader(self) -> ShardOwner:
-        """The entity, which knows what the table holds now."""
+        """The entity, whose shards know the current contents of the table."""
         return self.owner
 
     @property

@@ -20,7 +20,7 @@ _LENGTH: Final = struct.Struct(">i")
 _HEAD: Final = struct.Struct(">hii")
 _PARTITION: Final = struct.Struct(">ii")
 _REQUEST: Final = struct.Struct(">hhi")
-"""What a request, its version and its number are."""
+"""The kind of a request, its version and its number."""
 
 
 class SwiftConnection(conn.AIOKafkaConnection):

@@ -25,17 +25,17 @@ _LAST_OF_ATTRIBUTES: Final = 22
 
 _GZIP_BYTES: Final = 1 << 20
 _LEAST_GZIP_BYTES: Final = 1 << 10
-"""So many bytes are given to zlib at a time, fewer where members are short: it copies what comes behind a member."""
+"""How many bytes zlib gets at a time. Short members get fewer, because zlib copies all bytes behind a member."""
 
 _LEAST_BYTES: Final = 16 << 20
-"""Any batch may have so many bytes: more than lapse's own topics take in a record."""
+"""The size that any batch may have. It is more than lapse's own topics take in a record."""
 
 _GROWTH: Final = 16
 """A batch may have so many more bytes for each byte that its producer has sent."""
 
 _USUAL_BYTES: Final = 4 << 10
 _USUAL_GROWTH: Final = 8
-"""What most batches have uncompressed: so much memory is allocated first."""
+"""The uncompressed size of most batches. Memory of that size is allocated first."""
 
 _XERIAL: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEAD_BYTES: Final = 16

@@ -18,7 +18,7 @@ _YAML: Final = "yaml"
 
 
 class NoSession:
-    """What Faust's annotations and a worker's settings name instead of aiohttp's session."""
+    """A substitute for aiohttp's session, which Faust's annotations and a worker's settings name."""
 
 
 def import_faust() -> None:

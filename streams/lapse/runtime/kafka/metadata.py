@@ -48,7 +48,7 @@ class NeededTopics:
     def __init__(self) -> None:
         self.names: set[str] = set()
         self._later: set[str] = set()
-        """Those of shards that are taken over once the first ones serve, or take long."""
+        """Topics of shards that are taken over once the first shards serve, or whose take-over takes long."""
         self._learned: list[tuple[float, ClusterMetadata]] = []
         self._asking = asyncio.Lock()
 

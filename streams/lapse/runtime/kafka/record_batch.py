@@ -25,7 +25,7 @@ def wall_ms() -> int:
 
 
 class Leased:
-    """What a batch has under a lease, and whether it was sent.
+    """The deliveries under a lease in a batch, and whether they were sent.
 
     Args:
         until_s: the last instant at which it may be sent, on the monotonic clock, s.

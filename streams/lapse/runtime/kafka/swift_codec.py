@@ -15,7 +15,7 @@ from aiokafka.protocol.fetch import FetchRequest_v11, FetchResponse_v11
 from aiokafka.protocol.produce import ProduceResponse_v7
 
 Frame = bytes | bytearray
-"""What a broker sent, without the length before it."""
+"""The bytes of a broker's answer, without the length before them."""
 
 NUMBER: Final = struct.Struct(">i")
 """The request's number, with which a frame begins."""
@@ -128,7 +128,7 @@ def _text(frame: Frame, at: int) -> tuple[str | None, int]:
 
 
 ANSWERS: Final[dict[Any, Callable[[Frame], Any]]] = {FetchResponse_v11: fetched, ProduceResponse_v7: produced}
-"""What decodes a frame, by the kind of the answer."""
+"""The decoders of frames, by the kind of the answer."""
 
 REQUESTS: Final[dict[Any, Callable[[Any], bytes]]] = {FetchRequest_v11: fetch_request}
-"""What encodes a request without its header, by its kind."""
+"""The encoders of requests without their headers, by the kind of request."""

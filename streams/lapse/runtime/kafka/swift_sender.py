@@ -17,7 +17,7 @@ from lapse.runtime.kafka.refusals import REFUSALS
 from lapse.runtime.kafka.timely_accumulator import TimelyAccumulator, leave_out_late, note_sent
 
 _FATAL: Final = (errors.ProducerFenced, errors.OutOfOrderSequenceNumber)
-"""What aiokafka passes on as it is."""
+"""The errors that aiokafka passes on as they are."""
 
 
 class _Request(SendProduceReqHandler):

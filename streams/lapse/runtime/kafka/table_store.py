@@ -16,7 +16,7 @@ from lapse.runtime.kafka.lean_service import LeanService
 
 
 class TableReader(Protocol):
-    """Whoever knows what a table holds now."""
+    """The shards behind a table, as its readers see them."""
 
     def look_up(self, key: bytes) -> bytes | None:
         """Return the current value of a table key; None if there is none, or it has expired."""
@@ -31,7 +31,7 @@ class TableStore(LeanService, Store[Any, Any]):
     @property
     @abstractmethod
     def reader(self) -> TableReader:
-        """Whoever knows what the table holds now."""
+        """The shards behind the table, which know its current contents."""
 
     # What Faust calls in recovery
 

@@ -47,7 +47,7 @@ class NamedTopics(ABC):
         """Whether shards read their topics with consumers of their own from their next take-over on. Faust cannot
         read topics that are missing, were created again, or have another number of partitions (C52, C81)."""
         self.shapes: dict[str, Shape] = {}
-        """What the underlying topics and the targets were when last looked up."""
+        """The ids and numbers of partitions of underlying topics and targets, as last looked up."""
         self.unread: dict[str, int] = {}
         """The number of records in partitions of underlying topics that no shard reads, by topic (C81)."""
         self._seen_partitions: dict[str, int] = {}

@@ -33,7 +33,7 @@ _SPREAD: Final = 16
 """Up to this average distance, offsets are looked up in columns."""
 
 _LEAST_OF_FETCH: Final = 8
-"""So they are if a fetch holds this many of them on average. To pick fewer from columns takes longer than objects."""
+"""The least offsets of a fetch, on average, that are looked up in columns. Objects are faster for fewer."""
 
 _LONG_RUN: Final = 8
 """The least number of consecutive offsets that are looked up together. Shorter runs are looked up offset by offset."""

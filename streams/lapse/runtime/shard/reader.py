@@ -1,4 +1,4 @@
-"""What a shard uses of the consumer that reads for it."""
+"""The part of the reading consumer that a shard uses."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ Entry = tuple[int, int, int, int]
 """Band, tag, place and hash of the group. Entries sort in this order."""
 
 _SPARE: Final = 64
-"""So many outdated entries are kept before the valid ones are counted."""
+"""The number of outdated entries that are kept before the valid ones are counted."""
 
 
 class RestingLines:

@@ -24,7 +24,7 @@ _MANY: Final = 32
 """From this number of groups on, it pays to treat them alike when the next segment is chosen."""
 
 _AHEAD: Final = 16
-"""So many times as many messages of a group as are wanted are found at once, if its segment holds them."""
+"""The multiple of the wanted messages of a group that is found at once, if its segment holds as many."""
 
 _FURTHER: Final = 12
 """The greatest number of segments that are searched beyond those that are needed."""

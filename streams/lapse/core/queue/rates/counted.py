@@ -15,7 +15,7 @@ from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.rates.rate import Rate
 
 Of = tuple[int, int]
-"""What deliveries are counted under: (hash of a group, -1), or (0, place) for a message without a group."""
+"""The key under which deliveries are counted: (hash of a group, -1), or (0, place) for a message without a group."""
 
 EVERYTHING: Final[Of] = (-1, -2)
 """The key of all messages together."""

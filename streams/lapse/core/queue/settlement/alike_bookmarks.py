@@ -15,7 +15,7 @@ MANY: Final = 16
 """From this number of bookmarks on, it pays to look whether they differ in their offsets only."""
 
 _MOST_DIGITS: Final = 18
-"""So many digits fit into 63 bits."""
+"""The number of decimal digits that fit into 63 bits."""
 
 _COMMA, _DASH, _ZERO, _NINE = b",-09"
 

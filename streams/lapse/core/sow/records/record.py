@@ -29,7 +29,7 @@ OWN_KEY: Final = "lapse-own-key"
 """On a stored record whose key is in its payload: the Kafka record's own key, if it has one. Its letter has it (D2)."""
 
 _NOTES: Final = frozenset({PUBLISHED_MS, OWN_KEY})
-"""What a shard notes among the headers of a stored record."""
+"""The names of a shard's own notes among the headers of a stored record."""
 
 _PUBLISHED: Final = PUBLISHED_MS.encode()
 

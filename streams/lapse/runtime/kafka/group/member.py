@@ -1,4 +1,4 @@
-"""What Kafka says of a member of a consumer group, in the form that its client wrote."""
+"""Kafka's description of a member of a consumer group, in the form that its client wrote."""
 
 from __future__ import annotations
 
