@@ -101,7 +101,7 @@ def read_settings(given: tuple[str, ...]) -> dict[str, Any]:
     """Parse settings from the command line: TOML, in which the quotes of a text may be left out.
 
     Raises:
-        UsageError: a setting has no `=`, or its key is not valid.
+        click.UsageError: a setting has no `=`, or its key is not valid.
     """
     found: dict[str, Any] = {}
     for one in given:

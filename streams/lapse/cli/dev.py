@@ -150,7 +150,7 @@ def _sample(path: Path) -> Iterator[Callable[[], None]]:
     """Write a sample if there is no file, and delete it at the end unless the yielded function has announced it.
 
     Raises:
-        ClickException: the file cannot be written.
+        click.ClickException: the file cannot be written.
     """
     try:
         fresh = sample.write(path)

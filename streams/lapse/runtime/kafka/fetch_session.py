@@ -83,7 +83,11 @@ class SessionRequest(FetchRequest):
         wanted: the next offset of every partition that the answer may contain.
         changed: those of them that differ from what the broker knows.
         forgotten: partitions that are no longer fetched.
-        limits: the limits of `FetchRequest`; `max_partition_bytes` is for each partition.
+        max_wait_time: how long the broker may wait for records, ms.
+        min_bytes: the least size of an answer without waiting, bytes.
+        max_bytes: the greatest size of an answer, bytes.
+        isolation_level: whether to read committed records only, as `FetchRequest` has it.
+        max_partition_bytes: the greatest size of an answer for each partition, bytes.
     """
 
     def __init__(

@@ -84,7 +84,7 @@ def not_yet_applied(
     The journal may lack the start of a segment that was dropped soon after.
 
     Raises:
-        Impossible: no recovery is in progress, so the change is an error.
+        ImpossibleTransition: no recovery is in progress, so the change is an error.
     """
     slots = slots_of(where)
     takes = move.takes[segment.state[slots]]

@@ -24,7 +24,7 @@ _PATIENCE_S: Final = 5.0
 _GROUP: Final = 0
 """Kafka's number for coordinators of groups."""
 
-_PLACES: Final = 100
+_MOST_WORKERS: Final = 100
 """How many workers may share a data directory."""
 
 
@@ -87,7 +87,7 @@ class Membership:
         """Return the members that are certainly dead; take a note for this worker, and keep it locked."""
         self._directory.mkdir(parents=True, exist_ok=True)
         members: list[str] = []
-        for number in range(_PLACES):
+        for number in range(_MOST_WORKERS):
             path = self._directory / f"member-{number}"
             known = path.exists()
             if not known and self._file is not None:
