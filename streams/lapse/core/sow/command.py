@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -14,8 +14,7 @@ from lapse.core.shard.refused import CommandRefused
 from lapse.core.shard.subscriptions import subscriptions_fields
 from lapse.core.shard.untaken_fields import UNTAKEN_BY_SOW_TOPICS, check_fields
 from lapse.core.sow import journal
-from lapse.core.sow.arrival.arrival import Refused, key_in
-from lapse.core.sow.keys.key import NoKey, canonical_key
+from lapse.core.sow.query.candidates import Candidates
 from lapse.core.sow.query.query import Query, QueryRequest
 from lapse.core.sow.query.ranking import Order
 from lapse.core.sow.query.select import Select
@@ -27,7 +26,6 @@ from lapse.core.sow.step import RunningQuery, Step
 from lapse.core.sow.subscriptions.subscription import Predicate, Subscriber, Subscription, predicates
 from lapse.core.sow.updates.record_updates import RecordUpdates
 from lapse.core.sow.updates.scheduled_updates import Listing, Withdrawal, check_state
-from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.command import SOW_COMMANDS, Command
 
 _WITH_RECORDS: Final = frozenset({"sow_and_subscribe", "sow_and_delta_subscribe"})
@@ -38,9 +36,6 @@ _WITH_DELTAS: Final = frozenset({"delta_subscribe", "sow_and_delta_subscribe"})
 
 _SELECTS: Final = frozenset({"sow", "subscribe"}) | _WITH_RECORDS | _WITH_DELTAS
 """Commands that return records, or some of their fields."""
-
-_MOST_DATA: Final = 1_000
-"""How many payloads of a query may name records. They are all read in one turn (C60)."""
 
 
 class SowCommands:
@@ -53,13 +48,14 @@ class SowCommands:
         note_use: notes a use of the topic at an instant (Q18).
     """
 
-    __slots__ = ("_note_use", "_removals", "_settings", "_state", "_updates")
+    __slots__ = ("_candidates", "_note_use", "_removals", "_settings", "_state", "_updates")
 
     def __init__(
         self, state: SowState, updates: RecordUpdates, removals: Removals, note_use: Callable[[int, Step], None]
     ) -> None:
         self._state = state
         self._settings = state.settings
+        self._candidates = Candidates(state)
         self._updates = updates
         self._removals = removals
         self._note_use = note_use
@@ -212,7 +208,9 @@ class SowCommands:
             command_id=command.id,
             command=command.command,
             subscription=command.subscription,
-            candidates=self._named(command) if command.keys or command.data else self._find_indexed(compiled),
+            candidates=self._candidates.named(command)
+            if command.keys or command.data
+            else self._candidates.find_indexed(compiled),
             predicates=compiled,
             order=order,
             skip=command.skip or 0,
@@ -233,9 +231,9 @@ class SowCommands:
             )
         seen = predicates(None, row_filter, self._settings.compile_filter)
         asked = predicates(command.filter, None, self._settings.compile_filter)
-        self._check_data(command)
+        self._candidates.check_data(command)
         if command.state:
-            bookmarks = self._bookmarks(command.bookmarks) if command.bookmarks else None
+            bookmarks = self._candidates.offsets(command.bookmarks) if command.bookmarks else None
             deletion: Deletion = self._withdrawal(command, at_ms, (*asked, *seen), bookmarks)
         elif command.keys or command.data:
             deletion = DeletionByKeys(self._state, self._removals, command, at_ms, seen)
@@ -257,10 +255,10 @@ class SowCommands:
     ) -> SelectiveDeletion:
         withdrawal, bookmarks = None, None
         if command.bookmarks:
-            bookmarks = self._bookmarks(command.bookmarks)
+            bookmarks = self._candidates.offsets(command.bookmarks)
             if self._state.schedule:
                 withdrawal = self._withdrawal(command, at_ms, seen, bookmarks)
-        indexed = self._find_indexed((*asked, *seen))
+        indexed = self._candidates.find_indexed((*asked, *seen))
         none_named = bookmarks is not None and not bookmarks
         walk = Walk(()) if none_named else self._state.record_names.walk() if indexed is None else Walk(indexed)
         return SelectiveDeletion(
@@ -351,7 +349,7 @@ class SowCommands:
             command="sow_and_delta_subscribe" if subscription.deltas else "sow_and_subscribe",
             subscription=subscription.id,
             follows=True,
-            candidates=self._find_indexed(subscriber.predicates),
+            candidates=self._candidates.find_indexed(subscriber.predicates),
             predicates=subscriber.predicates,
             batch_size=subscription.batch_size,
             at_ms=at_ms,
@@ -388,56 +386,6 @@ class SowCommands:
                 ErrorCode.UNKNOWN_SUBSCRIPTION,
             )
         return subscriber
-
-    def _check_data(self, command: Command) -> None:
-        """Refuse payloads as names of records where keys are not in payloads."""
-        if command.data and not self._settings.key:
-            raise CommandRefused(
-                f"{command.command} by data: the records of this SOW topic have Kafka's keys, which are not in "
-                "payloads; name them by keys"
-            )
-
-    def _named(self, command: Command) -> list[bytes]:
-        """Return the journal keys of the records that `keys` or `data` name, without those of other shards (C46).
-
-        Raises:
-            CommandRefused: a text is not a key of this SOW topic, or a payload has none.
-        """
-        self._check_data(command)
-        if len(command.data) > _MOST_DATA:
-            raise CommandRefused(f"sow takes at most {_MOST_DATA:,} payloads as data; {len(command.data):,} are given")
-        fields = self._settings.key
-        found: dict[bytes, None] = {}
-        for at, text in enumerate(command.data or command.keys):
-            try:
-                if command.data:
-                    found[key_in(text, self._settings)] = None
-                else:
-                    found[canonical_key(text, fields) if fields else text] = None
-            except (Refused, NoKey) as error:
-                raise CommandRefused(f"{'data' if command.data else 'keys'}.{at}: {error}") from error
-        return [journal.RECORD + key for key in found if self._settings.home.holds(key)]
-
-    def _find_indexed(self, compiled: tuple[Predicate, ...]) -> list[bytes] | None:
-        """Return the journal keys that a hash index finds for the filters' equalities; None without an index (S11)."""
-        if not self._state.hash_index:
-            return None
-        equalities = [pair for predicate in compiled for pair in getattr(predicate, "equalities", ())]
-        found = self._state.hash_index.find(equalities)
-        return None if found is None else list(found)
-
-    def _bookmarks(self, texts: Sequence[str]) -> Bookmarks:
-        """Return the offsets that bookmarks name, without partitions that this shard never read."""
-        ranges: dict[int, list[tuple[int, int]]] = {}
-        for text in texts:
-            try:
-                named = BookmarkRange.of_records(text)
-            except ValueError as error:
-                raise CommandRefused(str(error)) from error
-            source = self._state.find_source(named.topic, named.partition)
-            if source is not None:
-                ranges.setdefault(source, []).append((named.first, named.last))
-        return Bookmarks(ranges)
 
 
 def _read_select(command: Command) -> Select | None:
