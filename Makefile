@@ -136,7 +136,8 @@ elif [ -z "$$found" ]; then \
 fi
 endef
 
-$(STAMP): requirements.lock pyproject.toml hatch_build.py streams/lapse/runtime/kafka/columns.c
+$(STAMP): requirements.lock pyproject.toml hatch_build.py streams/lapse/runtime/kafka/columns.c \
+  connectors/lapse_client/kafka/record_columns.c
 	@if ! [ -x $(BIN)/python ]; then \
 	  $(FIND_PYTHON); \
 	  echo "[1/4] a virtual environment with $$($$found --version), in .venv"; \

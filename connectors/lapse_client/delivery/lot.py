@@ -8,10 +8,9 @@ from typing import Final
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Message
 
-from lapse.core.generation import generation_of, position_of
-from lapse.core.lifetime import EXPIRES_AT_MS, NEVER
+from lapse.core.generation import position_of
+from lapse.core.lifetime import EXPIRES_AT_MS
 from lapse.protocol import header
-from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.packed_delivery import PackedDelivery, Part
 from lapse_client.kafka.headers import Headers, headers_of
 from lapse_client.session.shard import Shard
@@ -50,7 +49,7 @@ def landed_ms(message: Message, fields: Mapping[str, bytes]) -> float:
     return _UNKNOWN if ignored or kind != TIMESTAMP_LOG_APPEND_TIME else stamp_ms
 
 
-def _overdue_indexes(deadlines_ms: Sequence[int], landed: float) -> Collection[int]:
+def overdue_indexes(deadlines_ms: Sequence[int], landed: float) -> Collection[int]:
     """Return the indexes of the deadlines that had passed at an instant."""
     if not len(deadlines_ms) or min(deadlines_ms) > landed:
         return ()
@@ -229,7 +228,7 @@ class PackedLot(Lot):
         self.value: Part = packed.value  # type: ignore[assignment]
         self.data = packed.data
         self.key_bounds, self.value_bounds = packed.key_bounds, packed.value_bounds
-        self.overdue = _overdue_indexes(packed.deadlines_ms, landed)
+        self.overdue = overdue_indexes(packed.deadlines_ms, landed)
 
     def headers(self, at: int) -> Headers:
         """See `Lot`."""
@@ -242,73 +241,3 @@ class PackedLot(Lot):
     def deadline_ms(self, at: int) -> int | None:
         """See `Lot`."""
         return self._packed.deadline_ms(at)
-
-
-class ReferencedLot(Lot):
-    """Messages that were delivered by reference, as read from the underlying topic.
-
-    Keys and values are read from `records` by the functions of the delivery, as those of a packed one.
-
-    Args:
-        settler: sends the settlements.
-        shard: the shard that handed them out.
-        some: the range of bookmarks in the reference.
-        messages: those records of the range that Kafka still has.
-        deadlines_ms: deadline of each offset of the range, `NEVER` without one; empty if none has one.
-        lease: end of the leases, as in the header; None for at-most-once deliveries.
-        epoch: the shard's epoch, as in the header.
-        landed: when the delivery reached Kafka; see `landed_ms`.
-    """
-
-    __slots__ = ("_deadlines_ms", "_first", "records")
-
-    def __init__(
-        self,
-        settler: Settler,
-        shard: Shard,
-        some: BookmarkRange,
-        messages: Sequence[Message],
-        deadlines_ms: Sequence[int],
-        lease: bytes | None,
-        epoch: bytes,
-        landed: float = _UNKNOWN,
-    ) -> None:
-        whole = len(messages) == len(some)
-        offsets = (
-            range(some.first, some.last + 1)
-            if whole
-            else [position_of(message.offset() or 0, generation_of(some.first)) for message in messages]
-        )
-        source = f"{some.topic}:{some.partition}".encode()
-        super().__init__(
-            settler, shard, source, offsets, (some.delivery_count or 0,) * len(messages), lease=lease, epoch=epoch
-        )
-        self._first = some.first
-        self.records: Sequence[Message] = messages
-        self._deadlines_ms = deadlines_ms
-        if deadlines_ms:
-            there = deadlines_ms if whole else [deadlines_ms[offset - some.first] for offset in offsets]
-            self.overdue = _overdue_indexes(there, landed)
-
-    def key(self, at: int) -> bytes | None:
-        """See `Lot`."""
-        return self.records[at].key()
-
-    def value(self, at: int) -> bytes | None:
-        """See `Lot`."""
-        return self.records[at].value()
-
-    def headers(self, at: int) -> Headers:
-        """See `Lot`."""
-        return [item for item in headers_of(self.records[at]) if header.is_handed_out(item[0])]
-
-    def timestamp_ms(self, at: int) -> int:
-        """See `Lot`."""
-        return self.records[at].timestamp()[1]
-
-    def deadline_ms(self, at: int) -> int | None:
-        """See `Lot`."""
-        if not self._deadlines_ms:
-            return None
-        deadline_ms = self._deadlines_ms[self.offsets[at] - self._first]
-        return None if deadline_ms == NEVER else deadline_ms

@@ -22,6 +22,7 @@ from lapse.protocol import broker_address, signature, topic
 from lapse_client.error import LapseError, UnknownEntity
 from lapse_client.kafka import client_properties
 from lapse_client.kafka.clock import ClientClock
+from lapse_client.kafka.column_consumer import ColumnConsumer
 from lapse_client.kafka.log import log
 from lapse_client.kafka.metadata import Metadata
 from lapse_client.kafka.transport import Transport, default
@@ -39,7 +40,22 @@ _PROPAGATION_S: Final = 2.0
 _ALONE_S: Final = 0.3
 """The same for a single broker, which learns of new topics sooner."""
 
+_READING: Final[Mapping[str, Any]] = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "auto.offset.reset": "earliest",
+    "isolation.level": "read_committed",
+    "fetch.queue.backoff.ms": 5,
+    "queued.min.messages": 50_000,
+}
+"""Settings of consumers that commit nothing."""
+
 Options = Mapping[str, str | int | float | bool]
+
+
+def _no_group() -> str:
+    """Return the name of a group that nobody joins. librdkafka asks for one."""
+    return f"lapse-client-{uuid4().hex}"
 
 
 def _servers() -> str:
@@ -137,20 +153,12 @@ class Connection:
 
     def consumer(self, **options: Any) -> Consumer:
         """Open a consumer that commits nothing. It is meant for `assign`, not for consumer groups."""
-        return self.transport.consumer(
-            self._config(
-                {
-                    "group.id": f"lapse-client-{uuid4().hex}",
-                    "enable.auto.commit": False,
-                    "enable.auto.offset.store": False,
-                    "auto.offset.reset": "earliest",
-                    "isolation.level": "read_committed",
-                    "fetch.queue.backoff.ms": 5,
-                    "queued.min.messages": 50_000,
-                },
-                options,
-            )
-        )
+        return self.transport.consumer(self._config(_READING, {"group.id": _no_group(), **options}))
+
+    def column_consumer(self, topic: str, partition: int, **options: Any) -> ColumnConsumer | None:
+        """Open a consumer of one partition that makes no object for each record; None if that is not possible here."""
+        config = self._config(_READING, {"group.id": _no_group(), **options})
+        return self.transport.column_consumer(topic, partition, config)
 
     def admin(self) -> AdminClient:
         """Open a Kafka admin client."""

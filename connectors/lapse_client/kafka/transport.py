@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from lapse_client.error import ConnectionFailed
 from lapse_client.kafka.clock import ClientClock
+from lapse_client.kafka.column_consumer import ColumnConsumer
 
 _C = TypeVar("_C")
 
@@ -37,6 +38,10 @@ class Transport:
     def consumer(self, config: dict[str, Any]) -> Consumer:
         """Open a consumer with librdkafka's settings."""
         return _opened(Consumer, config)
+
+    def column_consumer(self, topic: str, partition: int, config: dict[str, Any]) -> ColumnConsumer | None:
+        """Open a consumer that reads one partition into columns; None if that is not possible."""
+        return ColumnConsumer.open(topic, partition, config)
 
     def admin(self, config: dict[str, Any]) -> AdminClient:
         """Open a Kafka admin client with librdkafka's settings."""

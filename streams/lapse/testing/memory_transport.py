@@ -34,6 +34,9 @@ class MemoryTransport(Transport):
         """See `Transport`."""
         return MemoryConsumer(self._cluster, bool(config.get("enable.partition.eof")), _is_deliveries)
 
+    def column_consumer(self, topic: str, partition: int, config: dict[str, Any]) -> None:
+        """See `Transport`: only librdkafka has such consumers."""
+
     def admin(self, config: dict[str, Any]) -> Any:
         """See `Transport`."""
         return MemoryAdmin(self._cluster)

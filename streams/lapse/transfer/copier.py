@@ -13,7 +13,7 @@ from lapse.core.transfer_counts import Counts
 from lapse.protocol import hand_over, header
 from lapse.protocol.answer import QueuedMessage
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
-from lapse_client.delivery.referenced import LogPlace
+from lapse_client.delivery.log_place import LogPlace, MessageSource
 from lapse_client.kafka.connection import Connection
 from lapse_client.kafka.fault import BEHIND_REFUSAL, abort, written_or_refused
 from lapse_client.kafka.headers import headers_of
@@ -94,7 +94,7 @@ class Copier:
         self._topic = topic
         self._partitions = partitions
         self._transfer = transfer
-        self._places: dict[tuple[str, int], LogPlace] = {}
+        self._places: dict[tuple[str, int], LogPlace[Sequence[Message]]] = {}
         self._stopping = threading.Event()
         self._producer: Producer = target.producer(
             transactional_id=f"lapse-transfer-{cluster}-{work or transfer}",
@@ -108,7 +108,7 @@ class Copier:
     def close(self) -> None:
         """Close the consumers."""
         for place in self._places.values():
-            place.consumer.close()
+            place.close()
 
     def put(self, messages: Iterable[QueuedMessage]) -> Put:
         """Put the records of messages on the target topic, all or none.
@@ -218,10 +218,10 @@ class Copier:
         where = (bookmark.topic, bookmark.partition)
         place = self._places.get(where)
         if place is None:
-            consumer = self._source.consumer(enable_partition_eof=True)
-            place = self._places[where] = LogPlace(*where, consumer, self._stopping)
+            source = MessageSource(*where, self._source.consumer(enable_partition_eof=True))
+            place = self._places[where] = LogPlace(bookmark.topic, source, self._stopping)
         found = place.read(BookmarkRange(*where, bookmark.offset, bookmark.offset))
-        return found[0] if found else None
+        return found[0][0] if found else None
 
 
 def _bytes(key: str | bytes) -> bytes:
