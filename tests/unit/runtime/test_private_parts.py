@@ -126,6 +126,7 @@ PARTS = {
     "faust.transport.conductor:Conductor._update_tp_index": ("34f9b85a1157", "kafka/agent.py"),
     "mode.threads:ServiceThread": ("7a54cbbbc029", "kafka/group_member.py, GroupMember"),
     "mode.threads:QueueServiceThread": ("abcd88f27e36", "kafka/group_member.py, GroupMember"),
+    "mode.services:Service._get_tasks": ("8013c7e6729e", "kafka/group_member.py, GroupMember"),
     "mode.services:Service.__init__": ("1705e85a16dc", "kafka/lean_service.py"),
     "mode.services:Service._default_stop_exit_stacks": ("9324d49cc607", "kafka/lean_service.py"),
     "mode.utils.locks:Event": ("1704d8006b27", "kafka/lean_service.py"),
