@@ -349,10 +349,12 @@ def with_settings(config: Config, name: str, settings: QueueConfig | SowConfig) 
 
 def _rebuild(config: Config, queues: dict[str, QueueConfig], sows: dict[str, SowConfig]) -> Config:
     try:
-        return Config(lapse=config.lapse, security=config.security, queue=queues, sow=sows, users=config.users)
+        whole = Config(lapse=config.lapse, security=config.security, queue=queues, sow=sows, users=config.users)
     except ValidationError as error:
         path, fault = describe_fault(error.errors()[0])
         raise ValueError(f"the definitions do not fit together: {'.'.join(path)}: {fault}") from error
+    # The file's lifetimes of topics are for queues that are created later. Definitions have had theirs.
+    return whole.model_copy(update={"topic": config.topic})
 
 
 def rebuild_fitting(

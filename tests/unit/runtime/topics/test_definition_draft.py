@@ -10,7 +10,7 @@ import pytest
 
 from lapse.config import Config
 from lapse.config.decided_entities import DecidedEntities
-from lapse.config.definition import Definition
+from lapse.config.definition import Definition, with_only_defined
 from lapse.core.error_code import ErrorCode
 from lapse.runtime.topics.definition_draft import Draft, Refused, Request, draft, patched
 from lapse.runtime.topics.definition_follower import DefinitionFollower
@@ -53,8 +53,14 @@ def test_a_queue_that_is_created_at_run_time_has_the_lifetimes_of_its_topics() -
         queue={"orders": {"topics": ["web", "fax"]}},
     )
     asked = Request("fresh", "queue", {"topics": ["web", "mail"], "expiration": "enabled"}, "bob", True)
-    made = draft(asked, {}, config, Path()).after
-    assert made.settings["topic_expirations"] == {"web": "2d"}
+    older = Definition("older", "queue", 1, "alice", {"topics": ["web"], "expiration": "enabled"})
+    of_worker = with_only_defined(config, [older], Path())
+    assert of_worker.queue["older"].topic_expirations == {}, (
+        "what is defined counts, whatever the file of a worker says"
+    )
+    for one in (config, of_worker):
+        made = draft(asked, {"older": older}, one, Path()).after
+        assert made.settings["topic_expirations"] == {"web": "2d"}
     later = config.model_copy(update={"topic": {"web": config.topic["fax"]}})
     assert draft(asked, {"fresh": made}, later, Path()).differs is None, "what is created again stays as it is"
     own = replace(asked, settings={**asked.settings, "topic_expirations": {"web": "5m"}})
