@@ -352,3 +352,17 @@ def test_messages_without_a_group_that_wait_for_their_rates_are_looked_at_once()
     assert one.shard.next_due_ms() == 1_100
     assert delivered(one, 99) == []
     assert delivered(one, 100) == [*range(3), *range(4, 30)]
+
+
+def test_a_search_through_messages_that_are_groups_of_their_own_is_over_before_another_begins() -> None:
+    """Messages without a group came back, and wait for the rate: the search for others never ended."""
+    with small(size=3, ring=2, at_once=1):
+        one = World(QueueSettings(name="orders", lease_ms=100, group_rate=Rate(1, 100_000), traits=GROUP))
+        one.subscribe("inky", 4)
+        for _ in range(10):
+            one.publish("orders")
+        one.read("orders")
+        one.deliver()
+        one.advance(100)
+        one.deliver()
+        assert [len(one.oracle.in_state(state)) for state in ("leased", "available")] == [4, 6]

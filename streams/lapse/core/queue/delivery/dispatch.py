@@ -161,10 +161,11 @@ class Dispatch:
         if not lines.load_part(last):
             self._again = True
             return [], []
-        self._singly = max(0, self._singly - 1)
         in_turn = GroupChooser(self._decisions, self._turns, lines, allowance, deadlines_count_ms)
         dealt = in_turn.assign(subscriptions, limit, now_ms)
         self._again = in_turn.again
+        if not self._again:  # else the columns would be derived again before this search is over, and so on forever
+            self._singly = max(0, self._singly - 1)
         return dealt, in_turn.unknown
 
     @property
