@@ -148,18 +148,21 @@ def test_messages_are_handed_over_to_it_and_back(deployment, deploy, tmp_path):
     assert has_password(tmp_path) == []
 
 
-@pytest.mark.feature("Q5", "D1")
+@pytest.mark.feature("Q5", "D1", "D4")
 def test_a_worker_and_clients(deployment, tmp_path):
     worker = deployment.apply().worker(fresh=True)  # its command line is looked at
     worker.wait_for_shards(1)
     name = deployment.name("orders")
     with Publisher(deployment.connection) as publisher:
         publisher.publish(name, b"handled", ttl_ms=60_000)
+        publisher.publish(name, b"read by the client", ttl_ms=60_000, headers=[("of", b"mine")])
         publisher.publish(name, b"expires", ttl_ms=1)
-    with deployment.subscriber("orders", max_backlog=5) as subscriber:
-        delivery = subscriber.receive(20)
-        assert delivery.value == b"handled"
-        delivery.acknowledge()
+    for payload, value in (("packed", b"handled"), ("reference", b"read by the client")):
+        with deployment.subscriber("orders", max_backlog=1, payload=payload) as subscriber:
+            delivery = subscriber.receive(20)
+            assert delivery.value == value
+            delivery.acknowledge()
+    assert ("of", b"mine") in delivery.headers
     letters = DeadLetterReader(name, connection=deployment.connection)
     until(lambda: [letter.value for letter in letters] == [b"expires"], "one letter")
     asked = deployment.lapse("check")
