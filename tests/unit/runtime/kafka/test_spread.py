@@ -45,6 +45,18 @@ def shards(owned: Owned) -> list[int]:
     return sorted(sum(tp.topic.endswith(".commands") for tp in tps) for tps in owned.values())
 
 
+@pytest.mark.feature("C81")
+def test_a_queue_gets_its_new_shards_before_others_over_its_topic_have_theirs() -> None:
+    counts = {"common": 2, "enlarged.commands": 2, "other.commands": 1}
+    everything = {topic: list(range(count)) for topic, count in counts.items()}
+    assignments = {"a": ClientAssignment(actives=everything, standbys={})}
+    spread(assignments, {}, [{"common", "enlarged.commands"}, {"common", "other.commands"}])
+    assert assignments["a"].actives == {"common": [0, 1], "enlarged.commands": [0, 1], "other.commands": [0]}
+    assignments = {"a": ClientAssignment(actives={**everything, "enlarged.commands": [0]}, standbys={})}
+    spread(assignments, {}, [{"common", "enlarged.commands"}, {"common", "other.commands"}])
+    assert assignments["a"].actives["common"] == [0], "no entity has all of its topics there"
+
+
 @pytest.mark.feature("C90")
 def test_queues_of_one_partition_are_spread_over_all_workers() -> None:
     entities = {f"q{number}": 1 for number in range(10)}

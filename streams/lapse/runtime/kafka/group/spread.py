@@ -42,11 +42,11 @@ _ROUNDS: Final = 8
 
 
 class _Unit(NamedTuple):
-    """Entities that are assigned together, the members that can have them, and their partitions."""
+    """Entities that are assigned together, the members that can have them, and by partition the topics to read."""
 
     group: TopicGroup
     members: list[str]
-    partitions: list[int]
+    partitions: dict[int, list[str]]
 
 
 def spread(assignments: Mapping[str, Assignment], owned: Mapping[str, set[TP]], entities: Iterable[set[str]]) -> None:
@@ -58,7 +58,8 @@ def spread(assignments: Mapping[str, Assignment], owned: Mapping[str, set[TP]], 
         entities: the topics of each entity.
     """
     subscribed = {topic for one in assignments.values() for topic in one.actives}
-    found = [_Unit(one, *_readers(one, assignments)) for one in _topic_groups(entities, subscribed)]
+    groups = _topic_groups(topics & subscribed for topics in entities)
+    found = [_Unit(one, *_readers(one, some, assignments)) for one, some in groups]
     units = [one for one in found if one.members and one.partitions]
     units.sort(key=lambda one: (-len(one.partitions), one.group))  # single partitions last: they fit anywhere
     had = {tp: member for member, tps in sorted(owned.items(), reverse=True) for tp in tps}
@@ -75,9 +76,10 @@ def spread(assignments: Mapping[str, Assignment], owned: Mapping[str, set[TP]], 
         for member in unit.members:
             for topic in unit.group.topics:
                 assignments[member].actives[topic] = []
-    for (group, partition), member in shares.items():
-        for topic in group.topics:
-            assignments[member].actives[topic].append(partition)
+    for unit in units:
+        for partition, topics in unit.partitions.items():
+            for topic in topics:
+                assignments[shares[unit.group, partition]].actives[topic].append(partition)
 
 
 def _round(units: Sequence[_Unit], had: Mapping[Shard, str], everybody: Sequence[str]) -> dict[Shard, str]:
@@ -137,29 +139,38 @@ class _Shares:
         return True
 
 
-def _topic_groups(entities: Iterable[set[str]], subscribed: set[str]) -> list[TopicGroup]:
-    """Return groups of entities, those with a topic in common joined."""
+def _topic_groups(entities: Iterable[set[str]]) -> list[tuple[TopicGroup, list[set[str]]]]:
+    """Return groups of entities, those with a topic in common joined, and the topics of each of these.
+
+    Args:
+        entities: the topics of each entity that somebody reads.
+    """
     at: dict[str, int] = {}
-    groups: dict[int, tuple[set[str], int]] = {}
+    groups: dict[int, tuple[set[str], list[set[str]]]] = {}
     for number, topics in enumerate(entities):
-        mine, count = topics & subscribed, 1
+        mine, each = set(topics), [topics]
         for other in {at[topic] for topic in mine if topic in at}:
             more, others = groups.pop(other)
             mine |= more
-            count += others
+            each += others
         if mine:
-            groups[number] = mine, count
+            groups[number] = mine, each
             at.update(dict.fromkeys(mine, number))
-    return sorted(TopicGroup(tuple(sorted(topics)), count) for topics, count in groups.values())
+    return sorted((TopicGroup(tuple(sorted(topics)), len(each)), each) for topics, each in groups.values())
 
 
-def _readers(group: TopicGroup, assignments: Mapping[str, Assignment]) -> tuple[list[str], list[int]]:
-    """Return the members that read all of the topics, and the partitions that these have in common."""
+def _readers(
+    group: TopicGroup, entities: Iterable[set[str]], assignments: Mapping[str, Assignment]
+) -> tuple[list[str], dict[int, list[str]]]:
+    """Return the members that read all of the topics, and by partition the topics to read."""
     members = [member for member, one in assignments.items() if all(topic in one.actives for topic in group.topics)]
     partitions = {
         topic: sorted(one for member in members for one in assignments[member].actives[topic]) for topic in group.topics
     }
-    # Faust may know one topic before another, and its choice then holds until the next look. If one topic has more
-    # partitions than another (C81), nobody reads these yet.
-    common = sorted(set.intersection(*map(set, partitions.values())))
-    return (sorted(members), common) if common else ([], [])
+    # Faust may know one topic before another, and its choice then holds until the next look. If one topic of an entity
+    # has more partitions than another (C81), nobody reads these for it yet. Other entities may have them already.
+    found: dict[int, set[str]] = {}
+    for topics in entities:
+        for partition in set.intersection(*(set(partitions[topic]) for topic in topics)):
+            found.setdefault(partition, set()).update(topics)
+    return (sorted(members), {one: sorted(found[one]) for one in sorted(found)}) if found else ([], {})
