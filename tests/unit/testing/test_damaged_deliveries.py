@@ -10,7 +10,7 @@ from lapse.core.lifetime import NEVER
 from lapse.protocol import codec, packed_delivery, topic
 from lapse.testing import Lapse
 from lapse.testing.memory_clients import MemoryConsumer
-from lapse_client.delivery import referenced
+from lapse_client.delivery import log_place
 
 pytestmark = pytest.mark.feature("X7", "X3", "D4")
 
@@ -55,7 +55,7 @@ DAMAGED: dict[str, tuple[str, bytes, dict[str, bytes | None]]] = {
 def test_a_damaged_record_is_dropped_and_the_next_message_comes(
     lapse: Lapse, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(referenced, "_SHORT_S", 0.1)
+    monkeypatch.setattr(log_place, "_SHORT_S", 0.1)
     payload, value, headers = DAMAGED[what]
     lapse.queue("orders")
     with lapse.publisher() as publisher, lapse.subscriber("orders", 5, payload=payload) as subscriber:
@@ -86,8 +86,8 @@ def test_records_that_brokers_have_and_do_not_send_are_waited_for(
             asked.set()
         return ends(consumer, place, *arguments, **options)
 
-    monkeypatch.setattr(referenced, "_SHORT_S", 0.1)
-    monkeypatch.setattr(referenced, "_KNOWN_S", 0.1)
+    monkeypatch.setattr(log_place, "_SHORT_S", 0.1)
+    monkeypatch.setattr(log_place, "_KNOWN_S", 0.1)
     monkeypatch.setattr(MemoryConsumer, "get_watermark_offsets", looked_up)
     lapse.queue("orders", lease_period="1h")
     with lapse.publisher() as publisher, lapse.subscriber("orders", 5, payload="reference") as subscriber:
@@ -96,12 +96,13 @@ def test_records_that_brokers_have_and_do_not_send_are_waited_for(
         assert first is not None
         records = subscriber.subscription._listener._records
         assert records is not None
-        (place,) = records._places.values()
-        place.consumer.cut_off(True)  # type: ignore[attr-defined]  # it is a MemoryConsumer
+        ((place, _),) = records._places.values()
+        consumer = place._source._consumer  # type: ignore[attr-defined]
+        consumer.cut_off(True)
         publisher.publish("orders", b"2")
         lapse.settle()
         assert asked.wait(20)
-        place.consumer.cut_off(False)  # type: ignore[attr-defined]
+        consumer.cut_off(False)
         second = subscriber.receive(10)
         assert second is not None
         assert second.value == b"2"
