@@ -36,8 +36,13 @@ _NEW: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_P
 T = TypeVar("T")
 
 
-def log_bounds(consumer: Consumer, tp: TopicPartition) -> tuple[int, int]:
+def log_bounds(consumer: Consumer, tp: TopicPartition, new_s: float = METADATA_TIMEOUT_S) -> tuple[int, int]:
     """Return the first offset of a partition and its end offset; wait while a leader is being elected.
+
+    Args:
+        consumer: a consumer of the cluster.
+        tp: the partition.
+        new_s: how long brokers may not know the topic, s.
 
     Raises:
         KafkaException: no answer in time, or a refusal.
@@ -47,17 +52,26 @@ def log_bounds(consumer: Consumer, tp: TopicPartition) -> tuple[int, int]:
         tp.topic,
         lambda: consumer.get_watermark_offsets(tp, timeout=METADATA_TIMEOUT_S),
         _ELECTING | _NEW,
+        new_s,
     )
 
 
-def _elected(consumer: Consumer, topic: str, ask: Callable[[], T], passing: Collection[int]) -> T:
+def _elected(
+    consumer: Consumer,
+    topic: str,
+    ask: Callable[[], T],
+    passing: Collection[int],
+    new_s: float = METADATA_TIMEOUT_S,
+) -> T:
     """Ask a partition's leader; ask again while brokers answer with a passing error, and leaders are elected."""
-    give_up = time.monotonic() + METADATA_TIMEOUT_S
+    began = time.monotonic()
     while True:
         try:
             return ask()
         except KafkaException as error:
-            if error.args[0].code() not in passing or time.monotonic() >= give_up:
+            code = error.args[0].code()
+            patience_s = new_s if code in _NEW else METADATA_TIMEOUT_S
+            if code not in passing or time.monotonic() - began >= patience_s:
                 raise
             time.sleep(_RETRY_S)
             with suppress(KafkaException):  # it keeps what it has heard of a topic, even from a broker just back

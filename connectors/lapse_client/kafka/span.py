@@ -19,6 +19,9 @@ _POLL_S: Final = 0.5
 _OPEN_S: Final = 15.0
 """How long to wait for the end of an open transaction, s."""
 
+_KNOWN_S: Final = 2.0
+"""How long brokers may not know a listed topic before they are asked whether it was deleted, s."""
+
 _AT_ONCE: Final = 5_000
 _Name = tuple[str, int]
 Progress = Callable[[int, int], None]
@@ -125,12 +128,14 @@ def _bounds(
             continue
         tp = TopicPartition(*name)
         try:
-            tp.offset, ends[name] = log_bounds(consumer, tp)
+            tp.offset, ends[name] = log_bounds(consumer, tp, _KNOWN_S if listed else METADATA_TIMEOUT_S)
         except KafkaException as error:
             if not (listed and error.args[0].code() in NOT_THERE):
                 raise
-            deleted.add(name[0])
-            continue
+            if name[0] not in consumer.list_topics(timeout=METADATA_TIMEOUT_S).topics:
+                deleted.add(name[0])
+                continue
+            tp.offset, ends[name] = log_bounds(consumer, tp)
         tps[name] = tp
     return tps, ends
 
