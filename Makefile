@@ -3,8 +3,8 @@
 #   make test KAFKA=testcontainers     a broker in a container instead of the embedded one
 #   make test ARGS="-k lease -x"       further arguments for pytest (or for the tool of another target)
 #   make test-fast                     the inner loop: unit tests without Spark and without a broker, about a minute
-#   make test JOBS=1                   one process instead of six; tests wait more than they compute, so six are right
-#                                      for two cores, too
+#   make test JOBS=1                   one process instead of six, each with a broker of its own; tests wait more than
+#                                      they compute, so six are right for two cores, too
 #   make setup PYTHON=/path/to/python  a certain Python
 
 .DEFAULT_GOAL := help

@@ -1,8 +1,8 @@
 """Fixtures of all tests: a real broker, names that nobody else uses, a Spark session.
 
 A broker comes from, in this order: `KAFKA_BOOTSTRAP_SERVERS`; `--kafka=testcontainers`; the embedded one, started
-once a run when the first test asks for it. Where Java is missing, tests are skipped on a laptop and fail when `CI` is
-set.
+once per pytest process when the first test asks for it. Where Java is missing, tests are skipped on a laptop and
+fail when `CI` is set.
 """
 
 import atexit
@@ -22,7 +22,6 @@ import hypothesis
 import pytest
 from _pytest.runner import runtestprotocol
 
-from support.kafka import broker_of_run
 from support.suite import class_archives, scratch
 from support.suite.at_length import AT_LENGTH, QUICK, examples
 from support.suite.contract import promises, unknown_numbers
@@ -46,10 +45,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 _HERE = Path(__file__).parent
 _RINGS = ("integration", "acceptance")
 _SCRATCH = pytest.StashKey[Path | None]()
-_BROKER = pytest.StashKey[broker_of_run.BrokerOfRun]()
 _BY_FILE_SYSTEM = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
-_ASKED_AT = "broker"
-"""What tells a process of a parallel run where to ask for the broker."""
 _SHRINKING_S = 420
 """Hypothesis makes a failing example smaller for up to 300 s. A limit of 300 s would hide the example."""
 _GARBAGE_THRESHOLDS = (500_000, 20, 20)
@@ -135,19 +131,9 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Stop the broker. Take what lived in memory away, unless somebody may want to see why a test failed."""
-    if broker := session.config.stash.get(_BROKER, None):
-        broker.close()
+    """Take what lived in memory away, unless somebody may want to see why a test failed."""
     if (own := session.config.stash.get(_SCRATCH, None)) and exitstatus == pytest.ExitCode.OK:
         shutil.rmtree(own, ignore_errors=True)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:
-    """Tell each process of a parallel run where to ask for the broker."""
-    if _BROKER not in node.config.stash:
-        node.config.stash[_BROKER] = broker_of_run.BrokerOfRun()
-    node.workerinput[_ASKED_AT] = node.config.stash[_BROKER].address
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -169,15 +155,10 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[str]:
     from lapse.embedded.broker import given_broker
     from support.kafka.container import NoDocker, kafka_container
 
-    given, of_run = given_broker(), getattr(request.config, "workerinput", {}).get(_ASKED_AT)
+    in_container = given_broker() is None and request.config.getoption("--kafka") == "testcontainers"
     with ExitStack() as running:
         try:
-            if given is None and request.config.getoption("--kafka") == "testcontainers":
-                servers = running.enter_context(kafka_container())
-            elif given is None and of_run is not None:
-                servers = broker_of_run.servers(of_run)
-            else:
-                servers = running.enter_context(broker(heap_mb=768))
+            servers = running.enter_context(kafka_container() if in_container else broker(heap_mb=768))
         except (JavaMissing, JarUnavailable, NoDocker) as error:
             _absent(str(error))
         yield servers

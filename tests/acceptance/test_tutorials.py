@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from lapse.embedded import EmbeddedKafka
 from support.pages.page_run import PageRun, fits
 
 ROOT = Path(__file__).parents[2]
@@ -17,9 +16,8 @@ PAGES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("page", "least"), PAGES.items(), ids=[page.stem for page in PAGES])
-def test_a_page_does_what_it_shows(module_kafka: EmbeddedKafka, page: Path, least: int, tmp_path: Path) -> None:
-    """The broker is not shared: pages name their queues as they like, and one of them reads all dead letters."""
-    run = PageRun(page, tmp_path, module_kafka.bootstrap_servers)
+def test_a_page_does_what_it_shows(kafka: str, page: Path, least: int, tmp_path: Path) -> None:
+    run = PageRun(page, tmp_path, kafka)
     run.follow()
     assert run.commands >= least
 

@@ -276,22 +276,20 @@ def test_a_replica_with_a_wrong_clock_knows_how_late_it_reads_an_expiry(
 
 
 @pytest.mark.feature("S10")
-def test_progress_is_read_up_to_what_the_link_has_written_itself(
-    other_kafka: str, unique: Callable[[str], str]
-) -> None:
-    """A broker that has just begun to lead the topic may say that it ends earlier. No other link writes to it."""
-    admin = AdminClient({"bootstrap.servers": other_kafka})
+def test_progress_is_read_up_to_what_the_link_has_written_itself(kafka: str, unique: Callable[[str], str]) -> None:
+    """A broker that has just begun to lead the topic may say that it ends earlier."""
+    admin = AdminClient({"bootstrap.servers": kafka})
     made = admin.create_topics([NewTopic(progress.TOPIC, 1, 1, config=progress.CONFIG)])[progress.TOPIC].exception(30)
-    assert made is None or "already exists" in str(made), "links of earlier tests create it, too"
+    assert made is None or "already exists" in str(made), "links of other tests create it, too"
     until(lambda: admin.list_topics(progress.TOPIC, timeout=15).topics[progress.TOPIC].error is None, "it is listed")
     link = Progress(unique("here"), "there", {"lapse.sow.prices": "1>2"})
 
     def note(offset: int) -> int:
         key, value = link.record("lapse.sow.prices", 0, offset)
-        return write(other_kafka, progress.TOPIC, [value], key=key)[0].offset
+        return write(kafka, progress.TOPIC, [value], key=key)[0].offset
 
     end = note(3) + 2
-    reading = threading.Thread(target=link.read, args=({"bootstrap.servers": other_kafka}, end))
+    reading = threading.Thread(target=link.read, args=({"bootstrap.servers": kafka}, end))
     reading.start()
     reading.join(1)
     assert reading.is_alive(), "what was written last is not there yet"

@@ -27,12 +27,6 @@ from support.kafka.log import Tail
 pytestmark = [pytest.mark.spark, pytest.mark.feature("D5")]
 
 
-@pytest.fixture(scope="module")
-def kafka(module_kafka):
-    """A broker that is not shared: some tests read all dead letters, and one hides all notes of redrives."""
-    return module_kafka.bootstrap_servers
-
-
 @pytest.fixture
 def redrive(kafka, dead, tmp_path):
     """Runs the job with options; returns how many it sent, left out, and refused for which reason."""

@@ -21,7 +21,7 @@ _NEEDED_BYTES: Final = 4 << 30
 """Free space that the directory needs. A run uses less than 1 GiB at a time."""
 
 _LEFT_BYTES: Final = 11 << 30
-"""Available memory that the machine needs: three Sparks, the brokers and their tests take up to 10 GiB."""
+"""Available memory that the machine needs: six brokers, three Sparks and their tests take 10 GiB."""
 
 PREFIX: Final = "lapse-"
 """Prefix of the directories, short because names of sockets must be short."""
