@@ -141,9 +141,9 @@ PARTS = {
     "aiokafka.consumer.subscription_state:TopicPartitionState": ("818a98ee8731", "kafka/group/steady_subscription.py"),
     "aiokafka.consumer.group_coordinator:GroupCoordinator.ensure_active_group": (
         "31c20f4e1c2c",
-        "kafka/consumer_thread.py",
+        "kafka/group_member.py",
     ),
-    "aiokafka.consumer.group_coordinator:GroupCoordinator.request_rejoin": ("b2d45f3681d6", "kafka/consumer_thread.py"),
+    "aiokafka.consumer.group_coordinator:GroupCoordinator.request_rejoin": ("b2d45f3681d6", "kafka/group_member.py"),
     "aiokafka.consumer.group_coordinator:GroupCoordinator._push_error_to_user": (
         "20f5f44ce41f",
         "kafka/group_member.py, GroupMember.refusal",
@@ -228,6 +228,14 @@ def test_a_private_part_is_what_it_was(part: str) -> None:
         f"{part} changed in this version of {package}. Read it, check {_in_tree(where)}, then write its new "
         f"fingerprint ({now}) into {Path(__file__).name}"
     )
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_the_file_that_overrides_or_calls_a_private_part_is_there(part: str) -> None:
+    """The file after the fingerprint, which a reader of a failure looks up."""
+    files = [one.partition(",")[0] for one in PARTS[part][1].split("; ")]
+    roots = [ROOT / "streams" / "lapse", ROOT / "streams" / "lapse" / "runtime", ROOT / "connectors"]
+    assert [file for file in files if not any((root / file).is_file() for root in roots)] == []
 
 
 @pytest.mark.parametrize("package", ROOMS)

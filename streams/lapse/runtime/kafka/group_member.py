@@ -132,10 +132,19 @@ class GroupMember(driver.AIOKafkaConsumerThread):
         return True
 
     @property
+    def member_id(self) -> str:
+        """The name that the group gave this consumer; empty while it is in no group."""
+        coordinator = None if self._consumer is None else self._consumer._coordinator
+        return str(getattr(coordinator, "member_id", ""))
+
+    @property
     def is_member(self) -> bool:
         """Whether the group knows this consumer, and partitions are assigned to it."""
-        coordinator = None if self._consumer is None else self._consumer._coordinator
-        return bool(getattr(coordinator, "member_id", "")) and bool(self.assignment())
+        return bool(self.member_id) and bool(self.assignment())
+
+    def topics(self) -> set[str]:
+        """Return the topics that this member reads."""
+        return set(self._ensure_consumer().subscription())
 
     @property
     def refusal(self) -> Exception | None:
@@ -147,7 +156,7 @@ class GroupMember(driver.AIOKafkaConsumerThread):
     def is_balanced(self) -> bool:
         """Whether the group has rebalanced since the last change of the subscription."""
         consumer = self._consumer
-        return consumer is not None and consumer._subscription.is_balanced
+        return consumer is not None and bool(consumer._subscription.is_balanced)
 
     def rejoin(self) -> None:
         """Start another rebalance."""

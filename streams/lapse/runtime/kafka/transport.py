@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 import faust
 from aiokafka.errors import ConsumerStoppedError, IllegalStateError, InconsistentGroupProtocolError
@@ -79,11 +79,14 @@ class BatchConsumer(driver.Consumer):
         return GroupMember(self, loop=self.loop, beacon=self.beacon)
 
     @property
+    def _group(self) -> GroupMember:
+        """The member of the group that fetches for this consumer. Faust makes it when the consumer is made."""
+        return cast("GroupMember", self._thread)
+
+    @property
     def member(self) -> str:
         """This worker's member id; empty while it is in no group."""
-        member: Any = self._thread
-        coordinator = None if member is None or member._consumer is None else member._consumer._coordinator
-        return "" if coordinator is None else str(getattr(coordinator, "member_id", ""))
+        return self._group.member_id
 
     async def subscribe(self, topics: Iterable[str]) -> None:
         """Subscribe like Faust's. A worker without topics stays outside the group."""
@@ -93,8 +96,7 @@ class BatchConsumer(driver.Consumer):
     async def leave(self) -> None:
         """Stop reading, and leave the group. Later topics with the same names belong to others (C4)."""
         self.stop_flow()
-        member: Any = self._thread
-        member.leave()
+        self._group.leave()
 
     async def _drain_messages(self, fetcher: Any) -> None:
         """Replace Faust's loop: hand over the records of a partition in one call.
@@ -119,9 +121,8 @@ class BatchConsumer(driver.Consumer):
             self._seek_shards(self._to_seek)
         turn = self.tenures.turn
         records, active = await self._wait_next_records(timeout_s)
-        member: Any = self._thread
         app: Any = self.app
-        taken = member.taken
+        taken = self._group.taken
         if records is None or self.should_stop:
             return
         if not self.flow_active:
@@ -153,8 +154,7 @@ class BatchConsumer(driver.Consumer):
 
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
         """Go on reading during a rebalance, unless this worker is no longer a member."""
-        member: Any = self._thread
-        self.goes_on = self.flow_active and member.is_member
+        self.goes_on = self.flow_active and self._group.is_member
         if self.goes_on:
             self._steady = self.assignment() - self._paused_partitions
             await self._on_partitions_revoked(revoked)
@@ -175,14 +175,12 @@ class BatchConsumer(driver.Consumer):
     @property
     def is_balanced(self) -> bool:
         """Whether the group has rebalanced since the last change of the subscription."""
-        member: Any = self._thread
-        return bool(member.is_balanced)
+        return self._group.is_balanced
 
     async def end_if_refused(self) -> None:
         """End the process if the group refuses this worker. Without partitions nothing else would notice."""
-        member: Any = self._thread
         while True:
-            error = member.refusal
+            error = self._group.refusal
             if error is not None:
                 break
             await asyncio.sleep(_POLL_S)
@@ -193,18 +191,15 @@ class BatchConsumer(driver.Consumer):
 
     async def rejoin(self) -> None:
         """Start another rebalance, so that other workers get what this one has given up."""
-        member: Any = self._thread
-        member.rejoin()
+        self._group.rejoin()
 
     async def look_again(self) -> None:
         """Ask now for the topics' numbers of partitions. A change starts a rebalance."""
-        member: Any = self._thread
-        await member.look_again()
+        await self._group.look_again()
 
     def subscribed(self) -> set[str]:
         """Return the topics that this worker reads."""
-        member: Any = self._thread
-        return set(member._ensure_consumer().subscription())
+        return self._group.topics()
 
     def _get_active_partitions(self) -> set[TP]:
         active = self._partitions_in_use()
@@ -305,8 +300,7 @@ class BatchConsumer(driver.Consumer):
 
     async def leave_out(self, tps: Iterable[TP]) -> None:
         """Do not fetch these partitions, nor held ones, because a request with thousands of names is expensive."""
-        member: Any = self._thread
-        member.leave_out(self._held.keys() | set(tps))
+        self._group.leave_out(self._held.keys() | set(tps))
 
     def resume_flow(self) -> None:
         """Resume the flow like Faust's."""
@@ -335,9 +329,8 @@ class BatchConsumer(driver.Consumer):
         known = ((tp, self._readers[tp].received) for tp in tps if tp in self._readers)
         offsets = {tp: min(received.values()) for tp, received in known if received}
         self._to_seek -= set(tps)
-        member: Any = self._thread
         with contextlib.suppress(AssertionError, IllegalStateError):  # not assigned: another rebalance ends with a seek
-            member.seek_all(offsets)
+            self._group.seek_all(offsets)
 
     async def _commit_offsets(self, offsets: Mapping[TP, int], start_new_transaction: bool = True) -> bool:
         """Commit like Faust's, without its table of all partitions for the log; return whether something was committed.
@@ -384,9 +377,8 @@ class BatchConsumer(driver.Consumer):
         """
         if self._moves(tp):
             return -1
-        member: Any = self._thread
         try:
-            where, taken = member.stands_at(tp)
+            where, taken = self._group.stands_at(tp)
         except IllegalStateError:
             return -1
         return where if taken <= self._handed and not self._moves(tp) else -1
