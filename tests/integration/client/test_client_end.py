@@ -94,6 +94,8 @@ def test_a_start_ends_with_the_close_of_another_thread(served: Deployment, kind:
             one.start()
         except Closed:
             given_up += 1
+        else:
+            takes_s *= 0.9  # other tests may have slowed down the start that was measured
         if number:
             closer.join()
         with pytest.raises(Closed):

@@ -292,9 +292,13 @@ class Meanwhile:
         self.purged = ask(self._purge)
 
     def _purge(self) -> tuple[int, int]:
-        """How many were purged, and how many letters there were when that was answered."""
+        """How many were purged, and how many letters there were when that was answered.
+
+        A worker that ended meanwhile may have written one again, with the same `lapse-id` (D3).
+        """
         removed = self.swept.purge()["removed"]
-        return removed, len(self.here.tail(topic.dead_letters(self.here.name("swept"))).drain())
+        letters = self.here.tail(topic.dead_letters(self.here.name("swept"))).drain()
+        return removed, len({dict(letter.headers() or [])[header.LAPSE_ID] for letter in letters})
 
     def end(self) -> None:
         """All of it happened at its instant, once."""

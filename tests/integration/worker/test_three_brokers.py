@@ -1,7 +1,9 @@
 """A cluster of three brokers: the copies that `lapse apply` asks for, and a broker that ends (Q16, X7)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,9 @@ from lapse.config import load
 from lapse.embedded import EmbeddedKafka
 from lapse.embedded.settings import cluster_id
 from lapse.protocol import topic
+from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.definitions import DefinitionsTopic
+from lapse_client import Connection
 from support.kafka.log import until
 from support.processes.deployment import Deploy, Deployment
 
@@ -52,6 +56,19 @@ def _alone(here: Deployment, admin: AdminClient, stem: str, broker: int) -> None
     created = admin.create_topics([NewTopic(one, 1, replica_assignment=[[broker]], config=settings) for one in own])
     for done in created.values():
         done.result(15)
+
+
+def _looks_through_each_controller(here: Deployment) -> list[Callable[[], object]]:
+    """Have clients find the controller, which a broker names by chance; return how each asks for the cluster again."""
+    looks: list[Callable[[], object]] = [partial(Cluster(load(here.config)).reach, 45) for _ in range(12)]
+    looks += [partial(_described, Connection(here.servers).admin()) for _ in range(12)]
+    with ThreadPoolExecutor(8) as asking:
+        list(asking.map(lambda look: look(), looks))
+    return looks
+
+
+def _described(admin: AdminClient) -> object:
+    return admin.describe_cluster(request_timeout=45).result()
 
 
 def _least_in_sync(admin: AdminClient, topics: list[str]) -> dict[str, str]:
@@ -102,6 +119,7 @@ def test_copies_are_asked_for_warned_of_and_outlive_a_broker(brokers: list[Embed
     here.apply()
     worker = here.worker().wait_for_shards(2)
     here.write("away", "kept")
+    looks = _looks_through_each_controller(here)
     with here.subscriber("orders", timeout_s=60) as subscriber:
         for number, ends in enumerate((brokers[2], None)):
             here.write("orders", f"{number}")
@@ -112,6 +130,8 @@ def test_copies_are_asked_for_warned_of_and_outlive_a_broker(brokers: list[Embed
                 ends.kill()
             subscriber.settle("acknowledge", [delivery], wait=True)
     until(lambda: here.depth("orders")["depth"] == 0, "all is acknowledged", 60)
+    for look in looks:  # also of those whose controller was the broker that died
+        look()
 
     # What only the broker that ended has concerns its own entity: the others are served, and it is once it can be.
     worker.kill()
