@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from lapse.controller import FINDS_CONTROLLER
+from lapse.controller import admin_client
 from lapse_client.error import ConnectionFailed
 from lapse_client.kafka.clock import ClientClock
 from lapse_client.kafka.column_consumer import ColumnConsumer
@@ -46,7 +46,7 @@ class Transport:
 
     def admin(self, config: dict[str, Any]) -> AdminClient:
         """Open a Kafka admin client with librdkafka's settings."""
-        return _opened(AdminClient, {**FINDS_CONTROLLER, **config})
+        return _opened(admin_client, config)
 
     def clock(self) -> ClientClock:
         """Return a new clock that measures the broker's time; each connection has one."""

@@ -33,7 +33,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists no
 from confluent_kafka.cimpl import NewTopic
 
 from lapse import topic_creation
-from lapse.controller import FINDS_CONTROLLER
+from lapse.controller import admin_client
 from lapse.log_limit import LogLimit
 from lapse.protocol import topic as names
 from lapse.replication import progress
@@ -127,8 +127,8 @@ class Replicator:
             KafkaException: one side does not answer.
             LinkError: the link cannot work as it is.
         """
-        upstream = AdminClient({**FINDS_CONTROLLER, **self._from, **_QUIET})
-        downstream = AdminClient({**FINDS_CONTROLLER, **self._to, **_QUIET})
+        upstream = admin_client({**self._from, **_QUIET})
+        downstream = admin_client({**self._to, **_QUIET})
         breadths = self._breadths(upstream, downstream)
         source, target = _cluster_id(upstream), _cluster_id(downstream)
         if source == target:

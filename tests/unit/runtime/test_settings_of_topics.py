@@ -45,7 +45,7 @@ class Named:
 
 @pytest.mark.feature("C52", "X7")
 def test_a_broker_that_has_ended_keeps_a_start_back_for_seconds_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "AdminClient", Client)
+    monkeypatch.setattr(cluster, "admin_client", Client)
     Client.silent, Client.asked = [True, False], []
     found = Cluster(Config()).settings_of(["a", "b", "hidden"])
     assert found.keys() == {"a", "b"}

@@ -10,7 +10,6 @@ from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists none of its names in __all__
-    AdminClient,
     AlterConfigOpType,
     ClusterMetadata,
     ConfigEntry,
@@ -22,7 +21,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists no
 
 from lapse import topic_creation
 from lapse.config import Config
-from lapse.controller import FINDS_CONTROLLER
+from lapse.controller import admin_client
 from lapse.protocol import broker_address
 from lapse.runtime.kafka import security
 from lapse.runtime.topics import access, permission
@@ -125,7 +124,7 @@ class Cluster:
             **security.for_librdkafka(config.security),
         }
         self._settings = settings
-        self._admin = AdminClient({**FINDS_CONTROLLER, **settings})
+        self._admin = admin_client(settings)
 
     def metadata(self, patience_s: float) -> ClusterMetadata:
         """Return the brokers' metadata about themselves and all topics.
@@ -260,7 +259,7 @@ class Cluster:
             found |= described
             if not late:
                 break
-            self._admin = AdminClient({**FINDS_CONTROLLER, **self._settings})  # a new client finds the brokers anew
+            self._admin = admin_client(self._settings)  # a new client finds the brokers anew
         return found
 
     def _described(self, topics: Iterable[str], within_s: float) -> tuple[dict[str, Mapping[str, Any]], list[str]]:

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from lapse import topic_creation
 from lapse.config import Config
 from lapse.config.definition import Definition
-from lapse.controller import FINDS_CONTROLLER
+from lapse.controller import admin_client
 from lapse.protocol import topic as names
 from lapse.runtime.kafka import security
 from lapse.runtime.topics.definitions_reader import Contents, DefinitionsAway, DefinitionsReader
@@ -287,7 +287,7 @@ class DefinitionsTopic:
         return there
 
     def _create(self) -> None:
-        admin = AdminClient({**FINDS_CONTROLLER, **self._settings})
+        admin = admin_client(self._settings)
         copies = self._config.lapse.replication_factor
         new = NewTopic(self.name, 1, copies, config={**_SETTINGS, **settings_of_new(copies)})
         for error in topic_creation.create(admin.create_topics, [new], _PATIENCE_S).values():

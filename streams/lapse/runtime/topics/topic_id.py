@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from lapse.controller import FINDS_CONTROLLER
+from lapse.controller import admin_client
 from lapse.runtime.kafka.shared_question import SharedQuestion
 
 logger = logging.getLogger(__name__)
@@ -148,7 +148,7 @@ class TopicIds:
     def _connected(self) -> AdminClient:
         with self._connecting:
             if self._admin is None:
-                self._admin = AdminClient({**FINDS_CONTROLLER, **self._settings})
+                self._admin = admin_client(self._settings)
             return self._admin
 
     def _replace_connection(self, asked: AdminClient) -> None:
