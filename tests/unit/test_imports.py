@@ -14,7 +14,8 @@ CONNECTORS = Path(__file__).parents[2] / "connectors"
 
 ON_THE_WIRE = {f"lapse.core.{name}" for name in ("error_code", "expression", "generation", "letter", "lifetime")}
 ALLOWED = {
-    "lapse_client": ON_THE_WIRE | {"lapse.core.broker_offset", "lapse.silence", "lapse.topic_creation"},
+    "lapse_client": ON_THE_WIRE
+    | {"lapse.controller", "lapse.core.broker_offset", "lapse.silence", "lapse.topic_creation"},
     "lapse_spark": {
         *ON_THE_WIRE,
         "lapse.core.reason",

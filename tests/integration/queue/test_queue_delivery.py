@@ -275,7 +275,7 @@ def test_missed_heartbeats_return_leases_long_before_they_end(served: Deployment
     assert subscriber._subscription is not None
     subscriber._subscription.channel.close()  # as if its machine had lost power
     until(lambda: served.depth("lost")["available"] == 2, "the leases back", 15)
-    (gone,) = [event for event in served.events("lost") if event.event == "unsubscribed"]
+    (gone,) = served.awaited("lost", "unsubscribed")
     assert "not heard of" in gone.detail
 
 
@@ -397,7 +397,7 @@ def test_both_limits_at_once_give_both_reasons(served: Deployment) -> None:
             one.cancel()
         (letter,) = served.letters("both", 1)
     assert texts(letter)["lapse-reasons"] == "max_deliveries,max_cancels"
-    (event,) = [one for one in served.events("both") if one.event == "dead_lettered"]
+    (event,) = served.awaited("both", "dead_lettered")
     assert event.reasons == ("max_deliveries", "max_cancels")
 
 

@@ -145,8 +145,7 @@ def test_every_lifetime_header_is_renamed_so_that_nothing_expires_again(served: 
 @pytest.mark.feature("D1", "D4")
 def test_without_letters_the_event_remains(served: Deployment) -> None:
     (written,) = served.write("dropped", "x")
-    until(lambda: any(event.event == "expired" for event in served.events("dropped")), "the event")
-    (event,) = [one for one in served.events("dropped") if one.event == "expired"]
+    (event,) = served.awaited("dropped", "expired")
     assert event.reasons == ("time_limit",)
     assert str(event.messages[0]) == served.bookmark("dropped", written)
     assert event.expires_at_ms == written.timestamp_ms + 1_000
@@ -157,7 +156,7 @@ def test_without_letters_the_event_remains(served: Deployment) -> None:
 def test_letters_go_to_the_topic_that_the_queue_names(served: Deployment) -> None:
     served.write("elsewhere", "x")
     assert [letter.value() for letter in served.tail(served.name("graveyard")).wait(1)] == [b"x"]
-    (event,) = [one for one in served.events("elsewhere") if one.event == "dead_lettered"]
+    (event,) = served.awaited("elsewhere", "dead_lettered")
     assert event.dead_letter_topic == served.name("graveyard")
 
 
@@ -174,8 +173,8 @@ def test_only_the_listed_reasons_cause_a_letter(served: Deployment) -> None:
     (letter,) = served.letters("some", 1)
     assert letter.value() == b"forced"
     assert dict(letter.headers() or [])["__dlq.errors.message"] == "of no use, not even later é".encode()
-    until(lambda: any(one.event == "expired" for one in served.events("some")), "the event")
-    (event,) = [one for one in served.events("some") if one.event == "dead_lettered"]
+    served.awaited("some", "expired")
+    (event,) = served.awaited("some", "dead_lettered")
     assert event.detail == "of no use, not even later é"
     served.write("purge-letters", "x")
     with served.queue("purge-letters") as queue:

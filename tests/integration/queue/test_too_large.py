@@ -37,7 +37,7 @@ def test_a_message_that_is_too_large_to_be_delivered_or_lettered_stops_nobody(de
     assert deployment.depth("orders")["depth"] == 0
     (record,) = deployment.tail(f"lapse.sow.{deployment.name('prices')}").wait(1)
     assert record.value() == b"1"
-    (emitted,) = [one for one in deployment.events("prices") if one.event == "dying"]
+    (emitted,) = deployment.awaited("prices", "dying")
     assert emitted.reasons == ("undecodable",)
     assert "9,000,001 bytes" in emitted.detail
     assert worker.running
@@ -86,8 +86,8 @@ def test_a_barrier_that_is_too_large_for_the_target_is_a_letter_and_subscribers_
         why = dict(letter.headers() or ())["__dlq.errors.message"].decode()
         assert why.startswith("cannot be forwarded: ")
         assert "; the barrier was released to " in why
-    emitted = [one.event for one in deployment.events("source") if one.event in {"barrier_released", "dead_lettered"}]
-    assert emitted == ["dead_lettered"]
+    assert len(deployment.awaited("source", "dead_lettered")) == 1
+    assert "barrier_released" not in {one.event for one in deployment.events("source")}
     assert deployment.depth("source")["depth"] == 0
 
 

@@ -127,7 +127,7 @@ def test_a_barrier_holds_everybody_back_and_goes_to_those_who_may_see_it(office:
         assert barrier.is_barrier
         assert values(taken(bob, 1)) == [{"desk": "B", "n": 2}]
         assert alice.receive(0.3) is None
-    (released,) = [one for one in office.events("orders") if one.event == "barrier_released"]
+    (released,) = office.awaited("orders", "barrier_released")
     assert released.detail == f"alice/{alice.name}"
 
 

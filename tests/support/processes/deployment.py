@@ -302,6 +302,17 @@ class Deployment:
         finally:
             tail.close()
 
+    def awaited(self, stem: str, kind: str) -> list[Event]:
+        """Wait for a first event of a kind, and return all of that kind. A letter comes before its event (D3)."""
+        found = list[Event]()
+
+        def came() -> bool:
+            found.extend(one for one in self.events(stem) if one.event == kind)
+            return bool(found)
+
+        until(came, f"an event {kind} of {self.name(stem)}")
+        return found
+
     def subscriber(self, stem: str, max_backlog: int = 1, **options: Any) -> QueueSubscriber:
         """Return a subscriber of a queue, not started."""
         return QueueSubscriber(self.name(stem), max_backlog, connection=self.connection, **options)
