@@ -190,10 +190,20 @@ class CommandFailed(LapseError):
 
 
 class EntityDeleted(LapseError):
-    """The entity was deleted."""
+    """The entity was deleted.
 
-    def __init__(self, entity: str, why: str) -> None:
+    Attributes:
+        topics_removed: whether only the removal of its topics shows this. Then an answer may have been lost with them.
+    """
+
+    def __init__(self, entity: str, why: str, *, topics_removed: bool = False) -> None:
         super().__init__(f"{entity}: {why}")
+        self.topics_removed = topics_removed
+
+    @classmethod
+    def by_topics(cls, entity: str) -> EntityDeleted:
+        """Return the error for an entity whose topics are gone."""
+        return cls(entity, "it is no more, and its topics are removed", topics_removed=True)
 
 
 def refusal(entity: str, answer: Answer) -> CommandFailed | EntityDeleted:

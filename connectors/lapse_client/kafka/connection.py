@@ -310,6 +310,12 @@ class Connection:
             return []
         return self._metadata.absent(topic.events(entity), topic.changelog(self.app_id, entity), self.app_id, known)
 
+    def is_removed(self, entity: str) -> bool:
+        """Return whether the topics are gone over which this client talks to an entity: it was deleted (C4)."""
+        return not self.transport.settles and self._metadata.are_removed(
+            (topic.commands(entity), self.deliveries(entity))
+        )
+
     def _is_queue(self, name: str) -> bool:
         """Return whether an entity is a queue: it has no compacted topic, not even a hidden one."""
         state = topic.sow(name)

@@ -90,6 +90,10 @@ class Metadata:
         codes = self._codes(topics)
         return [name for name, code in codes.items() if code == KafkaError.TOPIC_AUTHORIZATION_FAILED]
 
+    def are_removed(self, topics: Iterable[str]) -> bool:
+        """Return whether the brokers say of each of some topics that it does not exist. Hidden ones may exist."""
+        return all(code in NOT_THERE for code in self._codes(topics).values())
+
     def _codes(self, topics: Iterable[str]) -> dict[str, int | None]:
         """Return with which code of an error brokers answer a question about each topic; None if they describe it."""
         names = [*filter(_NAME.fullmatch, topics)]  # librdkafka aborts the process for a name that is not UTF-8

@@ -3,13 +3,35 @@
 from __future__ import annotations
 
 import time
-from typing import Final
+from typing import Any, Final
 
 from lapse.protocol import topic
-from lapse_client.error import LapseError
+from lapse.protocol.command import Command
+from lapse_client.error import EntityDeleted, LapseError
 from lapse_client.kafka.connection import Connection
+from lapse_client.session.session import Session
 
 _LOOK_EVERY_S: Final = 0.2
+
+
+def ask_deletion(session: Session[Any], *, force: bool, timeout_s: float) -> dict[str, int]:
+    """Delete an entity, and return its numbers of messages or records by state.
+
+    They are empty if the topics were removed before a client could read the answer, which has them: for example if its
+    connection was interrupted just then.
+
+    Raises:
+        CommandFailed: the entity is not empty.
+        EntityDeleted: it was deleted before.
+        AnswerTimeout: no worker answered.
+    """
+    try:
+        (answer,) = session.ask([0], Command(command="delete", force=force), timeout_s)
+    except EntityDeleted as error:
+        if not error.topics_removed:
+            raise
+        return {}
+    return dict(answer.counts)
 
 
 def wait_until_gone(connection: Connection, entity: str, timeout_s: float) -> None:

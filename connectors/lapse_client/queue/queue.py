@@ -12,7 +12,7 @@ from lapse.protocol.bookmark import Bookmark, BookmarkLike, BookmarkRange
 from lapse.protocol.command import MOST_PEEKED, Command
 from lapse_client.kafka.connection import Connection
 from lapse_client.queue.bookmark_settlement import settle_bookmarks
-from lapse_client.queue.deletion import wait_until_gone
+from lapse_client.queue.deletion import ask_deletion, wait_until_gone
 from lapse_client.queue.named_partitions import NamedPartitions
 from lapse_client.queue.open_subscriptions import open_subscriptions
 from lapse_client.queue.queues import combine_figures
@@ -248,16 +248,16 @@ class Queue(Client[None]):
                 `purged`.
 
         Returns:
-            The number of its messages by state.
+            The number of its messages by state; empty if the topics were removed before the answer could be read.
 
         Raises:
             CommandFailed: the queue is not empty. The text has the number of messages, and the holders of leases.
             LapseError: the queue is deleted, but its topics still exist.
         """
-        (answer,) = self._live().ask([0], Command(command="delete", force=force), self._timeout_s)
+        counts = ask_deletion(self._live(), force=force, timeout_s=self._timeout_s)
         self.close()
         wait_until_gone(self._connection, self.name, self._timeout_s)
-        return dict(answer.counts)
+        return counts
 
     def _ask_new_shards_too(self, command: Command) -> None:
         """Pause or resume all shards, and those that the queue gets at this moment.

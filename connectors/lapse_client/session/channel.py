@@ -216,7 +216,7 @@ class Channel(Generic[T]):
         ):
             return
         if shard is not None and error.code() in NOT_THERE and self._is_deleted(shard):
-            raise EntityDeleted(shard.entity, "it is no more, and its topics are removed")
+            raise EntityDeleted.by_topics(shard.entity)
         hopeless = unreadable(message.topic() or "deliveries", error)
         if hopeless is not None:
             raise hopeless

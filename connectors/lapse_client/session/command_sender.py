@@ -46,6 +46,9 @@ _REPORT_S: Final = 2.0
 _PROPAGATION_MS: Final = 3_000
 """How long all brokers may take to learn of a topic, in ms. A topic that is missing after that was deleted."""
 
+_LOOK_EVERY_S: Final = 2.0
+"""How often a caller without an answer looks whether the entity's topics are gone, in seconds."""
+
 _GONE: Final = "deleted: nothing can be asked of it any more"
 
 
@@ -217,11 +220,25 @@ class CommandSender:
         def late() -> list[Shard]:
             return [shard for (shard, _), future in zip(asked, futures, strict=True) if not future.done()]
 
-        first_s = timeout_s if looked else self.attendance.first_wait_s(timeout_s)
+        first_s = self.attendance.first_wait_s(timeout_s)
         wait_for(futures, self.patience(first_s))
         if first_s < timeout_s and (silent := late()):
-            wait_for(futures, self.attendance.check(silent, asked[0][1].command, timeout_s))
+            left_s = timeout_s - first_s if looked else self.attendance.check(silent, asked[0][1].command, timeout_s)
+            give_up = time.monotonic() + left_s
+            while (silent := late()) and (left_s := give_up - time.monotonic()) > 0:
+                self._fail_removed(silent, asked, futures)
+                wait_for(futures, min(left_s, _LOOK_EVERY_S))
         return [shard.partition for shard in late()]
+
+    def _fail_removed(
+        self, silent: Sequence[Shard], asked: Sequence[tuple[Shard, Command]], futures: Sequence[Future[Answer]]
+    ) -> None:
+        """Fail commands to shards whose topics were removed, perhaps before their answers were read."""
+        removed = {entity for entity in {shard.entity for shard in silent} if self._connection.is_removed(entity)}
+        for (shard, _), future in zip(asked, futures, strict=True):
+            if shard.entity in removed:
+                self.vanished.append(shard)
+                _fail(future, EntityDeleted.by_topics(shard.entity))
 
     def patience(self, timeout_s: float) -> float:
         """Return how long to wait for an answer, given a timeout in seconds; see `Transport.patience`."""

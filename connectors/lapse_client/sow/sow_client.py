@@ -12,7 +12,7 @@ from lapse.protocol.bookmark import Bookmark, BookmarkLike, BookmarkRange
 from lapse.protocol.command import MOST_UPDATES, Command
 from lapse_client.kafka.connection import Connection
 from lapse_client.payload.serde import DeserializerLike
-from lapse_client.queue.deletion import wait_until_gone
+from lapse_client.queue.deletion import ask_deletion, wait_until_gone
 from lapse_client.queue.open_subscriptions import open_subscriptions
 from lapse_client.queue.queues import combine_figures
 from lapse_client.session.client import Client
@@ -230,16 +230,17 @@ class SowClient(Client[SowRecord]):
             force: whether to delete it even if it has records. They leave with the reason `purged`.
 
         Returns:
-            The numbers of its records, scheduled updates and pending letters.
+            The numbers of its records, scheduled updates and pending letters; empty if the topics were removed before
+                the answer could be read.
 
         Raises:
             CommandFailed: the SOW topic is not empty. The text has the number of records.
             LapseError: the SOW topic is deleted, but its topics still exist.
         """
-        (answer,) = self._live().ask([0], Command(command="delete", force=force), self._timeout_s)
+        counts = ask_deletion(self._live(), force=force, timeout_s=self._timeout_s)
         self.close()
         wait_until_gone(self._connection, self.topic, self._timeout_s)
-        return dict(answer.counts)
+        return counts
 
     def subscribe(
         self,

@@ -7,7 +7,7 @@ import json
 import signal
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -18,10 +18,13 @@ from lapse.cli import main
 from lapse.config.document import load
 from lapse.core.reason import Reason
 from lapse.protocol import topic
+from lapse.protocol.answer import Answer
+from lapse.protocol.command import Command
 from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.interrupted_removal import InterruptedRemovals
 from lapse.runtime.topics.topology import Standing, Topology
 from lapse_client.error import CommandFailed, EntityDeleted, LapseError
+from lapse_client.session.shard import Shard
 from support.consumers.kcat import Kcat
 from support.kafka.log import until
 from support.processes.deployment import Deploy, Deployment
@@ -33,9 +36,10 @@ QUEUES = {
     "wide": {"partitions": 3},
     "total": {"partitions": 2, "ordering": "total"},
     "deep": {"target_queue_depth": 2},
+    "unheard": {},
     "other": {},
 }
-SHARDS = 9 + 2
+SHARDS = 10 + 2
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +121,28 @@ def test_a_queue_is_deleted_when_it_is_empty_and_the_worker_goes_on(lot: Deploym
     until(lambda: not list(lot.directory.rglob(f"{name}-*.rocksdb")), "copies on disk are gone as well")
     assert len(list(lot.directory.rglob("*.rocksdb"))) == SHARDS - 2
     still_served(lot, "other")
+
+
+@pytest.mark.feature("C4")
+def test_a_deletion_whose_answer_went_with_the_topics_is_found_done(
+    lot: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the client's connection were interrupted just then, and the topics gone when it is back."""
+    queue = lot.queue("unheard").start()
+    assert queue._session is not None
+    channel = queue._session.channel
+    send = channel.sender.send
+
+    def deaf(shard: Shard, command: Command) -> "Future[Answer]":
+        if command.command == "delete":
+            channel.endpoints[1].unassign()
+        return send(shard, command)
+
+    monkeypatch.setattr(channel.sender, "send", deaf)
+    assert queue.delete() == {}
+    assert own(lot, "unheard") == set()
+    with pytest.raises(LapseError, match="there is no queue"):
+        lot.queue("unheard").start()
 
 
 @pytest.mark.feature("C4", "C37")
