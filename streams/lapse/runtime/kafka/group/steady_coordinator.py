@@ -16,6 +16,15 @@ class SteadyCoordinator(GroupCoordinator):
     For a thousand topics this takes 30 ms and more. The loop of the coordinator also takes in what is fetched.
     """
 
+    def _do_commit_offsets(self, assignment: Any, offsets: Any) -> asyncio.Task[None]:
+        """Commit in a task. Its error counts as read, because nobody waits for a commit that was given up.
+
+        aiokafka shields the commit from that. Python would log its error later, with a traceback.
+        """
+        task: asyncio.Task[None] = asyncio.ensure_future(super()._do_commit_offsets(assignment, offsets))
+        task.add_done_callback(_read_error)
+        return task
+
     async def _perform_assignment(self, response: Any) -> Any:
         assignor = self._lookup_assignor(response.group_protocol)
         assert assignor, f"Invalid assignment protocol: {response.group_protocol}"
@@ -31,6 +40,11 @@ class SteadyCoordinator(GroupCoordinator):
             if self._get_metadata_snapshot() == snapshot:
                 return assignments
             # Partitions came meanwhile. The request to join again that they caused is forgotten once this returns.
+
+
+def _read_error(task: asyncio.Task[None]) -> None:
+    if not task.cancelled():
+        task.exception()
 
 
 # This applies to all consumers of the process, because the class cannot be injected.
