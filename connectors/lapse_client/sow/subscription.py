@@ -158,7 +158,8 @@ class SowListener(Listener[SowRecord]):
         self._asked_ms = heartbeat_timeout_ms
         self._arrivals = arrivals
         self._heartbeat = Heartbeat(session, heartbeat_timeout_ms, _UNTIL_ANSWERED_MS)
-        self._grouping = set(session.partitions) if command_name.startswith("sow_and_") else set()
+        self._queries = command_name.startswith("sow_and_")
+        self._grouping = set(session.partitions) if self._queries else set()
         self._to_subscribe = deque(session.shards)
         self._subscribed: deque[tuple[Shard, Future[Answer]]] = deque()  # filled by the thread that ends a future
         self._returning: dict[int, float] = {}
@@ -199,6 +200,11 @@ class SowListener(Listener[SowRecord]):
         log.info("%s, shard %d does not know the subscription: subscribing again", shard.entity, shard.partition)
         self._arrivals.put([SowRecord(kind="resubscribed", partition=shard.partition)])
         self._to_subscribe.append(shard)
+
+    def on_taken_over(self, shard: Shard) -> None:
+        """Send an unanswered `subscribe` again (C55). The new owner repeats a query by itself."""
+        if not (self._queries or self._session.is_confirmed(shard.index) or shard in self._to_subscribe):
+            self._to_subscribe.append(shard)
 
     def on_tick(self, thread: ChannelThread) -> float:
         """Send due subscribe commands and heartbeats."""

@@ -162,6 +162,12 @@ class QueueListener(Listener[Lot | Referenced | None]):
                 log.warning("%s", CommandFailed(shard.entity, answer))
         self._settler.report_refused(answer)
 
+    def on_taken_over(self, shard: Shard) -> None:
+        """Send an unanswered `subscribe` again, because its answer may be lost (C55)."""
+        _, future = self._subscribing.get(shard.index, (0.0, None))
+        if future is not None and not future.done():
+            self._send_again(shard.index, future)
+
     def on_size(self, entity: str, shards: int) -> None:
         """Look for new shards of a queue (C81)."""
         self._further.note_size(entity, shards)
@@ -228,9 +234,7 @@ class QueueListener(Listener[Lot | Referenced | None]):
     def _grant(self, now_ms: float) -> None:
         for index, (sent_ms, future) in list(self._subscribing.items()):
             if now_ms - sent_ms >= RESEND_MS:
-                future.cancel()
-                del self._subscribing[index]
-                self._credits.lost(index)
+                self._send_again(index, future)
         for grant in self._credits.due(now_ms):
             command = self._session.command(
                 "subscribe",
@@ -244,6 +248,11 @@ class QueueListener(Listener[Lot | Referenced | None]):
                 return
             self._subscribing[grant.shard] = (now_ms, future_answer)
             future_answer.add_done_callback(lambda done, grant=grant: self._subscribed.append((grant, done)))  # type: ignore[misc]
+
+    def _send_again(self, index: int, future: Future[Answer]) -> None:
+        future.cancel()
+        del self._subscribing[index]
+        self._credits.lost(index)
 
     def _take_answer(self, thread: ChannelThread, grant: Grant, future: Future[Answer]) -> None:
         """Handle a shard's answer to a `subscribe`."""

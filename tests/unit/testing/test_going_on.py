@@ -14,6 +14,7 @@ from lapse.testing.memory_clients import MemoryProducer
 from lapse_client import Connection, LapseError, QueueSubscriber
 from lapse_client.session.channel import Channel
 from lapse_client.sow.query import SowQuery
+from support.suite.at_length import alike
 
 
 @pytest.mark.feature("Q3", "X3")
@@ -63,6 +64,28 @@ def test_a_take_over_during_the_first_commands_of_a_query_ends_no_channel(lapse:
         sys.setswitchinterval(before)
         channel.close()
     assert not failures
+
+
+@pytest.mark.feature("C55", "X3", "X8")
+@pytest.mark.parametrize("partitions", alike(2, 1))
+def test_a_subscriber_that_starts_while_the_worker_crashes_is_subscribed_by_the_next_one(
+    partitions: int, lapse: Lapse
+) -> None:
+    """The subscription was journaled, and its answer never written."""
+    lapse.queue("orders", partitions=partitions)
+    lapse.sow("prices", partitions=partitions)
+    with lapse.publisher() as publisher, lapse.sow_client("prices") as prices:
+        lapse.crash(before="deliveries")
+        with lapse.subscriber("orders", 4) as subscriber:
+            publisher.publish("orders", b"1")
+            delivery = subscriber.receive(timeout=5)
+            assert delivery is not None
+            assert delivery.delivery_count == 1
+        for subscribe in (prices.subscribe, prices.delta_subscribe):
+            lapse.crash(before="deliveries")
+            with subscribe() as updates:
+                publisher.publish("prices", b"{}", key="A")
+                assert [update.kind for update in updates.updates(timeout=5)] == ["publish"]
 
 
 @pytest.mark.feature("X3", "X7")
