@@ -12,6 +12,7 @@ from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command
 from lapse_client.error import LapseError
 from lapse_client.kafka.connection import Connection
+from lapse_client.payload.not_a_number import unwritable_number
 from lapse_client.queue.queue import Queue
 from lapse_client.session.client import Client
 from lapse_client.session.listener import Listener
@@ -111,10 +112,12 @@ class Admin(Client[None]):
 
     def _define(self, command: str, name: str, settings: dict[str, Any], version: int | None = None) -> Defined:
         try:
-            text = orjson.dumps(settings, option=orjson.OPT_NON_STR_KEYS).decode()
+            written = orjson.dumps(settings, option=orjson.OPT_NON_STR_KEYS)
         except TypeError as error:
             raise ValueError(f"settings of {name}: {error}; give texts, numbers, lists and dictionaries") from error
-        request = Command.of(command=command, entity=name, settings=text, version=version)
+        if (place := unwritable_number(settings, written)) is not None:  # as null it would set the default
+            raise ValueError(f"settings of {name}: {place} is NaN or infinite, which JSON cannot say")
+        request = Command.of(command=command, entity=name, settings=written.decode(), version=version)
         answer: Answer
         (answer,) = self._live().ask([0], request, self._timeout_s)
         figures = answer.counts

@@ -7,6 +7,7 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
+from lapse_client.argument import check_wait
 from lapse_client.error import OtherEventLoop
 from lapse_client.session.client import Client
 
@@ -77,8 +78,10 @@ class Awakening:
 
         Raises:
             OtherEventLoop: the object was started in another event loop.
+            ValueError: the timeout is no number.
         """
         self.check_loop()
+        check_wait(timeout_s)
         if timeout_s and self._patience is not None:
             ended = self._arrivals.ended
             found = get()

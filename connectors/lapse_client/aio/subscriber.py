@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextvars import ContextVar
@@ -10,6 +11,7 @@ from typing import Any, Final, TypeVar, cast
 
 from lapse_client.aio.client import AsyncClient, Awakening
 from lapse_client.aio.delivery import Delivery, TypedDelivery
+from lapse_client.argument import check_count
 from lapse_client.delivery.delivery import Delivery as SyncDelivery
 from lapse_client.subscriber import subscriber as sync_subscriber
 from lapse_client.subscriber.settlement import SettlementResult
@@ -20,6 +22,8 @@ _AT_ONCE: Final = 1_000
 """The greatest number of deliveries in a batch, unless the caller names another one."""
 
 T = TypeVar("T")
+
+_PLAIN: Final = "run: the handler returned nothing to await; it has to be a coroutine function (`async def`)"
 
 _handling: ContextVar[asyncio.Task[Any] | None] = ContextVar("lapse_handling", default=None)
 """The task of `run` that has called the present handler. Tasks that the handler begins inherit it."""
@@ -79,6 +83,7 @@ class QueueSubscriber(AsyncClient[sync_subscriber.QueueSubscriber]):
 
     async def batches(self, max_size: int = _AT_ONCE, timeout: float | None = None) -> AsyncIterator[list[Delivery]]:  # noqa: ASYNC109
         """Iterate over lists of up to `max_size` deliveries; stop after `timeout` seconds without one."""
+        check_count("max_size", max_size)
         while batch := await self._wait(lambda: self._twin.subscription.take(max_size, 0.0), timeout):
             yield cast("list[Delivery]", batch)
 
@@ -95,9 +100,12 @@ class QueueSubscriber(AsyncClient[sync_subscriber.QueueSubscriber]):
         Raises:
             EntityDeleted: the queue was deleted.
             Closed: the subscriber was never started.
+            TypeError: the handler returned nothing to await, because it is a plain function.
         """
+        check_count("tasks", tasks)
 
         async def work() -> None:
+            misfit: TypeError | None = None
             task = asyncio.current_task()
             assert task is not None
             self._working.add(task)
@@ -106,10 +114,17 @@ class QueueSubscriber(AsyncClient[sync_subscriber.QueueSubscriber]):
                 async for delivery in self.messages():
                     try:
                         async with delivery:
-                            await handler(delivery)
+                            awaitable = handler(delivery)
+                            if not inspect.isawaitable(awaitable):
+                                misfit = TypeError(_PLAIN)
+                                self._twin.subscription.arrivals.end(misfit)
+                                raise misfit  # the message returns to its queue
+                            await awaitable
                     except (Exception, asyncio.CancelledError) as error:  # logged; the message is delivered again
                         if isinstance(error, asyncio.CancelledError) and task.cancelling():
                             raise  # `run` itself is cancelled, not a task that the handler awaited
+                        if error is misfit:
+                            raise
                         sync_subscriber.log.exception("the handler failed on %s; it is cancelled", delivery.bookmark)
             finally:
                 self._working.discard(task)

@@ -20,8 +20,13 @@ def refuse_unwritable_numbers(value: Any, written: bytes) -> None:
     Raises:
         InvalidPayload: a number is not finite; the text names its field.
     """
-    if b"null" in written and (place := _place(value)) is not None:
+    if (place := unwritable_number(value, written)) is not None:
         raise InvalidPayload(f"the payload is no JSON: {place or 'it'} is NaN or infinite, which JSON cannot say")
+
+
+def unwritable_number(value: Any, written: bytes) -> str | None:
+    """Return the path of a number that was written as `null`; "" = the value itself, None = there is none."""
+    return _place(value) if b"null" in written else None
 
 
 def _place(value: Any) -> str | None:

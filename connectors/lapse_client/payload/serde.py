@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -75,6 +76,32 @@ It would wait for ever, and so would the consumer.
 
 _REGISTRY_CLIENT: Final = ".schema_registry_client"
 """Suffix of the module with Confluent's registry client. Errors raised there are not about the payload."""
+
+
+def check_serde(what: str, serde: object) -> None:
+    """Check an option that takes a serde, before it meets a message: one that cannot be called fits no payload.
+
+    Args:
+        what: name of the option.
+        serde: its value; None = no serde.
+
+    Raises:
+        ValueError: it is a class of serdes instead of an object, or it cannot be called with one value.
+    """
+    if serde is None or isinstance(serde, Serde):
+        return
+    if isinstance(serde, type) and issubclass(serde, Serde | Serializer | Deserializer):
+        raise ValueError(f"{what} = {serde.__name__}: expected an object of this class, such as {serde.__name__}(…)")
+    if not callable(serde):
+        raise ValueError(f"{what} = {serde!r}: expected a serde, such as JsonSerde(), or a function of one value")
+    try:
+        inspect.signature(serde).bind(b"")
+    except TypeError as error:
+        shown = getattr(serde, "__name__", type(serde).__name__)
+        hint = f". For JSON of a type, use JsonSerde({shown})" if isinstance(serde, type) else ""
+        raise ValueError(f"{what} = {shown}: it cannot be called with one value: {error}{hint}") from error
+    except ValueError:  # functions in C may have no signature
+        return
 
 
 def write(serializer: SerializerLike, value: Any, topic: str) -> bytes | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from lapse.core import lifetime
 from lapse.protocol import header
@@ -17,6 +17,8 @@ _LATEST_MS: Final = 253_402_300_799_999
 
 _LONGEST_MS: Final = lifetime.NEVER - _LATEST_MS - 1
 """The longest relative lifetime that is valid for any arrival, in ms."""
+
+_PAIR: Final = 2
 
 _TYPED_LIFETIMES: Final = (lifetime.TTL_MS, lifetime.EXPIRES_AT_MS, lifetime.EXPIRE_TIME, lifetime.CE_EXPIRYTIME)
 
@@ -76,10 +78,26 @@ def payload(what: str, value: object) -> bytes | None:
 
 
 def items(own: Headers | None) -> Iterable[tuple[str, str | bytes | None]]:
-    """Return headers as pairs, from a mapping or from pairs."""
+    """Return headers as pairs, from a mapping or from pairs.
+
+    Raises:
+        InvalidPublication: they are neither.
+    """
     if own is None:
         return ()
-    return own.items() if isinstance(own, Mapping) else own
+    if isinstance(own, Mapping):
+        return own.items()
+    return _pairs(own)
+
+
+def _pairs(own: Any) -> list[tuple[str, str | bytes | None]]:
+    if isinstance(own, str | bytes) or not isinstance(own, Iterable):
+        raise InvalidPublication(f"headers = {own!r}: expected a mapping, or pairs of a name and a value")
+    pairs = list(own)
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != _PAIR:
+            raise InvalidPublication(f"headers: {pair!r}: expected a pair of a name and a value")
+    return pairs
 
 
 def _checked(name: object, value: object) -> tuple[str, bytes | None]:

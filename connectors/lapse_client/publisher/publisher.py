@@ -6,7 +6,7 @@ from typing import Any
 
 from lapse_client.admin import DEFAULT_DEPLOYMENT
 from lapse_client.kafka.connection import Connection
-from lapse_client.payload.serde import DeserializerLike, SerializerLike
+from lapse_client.payload.serde import DeserializerLike, SerializerLike, check_serde
 from lapse_client.publisher.publication import Headers
 from lapse_client.publisher.record_publisher import Payload, RecordPublisher
 from lapse_client.request.reply import PendingReply, Reply
@@ -47,6 +47,7 @@ class Publisher(RecordPublisher):
         deployment: str = DEFAULT_DEPLOYMENT,
         reply_queue: str | None = None,
     ) -> None:
+        check_serde("deserializer", deserializer)
         super().__init__(connection, timeout_s=timeout_s, serializer=serializer)
         self._replies = ReplyQueue(self._connection, deployment, reply_queue, timeout_s, deserializer)
 

@@ -16,7 +16,7 @@ from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.command import Command
 from lapse_client.error import Closed, InvalidPublication, PublishFailed
 from lapse_client.kafka.connection import Connection, is_for_people
-from lapse_client.payload.serde import SerializerLike, write
+from lapse_client.payload.serde import SerializerLike, check_serde, write
 from lapse_client.publisher.publication import BuiltHeaders, Headers, headers, payload
 from lapse_client.publisher.publication_batch import Outcome, Publication, PublicationBatch
 from lapse_client.session.client import Client
@@ -64,6 +64,7 @@ class RecordPublisher(Client[None]):
         serializer: SerializerLike | None = None,
     ) -> None:
         super().__init__("the publisher", connection, timeout_s)
+        check_serde("serializer", serializer)
         self._serializer = serializer
         self._tracing = tracing(self._connection.tracer_provider)
         self._producer = self._connection.producer(linger_ms=5)
@@ -335,7 +336,7 @@ class RecordPublisher(Client[None]):
         sending = self._tracing.sending(target, key, built, reported)
         try:
             self._produce(target, value, key, sending.headers, sending.reported)
-        except PublishFailed as error:
+        except (PublishFailed, InvalidPublication) as error:
             sending.failed(error)
             raise
 
@@ -355,13 +356,12 @@ class RecordPublisher(Client[None]):
                 self.poll(_POLL_S)
                 if time.monotonic() >= give_up:
                     raise PublishFailed(target, _bytes(key), error) from error
-            except UnicodeEncodeError:
+            except (UnicodeEncodeError, TypeError):
                 payload("value", value)
                 payload("key", key)
                 raise
-            except (KafkaException, TypeError) as error:
-                cause = error.args[0] if isinstance(error, KafkaException) else error
-                raise PublishFailed(target, _bytes(key), self._cause(cause)) from error
+            except KafkaException as error:
+                raise PublishFailed(target, _bytes(key), self._cause(error.args[0])) from error
             else:
                 if self._server is None:  # else that thread serves the reports: a call here costs more than the record
                     self.poll()
@@ -369,6 +369,8 @@ class RecordPublisher(Client[None]):
 
     def _target(self, to: str) -> str:
         """Look up the topic for a name. This is needed because librdkafka would create a missing topic."""
+        if not isinstance(to, str):
+            raise InvalidPublication(f"to = {to!r}: expected the name of a topic or queue")
         existing = self._connection.partitions(to, topics.commands(to))
         if time.monotonic() >= self._targets_until:
             self._targets.clear()

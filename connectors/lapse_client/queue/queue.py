@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 from uuid import uuid4
 
 from lapse.protocol.answer import Answer, OpenSubscription, QueuedMessage
 from lapse.protocol.bookmark import Bookmark, BookmarkLike, BookmarkRange
 from lapse.protocol.command import MOST_PEEKED, Command
+from lapse_client.argument import check_count, several
 from lapse_client.kafka.connection import Connection
 from lapse_client.queue.bookmark_settlement import settle_bookmarks
 from lapse_client.queue.deletion import ask_deletion, wait_until_gone
@@ -22,6 +23,9 @@ from lapse_client.session.further_shards import GrowingListener
 from lapse_client.session.session import Session
 from lapse_client.subscriber.settlement import SettlementResult, results
 from lapse_client.subscriber.settler import Settling
+
+_SETTLING: Final = ("acknowledge", "cancel", "expire")
+"""How messages can be settled without a subscription."""
 
 
 class Queue(Client[None]):
@@ -64,8 +68,11 @@ class Queue(Client[None]):
             state: return only messages in this state, such as `scheduled`; empty = all.
 
         Raises:
-            ValueError: there is no such state.
+            ValueError: there is no such state, or a number is negative.
         """
+        check_count("skip", skip, 0)
+        if top_n is not None:
+            check_count("top_n", top_n, 0)
         most = None if top_n is None else top_n + skip
         session = self._live()
         messages: list[QueuedMessage] = []
@@ -148,12 +155,16 @@ class Queue(Client[None]):
             One result for each range of messages.
 
         Raises:
-            ValueError: there are neither bookmarks nor a filter, or both; or a bookmark is not valid, or of a
-                partition that its topic does not have. Then nothing is settled.
+            TypeError: `bookmarks` is a single one.
+            ValueError: there is no such way to settle; there are neither bookmarks nor a filter, or both; or a
+                bookmark is not valid, or of a partition that its topic does not have. Then nothing is settled.
             CommandFailed: a shard refused, for instance the filter.
             EntityDeleted: the queue was deleted.
         """
-        named = [one if isinstance(one, BookmarkRange) else BookmarkRange.parse(str(one)) for one in bookmarks]
+        if how not in _SETTLING:
+            raise ValueError(f"settle: {how!r}: expected {', '.join(_SETTLING[:-1])} or {_SETTLING[-1]}")
+        given = several("bookmarks", bookmarks)
+        named = [one if isinstance(one, BookmarkRange) else BookmarkRange.parse(str(one)) for one in given]
         if bool(named) is (filter is not None):
             raise ValueError(f"{how}: name either bookmarks or a filter")
         command = Command.of(command=how, filter=filter, delay_ms=delay_ms, fault=fault)

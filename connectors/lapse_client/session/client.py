@@ -12,6 +12,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import ClassVar, Final, Generic, Self, TypeVar
 
+from lapse_client.argument import check_timeout
 from lapse_client.kafka.connection import Connection
 from lapse_client.kafka.transport import Transport
 from lapse_client.session.lifecycle import Lifecycle, Phase
@@ -30,12 +31,16 @@ class Client(ABC, Generic[T]):
         what: description for error messages, such as `the subscriber of orders`.
         connection: connection to the cluster; from the environment by default.
         timeout_s: how long to wait for answers, in seconds.
+
+    Raises:
+        ValueError: `timeout_s` is no number, negative or infinite.
     """
 
     _warns: ClassVar[bool] = False
     """Whether shards keep state for it, so that leaving it unclosed deserves a warning."""
 
     def __init__(self, what: str, connection: Connection | None, timeout_s: float) -> None:
+        check_timeout("timeout_s", timeout_s)
         self._connection = connection or Connection.from_environment()
         self._timeout_s = timeout_s
         self._lifecycle = Lifecycle(what)

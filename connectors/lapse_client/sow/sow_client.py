@@ -10,8 +10,9 @@ from confluent_kafka import Message
 from lapse.protocol.answer import OpenSubscription, ScheduledUpdate
 from lapse.protocol.bookmark import Bookmark, BookmarkLike, BookmarkRange
 from lapse.protocol.command import MOST_UPDATES, Command
+from lapse_client.argument import several
 from lapse_client.kafka.connection import Connection
-from lapse_client.payload.serde import DeserializerLike
+from lapse_client.payload.serde import DeserializerLike, check_serde
 from lapse_client.queue.deletion import ask_deletion, wait_until_gone
 from lapse_client.queue.open_subscriptions import open_subscriptions
 from lapse_client.queue.queues import combine_figures
@@ -57,6 +58,7 @@ class SowClient(Client[SowRecord]):
     ) -> None:
         super().__init__(f"the SOW client of {topic}", connection, timeout_s)
         self.topic = topic
+        check_serde("deserializer", deserializer)
         self._deserializer = deserializer
         self._queries: list[SowQuery] = []
 
@@ -91,8 +93,8 @@ class SowClient(Client[SowRecord]):
             CommandFailed: a shard refused the query. The text shows the wrong part of an expression.
             AnswerTimeout: a shard did not answer.
         """
-        some_keys = None if keys is None else tuple(map(_bytes, keys))
-        some_data = None if data is None else tuple(map(_bytes, data))
+        some_keys = None if keys is None else tuple(map(_bytes, several("keys", keys)))
+        some_data = None if data is None else tuple(map(_bytes, several("data", data)))
         if () in (some_keys, some_data):
             return
         command = Command.of(
@@ -104,7 +106,7 @@ class SowClient(Client[SowRecord]):
             keys=some_keys or (),
             data=some_data or (),
             batch_size=batch_size,
-            select=_paths(select),
+            select=tuple(several("select", select)),
         )
         query = SowQuery(self._live().channel, command, self._timeout_s)
         self._queries.append(query)
@@ -148,8 +150,9 @@ class SowClient(Client[SowRecord]):
             ValueError: none of the four is given, or more than one; or a bookmark is not valid.
             CommandFailed: a shard refused.
         """
-        some_keys, some_data = tuple(map(_bytes, keys)), tuple(map(_bytes, data))
-        some_bookmarks = tuple(map(str, bookmarks))
+        some_keys = tuple(map(_bytes, several("keys", keys)))
+        some_data = tuple(map(_bytes, several("data", data)))
+        some_bookmarks = tuple(map(str, several("bookmarks", bookmarks)))
         if sum((bool(some_keys), bool(some_data), filter is not None, bool(some_bookmarks))) != 1:
             raise ValueError("delete: name keys, data, a filter or bookmarks, and only one of them")
         for text in some_bookmarks:
@@ -210,7 +213,7 @@ class SowClient(Client[SowRecord]):
             ValueError: neither of the two is given, or both; or a bookmark is not valid.
             CommandFailed: a shard refused.
         """
-        named = tuple(map(str, bookmarks))
+        named = tuple(map(str, several("bookmarks", bookmarks)))
         if bool(named) is (filter is not None):
             raise ValueError("withdraw: name either a filter or bookmarks")
         for text in named:
@@ -291,7 +294,7 @@ class SowClient(Client[SowRecord]):
             len(self._live().shards),
             command_name,
             filter=text,
-            select=_paths(select),
+            select=tuple(several("select", select)),
             heartbeat_timeout_ms=heartbeat_timeout_ms,
             timeout_s=self._timeout_s,
             deserializer=self._deserializer,
@@ -346,9 +349,3 @@ class SowQueries(Listener[SowRecord]):
 
 def _bytes(key: str | bytes) -> bytes:
     return key.encode() if isinstance(key, str) else key
-
-
-def _paths(select: Iterable[str]) -> tuple[str, ...]:
-    if isinstance(select, str):
-        raise TypeError(f"select takes paths, such as [{select!r}], and no single text")
-    return tuple(select)

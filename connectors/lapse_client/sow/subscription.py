@@ -12,8 +12,9 @@ from uuid import uuid4
 from confluent_kafka import Message
 
 from lapse.protocol.answer import Answer
+from lapse_client.argument import check_wait
 from lapse_client.delivery.arrivals import Arrivals
-from lapse_client.error import CommandFailed, refusal
+from lapse_client.error import Closed, CommandFailed, refusal
 from lapse_client.kafka.clock import elapsed_ms
 from lapse_client.kafka.connection import Connection
 from lapse_client.payload.serde import DeserializerLike
@@ -103,7 +104,13 @@ class SowSubscription(Client[SowRecord]):
 
         Args:
             timeout: time without an update after which the iteration stops, in seconds; None = only `close` stops it.
+
+        Raises:
+            Closed: the subscription was never started.
         """
+        check_wait(timeout)
+        if self._session is None:
+            raise Closed(self._lifecycle.what)
         transport = self.transport
         while taken := self.arrivals.take(1, transport.patience(timeout) if timeout else timeout):
             yield taken[0]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import re
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from types import CoroutineType
 from typing import ClassVar, Final
 
 from confluent_kafka import KafkaException, TopicPartition
 
 from lapse.protocol import topic
+from lapse_client.argument import check_count
 from lapse_client.delivery.arrivals import LONGEST_WAIT_S
 from lapse_client.delivery.delivery import Delivery
 from lapse_client.delivery.lot import Lot
@@ -21,7 +24,7 @@ from lapse_client.delivery.typed_delivery import TypedDelivery
 from lapse_client.error import Closed, LapseError, UnknownEntity
 from lapse_client.kafka.connection import Connection
 from lapse_client.kafka.log_offsets import log_end
-from lapse_client.payload.serde import DeserializerLike, SerializerLike
+from lapse_client.payload.serde import DeserializerLike, SerializerLike, check_serde
 from lapse_client.session.client import Client
 from lapse_client.subscriber.settlement import SettlementResult
 from lapse_client.subscriber.settler import Settling
@@ -33,6 +36,10 @@ log = logging.getLogger("lapse_client")
 
 LOOK_EVERY_S: Final = 5.0
 """How often a subscriber with a regular expression looks for new queues, in seconds."""
+
+_COROUTINE: Final = (
+    "run: the handler is a coroutine function, which nobody would await. Use lapse_client.aio, or a plain function"
+)
 
 Handler = Callable[[Delivery], object]
 
@@ -79,7 +86,7 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         delivery_types: the classes of the application's deliveries, without a deserializer and with one.
 
     Raises:
-        ValueError: a number is out of range; the text names it.
+        ValueError: a number is out of range, or a serde cannot be one; the text names it.
     """
 
     _warns: ClassVar[bool] = True
@@ -102,6 +109,8 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         timeout_s: float = 30.0,
         on_refused: Callable[[SettlementResult], None] | None = None,
     ) -> None:
+        check_serde("deserializer", deserializer)
+        check_serde("serializer", serializer)
         self.queue = queue
         self.terms = Terms(
             max_backlog=max_backlog,
@@ -183,6 +192,7 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
             timeout: time without a delivery after which the iteration stops, in seconds; None = only `stop` or
                 `close` stops it.
         """
+        check_count("max_size", max_size)
         while batch := self.subscription.take(max_size, timeout):
             yield batch
 
@@ -207,7 +217,13 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         Args:
             handler: called with each delivery, by any of the threads; its result is ignored.
             threads: number of threads. At most `max_backlog` of them have work at the same time.
+
+        Raises:
+            TypeError: the handler is a coroutine function, which `lapse_client.aio` runs.
         """
+        check_count("threads", threads)
+        if inspect.iscoroutinefunction(handler):
+            raise TypeError(_COROUTINE)
         subscription = self.subscription
         failures: list[BaseException] = []
 
@@ -247,7 +263,7 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         Raises:
             AlreadySettled: a delivery was settled before. The deliveries in front of it are acknowledged.
         """
-        self.subscription.settler.acknowledge(deliveries)
+        self.subscription.settler.acknowledge(_several(deliveries))
 
     def settle(
         self,
@@ -273,13 +289,14 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
             One result for each range of messages; empty without `wait`.
 
         Raises:
+            ValueError: there is no such way to settle, or an option is out of range. Nothing is settled.
             AlreadySettled: a delivery was settled before.
             AnswerTimeout: a shard did not answer. It is unknown whether it has settled the messages.
             CommandFailed: a shard refused the whole command.
             EntityDeleted: the queue was deleted.
             Closed: with `wait`, after `close`. The deliveries are not settled then.
         """
-        settler = self.subscription.settler
+        settler, deliveries = self.subscription.settler, _several(deliveries)
         if wait:
             return settler.settled(how, deliveries, self._timeout_s, delay_ms=delay_ms, lease_ms=lease_ms, fault=fault)
         settler.command(how, deliveries, delay_ms=delay_ms, lease_ms=lease_ms, fault=fault)
@@ -291,7 +308,7 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         Raises:
             InvalidPublication: a delivery has no lease, because it is at most once, or a barrier.
         """
-        return self.subscription.settler.transaction(deliveries)
+        return self.subscription.settler.transaction(_several(deliveries))
 
     def flush(self) -> None:
         """Send all waiting acknowledgments now."""
@@ -391,9 +408,20 @@ def _watch_for_queues(
         del subscriber
 
 
+def _several(deliveries: Iterable[Delivery]) -> Sequence[Delivery]:
+    """Return deliveries as a sequence, because they are looked at more than once."""
+    return deliveries if isinstance(deliveries, list | tuple) else tuple(deliveries)
+
+
 def _handle(handler: Handler, delivery: Delivery) -> None:
+    made: object = None
     try:
         with delivery:
-            handler(delivery)
+            made = handler(delivery)
+            if isinstance(made, CoroutineType):  # of a lambda, or of an object
+                raise TypeError(_COROUTINE)  # the message returns to its queue
     except Exception:
+        if isinstance(made, CoroutineType):
+            made.close()
+            raise
         log.exception("the handler failed on %s; it is cancelled", delivery.bookmark)

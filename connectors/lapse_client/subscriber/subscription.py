@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from lapse.protocol import topic
+from lapse_client.argument import check_wait
 from lapse_client.delivery.delivery import Delivery
 from lapse_client.delivery.lot import Lot
 from lapse_client.delivery.prefetched import Prefetched
@@ -152,6 +153,7 @@ class Subscription:
         return taken
 
     def _take(self, most: int, timeout_s: float | None) -> list[Delivery]:
+        check_wait(timeout_s)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             taken = self.arrivals.take(most, self.patience(timeout_s) if timeout_s else timeout_s)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from lapse.protocol.answer import Answer, Settlement
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
@@ -17,7 +17,7 @@ from lapse.protocol.command_field import MOST_NAME_CHARACTERS
 from lapse_client.delivery.delivery import Delivery
 from lapse_client.delivery.lot import Lot
 from lapse_client.delivery.referenced import Referenced
-from lapse_client.error import AlreadySettled, Closed
+from lapse_client.error import AlreadySettled, Closed, refusal
 from lapse_client.kafka.clock import elapsed_ms
 from lapse_client.publisher.publication import Headers
 from lapse_client.publisher.record_publisher import Payload
@@ -29,6 +29,7 @@ from lapse_client.subscriber.credit import Credits
 from lapse_client.subscriber.refusals import Refusals
 from lapse_client.subscriber.settlement import NOT_SENT, SettlementBatch, SettlementResult, chunks, results
 from lapse_client.subscriber.settler import Settling
+from lapse_client.subscriber.terms import check
 from lapse_client.tracing import Tracing
 from lapse_client.transaction.atomic_work import AtomicWork
 from lapse_client.transaction.transaction import Transaction
@@ -179,9 +180,11 @@ class SubscriptionSettler:
             The unsent commands; none without `answer`.
 
         Raises:
+            ValueError: there is no such action, or an option is out of range. The deliveries are not settled then.
             AlreadySettled: a delivery was settled before.
             Closed: with `answer`, after the end of the subscription. Otherwise they are reported as not sent.
         """
+        _check(how, delay_ms, lease_ms, fault)  # a delivery that is marked as settled, and is not, would be lost to all
         spanned = nullcontext() if self.tracing is None else self.tracing.settling(how, deliveries)
         with spanned, self.refusals.held_back(), self._session.lifecycle.gate:
             if self._session.lifecycle.is_open:
@@ -265,6 +268,8 @@ class SubscriptionSettler:
                 answer = future.result()
                 self._note_renewal(answer, deliveries)
                 self.report_refused(answer)
+                if answer.status != "ok":
+                    log.warning("%s", refusal(shard.entity, answer))
         finally:
             self._credits.renewal_answered(shard.index, leases)
 
@@ -299,6 +304,19 @@ class SubscriptionSettler:
         shown = ", ".join(bookmarks[:_SHOWN]) + (f" and {len(bookmarks) - _SHOWN} more" if bookmarks[_SHOWN:] else "")
         log.warning("%s of %s was not sent; they come again when their leases end: %s", how, shown, why)
         self.refusals.report([SettlementResult(BookmarkRange.parse(text), NOT_SENT) for text in bookmarks])
+
+
+def _check(how: object, delay_ms: object, lease_ms: object, fault: object) -> None:
+    """Check the options of a settlement.
+
+    Raises:
+        ValueError: see `SubscriptionSettler.command`.
+    """
+    if how not in get_args(Settling):
+        raise ValueError(f"settle: {how!r}: expected {', '.join(get_args(Settling)[:-1])} or {get_args(Settling)[-1]}")
+    check("delay_ms", delay_ms)
+    check("lease_ms", lease_ms)
+    check("fault", fault[:MOST_NAME_CHARACTERS] if isinstance(fault, str) else fault)
 
 
 def _leases_by_shard(deliveries: Iterable[Delivery]) -> dict[Shard, Counter[float]]:

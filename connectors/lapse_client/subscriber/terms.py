@@ -7,6 +7,7 @@ from typing import Final, Literal, get_args
 from uuid import uuid4
 
 from lapse.protocol.command_field import CHECKS, OPTIONAL, SHOWN_CHARACTERS
+from lapse_client.argument import check_count
 
 Payload = Literal["inline", "packed", "reference"]
 """The form of deliveries: one message per record, many messages per record, or bookmarks only."""
@@ -71,8 +72,7 @@ class Terms:
             value = getattr(self, what)
             if value is None and what == "heartbeat_timeout_ms":
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"{what} = {value!r}: expected a whole number, {least} or more")
+            check_count(what, value, least)
             if what in CHECKS:
                 check(what, value)
 

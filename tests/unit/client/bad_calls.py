@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from lapse.config import ConfigError
 from lapse.testing import Lapse
-from lapse_client import Admin, Delivery, LapseError, Publisher, Retry
+from lapse_client import Admin, Delivery, JsonSerde, LapseError, Publisher, QueueSubscriber, Retry
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +133,27 @@ TRANSACTIONS: Final = (
 """There is the queue `once`, too, which delivers at most once."""
 
 
+def _receive(shown: str, receive: Callable[[QueueSubscriber], object]) -> Case:
+    def call(lapse: Lapse) -> None:
+        with lapse.subscriber("orders") as subscriber:
+            receive(subscriber)
+
+    return Case(shown, call)
+
+
+async def _coroutine(_: Delivery) -> None:
+    """A handler that the synchronous client cannot run."""
+
+
+def _of_two(first: bytes, second: bytes) -> bytes:
+    return first + second
+
+
+def _updates(lapse: Lapse) -> None:
+    with lapse.sow_client("prices") as sow:
+        next(sow.subscribe().updates())
+
+
 def _raise(delivery: Delivery, after: object) -> None:
     with delivery:
         raise Retry(after=after)  # type: ignore[arg-type]
@@ -146,7 +167,7 @@ def _rewind(shown: str, to: Any, **options: Any) -> Case:
     return Case(shown, call)
 
 
-def _acknowledge(shown: str, *bookmarks: str) -> Case:
+def _acknowledge(shown: str, bookmarks: Any) -> Case:
     def call(lapse: Lapse) -> None:
         with lapse.queue_client("orders") as queue:
             queue.acknowledge(bookmarks)
@@ -189,18 +210,37 @@ OTHERS: Final = (
     _request('`publish("lapse.orders.commands", b"A")`', lambda one: one.publish("lapse.orders.commands", b"A")),
     _request('`publish("lapse-orders-changelog", b"A")`', lambda one: one.publish("lapse-orders-changelog", b"A")),
     _request('`publish("orders", {"a": 1})`, without a serializer', lambda one: one.publish("orders", {"a": 1})),
+    _request('`publish("orders", b"A", key=7)`', lambda one: one.publish("orders", b"A", key=7)),  # type: ignore[arg-type]
+    _request("`publish(None, …)`", lambda one: one.publish(None, b"A")),  # type: ignore[arg-type]
+    _request('`publish(…, headers="trace")`', lambda one: one.publish("orders", b"A", headers="trace")),  # type: ignore[arg-type]
+    _request('`publish(…, headers=["ab"])`', lambda one: one.publish("orders", b"A", headers=["ab"])),  # type: ignore[list-item]
+    Case("`Publisher(serializer=JsonSerde)`, the class", lambda lapse: lapse.publisher(serializer=JsonSerde)),
+    Case('`Publisher(timeout_s=float("inf"))`', lambda lapse: lapse.publisher(timeout_s=float("inf"))),
+    _work("`cancel(delay_ms=-1)`", lambda one: one.cancel(delay_ms=-1)),
+    _work("`renew(lease_ms=0)`", lambda one: one.renew(lease_ms=0)),
+    _work("`expire(fault=7)`", lambda one: one.expire(fault=7)),  # type: ignore[arg-type]
+    _receive('`settle("forget", […])`', lambda one: one.settle("forget", [])),  # type: ignore[arg-type]
+    _receive('`receive(timeout=float("nan"))`', lambda one: one.receive(timeout=float("nan"))),
+    _receive('`receive(timeout="5s")`', lambda one: one.receive(timeout="5s")),  # type: ignore[arg-type]
+    _receive("`batches(0)`", lambda one: next(one.batches(0))),
+    _receive("`run(handler, threads=0)`", lambda one: one.run(print, threads=0)),
+    _receive("`run(handler)` with a coroutine function", lambda one: one.run(_coroutine)),
     _work("`raise Retry(after=-1)`", lambda one: _raise(one, -1)),
     _work('`raise Retry(after="5s")`', lambda one: _raise(one, "5s")),
     _rewind('`rewind("end")`', "end"),
     _rewind('`rewind("orders:0")`', "orders:0"),
     _rewind('`rewind("beginning", lifetimes="old")`', "beginning", lifetimes="old"),
     _rewind('`rewind("beginning", filter="")`', "beginning", filter=""),
-    _acknowledge('`acknowledge(["orders:3:0"])`, where `orders` has one partition', "orders:0:0", "orders:3:0"),
+    _acknowledge('`acknowledge("orders:0:0")`', "orders:0:0"),
+    _acknowledge('`acknowledge(["orders:3:0"])`, where `orders` has one partition', ["orders:0:0", "orders:3:0"]),
     _subscribe("`QueueSubscriber(…, name=…)` of 501 characters", name="n" * 501),
     _subscribe("`QueueSubscriber(…, name=7)`", name=7),
     _subscribe("`QueueSubscriber(…, name=…)` that UTF-8 cannot hold", name="\udcff"),
     _subscribe("`QueueSubscriber(…, filter=7)`", filter=7),
     _subscribe("`QueueSubscriber(…, max_backlog=1 << 63)`", max_backlog=1 << 63),
+    _subscribe("`QueueSubscriber(…, deserializer=JsonSerde)`, the class", deserializer=JsonSerde),
+    _subscribe('`QueueSubscriber(…, deserializer="json")`', deserializer="json"),
+    _subscribe("`QueueSubscriber(…, deserializer=…)` with a function of two values", deserializer=_of_two),
     Case("`subscribe(7)` of a SOW topic", lambda lapse: _follow(lapse, 7)),
     Case(
         "`subscribe(heartbeat_timeout_ms=0)` of a SOW topic", lambda lapse: _follow(lapse, None, heartbeat_timeout_ms=0)
@@ -208,12 +248,18 @@ OTHERS: Final = (
     Case('`query(select=["price"])` of a SOW topic', lambda lapse: _query(lapse, select=["price"])),
     Case('`query(select="/price")` of a SOW topic', lambda lapse: _query(lapse, select="/price")),
     Case("`delete()` of a SOW topic, of nothing", _delete),
+    Case('`delete(keys="AB")` of a SOW topic', lambda lapse: _delete(lapse, keys="AB")),
+    Case("`updates()` of a subscription that nobody has opened", _updates),
     Case("`delete(data=…)`, with the keys of Kafka", lambda lapse: _delete(lapse, data=[b"{}"])),
     _define('`admin.create_queue("a b")`', lambda one: one.create_queue("a b")),
     _define('`admin.create_queue("fresh", lease="1s")`', lambda one: one.create_queue("fresh", lease="1s")),
     _define(
         '`admin.create_queue("fresh", lease_period=timedelta(1))`',
         lambda one: one.create_queue("fresh", lease_period=timedelta(1)),
+    ),
+    _define(
+        '`admin.create_queue("fresh", lease_period=float("nan"))`',
+        lambda one: one.create_queue("fresh", lease_period=float("nan")),
     ),
     _define('`admin.alter_queue("orders")`', lambda one: one.alter_queue("orders")),
     _define('`admin.delete_queue("order")`', lambda one: one.delete_queue("order")),

@@ -28,7 +28,7 @@ def test_a_bad_transaction_is_refused_in_words(case: Case) -> None:
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.shown) for case in OTHERS])
 def test_bad_retries_rewinds_queries_and_definitions_are_refused_in_words(case: Case) -> None:
     error, text = refusal_of(case)
-    assert error in ("ValueError", "TypeError", "CommandFailed", "UnknownEntity", "PublishFailed", "InvalidPublication")
+    assert error in ("ValueError", "TypeError", "CommandFailed", "UnknownEntity", "InvalidPublication", "Closed")
     assert text
     assert "object at" not in text
 

@@ -1,0 +1,60 @@
+"""Arguments of the client's methods: they are checked before anything is sent, waited for, or marked (X7)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import TypeVar
+
+from lapse.protocol.bookmark import Bookmark
+
+T = TypeVar("T")
+
+
+def check_count(what: str, value: object, least: int = 1) -> None:
+    """Check a number of things.
+
+    Raises:
+        ValueError: it is no whole number, or below `least`.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{what} = {value!r}: expected a whole number, {least} or more")
+
+
+def check_timeout(what: str, seconds: object) -> None:
+    """Check a time limit that an object keeps, in seconds.
+
+    Raises:
+        ValueError: it is no number, negative, or too long for a lock.
+    """
+    if (
+        isinstance(seconds, bool)
+        or not isinstance(seconds, int | float)
+        or not 0 <= seconds <= threading.TIMEOUT_MAX  # NaN is in no range
+    ):
+        raise ValueError(f"{what} = {seconds!r}: expected a number of seconds, from 0 on, and not infinite")
+
+
+def check_wait(seconds: object) -> None:
+    """Check how long one call may wait, in seconds. None and infinity = for ever; a negative number = not at all.
+
+    Raises:
+        ValueError: it is no number. A wait for NaN would never end, and never sleep.
+    """
+    if seconds is None or type(seconds) is int:
+        return
+    if not isinstance(seconds, float) or seconds != seconds:
+        raise ValueError(f"timeout = {seconds!r}: expected a number of seconds, or None to wait without a limit")
+
+
+def several(what: str, given: Iterable[T]) -> Iterable[T]:
+    """Return what was given for an argument that takes several values.
+
+    Raises:
+        TypeError: it is a single value, whose characters or parts would be taken for the values.
+    """
+    one: object = given
+    if isinstance(one, str | bytes | Bookmark):
+        shown = str(one) if isinstance(one, Bookmark) else one
+        raise TypeError(f"{what} takes several, such as [{shown!r}], and no single one")
+    return given
