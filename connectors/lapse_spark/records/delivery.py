@@ -8,6 +8,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
+from lapse.core.generation import FIRST_REWOUND, MOST_GENERATIONS
 from lapse.core.lifetime import EXPIRES_AT_MS, NEVER
 from lapse.protocol import codec
 from lapse.protocol import header as names
@@ -15,7 +16,7 @@ from lapse.protocol import schema as avro
 from lapse_spark import schema
 from lapse_spark.records import facts, header, packed_delivery
 
-_BOOKMARK = r"^([A-Za-z0-9._-]{1,249}):([0-9]{1,10}):([0-9]{1,19})$"
+_BOOKMARK = r"^([A-Za-z0-9._-]{1,249}):([0-9]{1,10}):([0-9]{1,19})(?:~([1-9][0-9]{0,4}))?$"
 _WITH_BOOKMARK = ("delivery", "barrier")
 _MOST_IN_A_RANGE: Final = 1 << 24
 """The longest valid range, in offsets. A longer one is damaged, and would fill the memory."""
@@ -62,7 +63,7 @@ def parse(raw: DataFrame) -> DataFrame:
         {
             "topic": F.coalesce(F.col("body.topic"), F.col("packed.topic"), _part(1)),
             "partition": F.coalesce(F.col("body.partition"), F.col("packed.partition"), _part(2).try_cast("int")),
-            "offset": facts.compute_once(_part(3).try_cast("bigint")),
+            "offset": facts.compute_once(_position()),
             "deadlines_ms": F.coalesce(
                 F.when(F.col("body").isNotNull(), _deadlines(F.col("body.deadlines_ms"))), F.col("packed.deadlines_ms")
             ),
@@ -131,6 +132,13 @@ def valid(deliveries: DataFrame) -> DataFrame:
 
 def _part(group: int) -> Column:
     return F.nullif(F.regexp_extract("bookmark", _BOOKMARK, group), F.lit(""))
+
+
+def _position() -> Column:
+    """Return the position that a bookmark names: the offset, with the generation of a rewound message above (C61)."""
+    offset, generation = _part(3).try_cast("bigint"), _part(4).cast("bigint")
+    rewound = (offset < FIRST_REWOUND) & (generation <= MOST_GENERATIONS)
+    return F.when(generation.isNull(), offset).when(rewound, offset + generation * FIRST_REWOUND)
 
 
 def _referred() -> Column:

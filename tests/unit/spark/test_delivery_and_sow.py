@@ -3,6 +3,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from lapse.protocol import packed_delivery, reference
+from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.packed_delivery import column
 from lapse_spark import local_rows, quarantine, schema
 from lapse_spark.records import delivery, sow
@@ -42,6 +43,23 @@ def test_delivery_is_read_whole(deliveries):
     assert [tuple(one) for one in row.ranges] == [(7, 7, 2)]
     assert (row.delivery_count, row.lease_until_ms, row.epoch) == (2, 1_750_000_000_000, 5)
     assert (row.expires_at_ms, row.arrived_at_ms) == (1_750_000_009_999, 1_749_999_990_000)
+
+
+@pytest.mark.feature("D4", "C61")
+def test_a_delivery_and_a_barrier_of_rewound_messages_name_their_positions(deliveries):
+    read = deliveries(
+        delivered(bookmark=b"orders:3:7~2"),
+        delivered(bookmark=b"orders:3:8~1", kind=b"barrier"),
+        delivered(bookmark=b"orders:3:7~16384"),
+        delivered(bookmark=b"orders:3:281474976710656~1"),
+        delivered(bookmark=b"orders:3:7~0"),
+    )
+    rows = read.orderBy("delivery_offset").collect()
+    unreadable = "header lapse-bookmark is missing or unreadable"
+    assert [row.fault for row in rows] == [None, None, *[unreadable] * 3]
+    places = [Bookmark.parse(text).offset for text in ("orders:3:7~2", "orders:3:8~1")]
+    assert [(row.topic, row.partition, row.offset) for row in rows[:2]] == [("orders", 3, place) for place in places]
+    assert [tuple(one) for row in rows[:2] for one in row.ranges] == [(place, place, 2) for place in places]
 
 
 @pytest.mark.feature("D4")
