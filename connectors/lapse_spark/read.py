@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 
 from lapse.protocol import topic as topics
 from lapse_spark import schema
+from lapse_spark.collected import LAST_MS
 from lapse_spark.connection import Connection
 from lapse_spark.records import dead_letter, delivery, event, sow
 
@@ -68,9 +69,6 @@ class Span:
 
 _NO_TOPIC: Final = "org.apache.kafka.common.errors.UnknownTopicOrPartitionException"
 
-_LAST_MS: Final = 253_402_214_399_999
-"""The end of 30 December 9999, UTC. Python's datetime ends a day later, and collected timestamps are in local time."""
-
 WHOLE: Final = Span()
 """All present records of the topics."""
 
@@ -103,7 +101,7 @@ def records(
     if not span.streaming and span.start_ms is not None:
         # Spark reads a partition without records so late from its last record on.
         loaded = loaded.where(F.unix_millis("timestamp") >= span.start_ms)
-    stamp = F.least("timestamp", F.timestamp_millis(F.lit(_LAST_MS)))
+    stamp = F.least("timestamp", F.timestamp_millis(F.lit(LAST_MS)))
     return schema.conform(loaded.withColumn("timestamp", stamp), schema.RAW)
 
 

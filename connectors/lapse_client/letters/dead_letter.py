@@ -241,7 +241,8 @@ def _origin(family: LetterFamily, headers: Sequence[tuple[str, bytes | None]]) -
 
 
 def _entity(family: LetterFamily, headers: Sequence[tuple[str, bytes | None]], letter_topic: str) -> str:
-    entity = _origin_headers(family, headers).get(family.entity, b"").decode("utf-8", "replace")
+    named = _origin_headers(family, headers).get(family.entity, b"") if family.entity else b""
+    entity = named.decode("utf-8", "replace")
     return entity or ("" if family is LAPSE else letter_topic.removeprefix(topic.DEAD_LETTER_PREFIX))
 
 

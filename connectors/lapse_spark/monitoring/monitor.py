@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
 from lapse_spark import quarantine, read
+from lapse_spark.collected import LAST_MS
 from lapse_spark.connection import Connection
 from lapse_spark.read import Span
 from lapse_spark.records.dead_letter import distinct, reasons_text
@@ -73,7 +74,7 @@ def counts(letters: DataFrame, window: str = WINDOW) -> DataFrame:
         "family",
         "reasons",
         F.col("window.start").alias("window_start"),
-        F.col("window.end").alias("window_end"),
+        F.least("window.end", F.timestamp_millis(F.lit(LAST_MS))).alias("window_end"),
         "letters",
         "first_at",
         "last_at",

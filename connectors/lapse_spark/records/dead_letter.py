@@ -13,6 +13,7 @@ from lapse.protocol import header as names
 from lapse.protocol import topic as topics
 from lapse.protocol.letter_family import FAMILIES, LAPSE
 from lapse_spark import schema
+from lapse_spark.collected import LAST_MS
 from lapse_spark.records import facts, family, header
 
 
@@ -43,11 +44,13 @@ def parse(raw: DataFrame) -> DataFrame:
         header.number(headers, EXPIRES_AT_MS).alias("expires_at_ms"),
         header.number(headers, names.EPOCH).alias("epoch"),
     )
+    # In other systems' letters an empty name is no name.
+    stated = F.when((F.col("family") == LAPSE.name) | (F.col("entity") != ""), F.col("entity"))
     named = read.withColumn("fault", _fault()).withColumn(
-        "entity", F.coalesce("entity", _without_prefix(F.col("letter_topic")))
+        "entity", F.coalesce(stated, _without_prefix(F.col("letter_topic")))
     )
-    stated = F.when(F.col("expired_at_ms") <= _LAST_MS, F.timestamp_millis(F.col("expired_at_ms")))
-    died_at = F.coalesce(stated, F.col("letter_at"))
+    decided = F.when(F.col("expired_at_ms") <= LAST_MS, F.timestamp_millis(F.col("expired_at_ms")))
+    died_at = F.coalesce(decided, F.col("letter_at"))
     complete = named.withColumns({"id": _id(), "died_at": died_at})
     return schema.conform(complete, schema.DEAD_LETTER)
 
@@ -64,9 +67,6 @@ def distinct(letters: DataFrame) -> DataFrame:
     columns = F.struct(*letters.columns)
     return letters.groupBy("id").agg(F.min_by(columns, place).alias("_first")).select("_first.*")
 
-
-_LAST_MS = 253_402_300_799_999
-"""The end of the year 9999, the last instant of Python's datetime. Spark's instants end in the year 294247."""
 
 _LETTER = {
     "topic": "letter_topic",

@@ -56,7 +56,7 @@ def read_facts(headers: Column, family: Column) -> list[Column]:
     return [
         _by_place(family, lambda one: one.name).alias("family"),
         origin.read(lambda one: one.entity).alias("entity"),
-        origin.read(lambda one: one.topic).alias("topic"),
+        F.nullif(origin.read(lambda one: one.topic), F.lit("")).alias("topic"),
         origin.read(lambda one: one.partition, _partition_reader).try_cast("int").alias("partition"),
         _position(origin.read(lambda one: one.offset, _offset_reader)).alias("offset"),
         # Every fault uses the reasons. Computed once, they keep filters on faults from repeating the look-ups.

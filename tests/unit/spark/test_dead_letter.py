@@ -1,4 +1,5 @@
 import struct
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -6,6 +7,8 @@ import pytest
 from lapse.core.reason import Reason
 from lapse.protocol import dead_letter as wire
 from lapse.protocol.bookmark import Bookmark
+from lapse_client.letters.dead_letter import parse_letter
+from lapse_client.reading.replay import Replayed
 from lapse_spark import local_rows, quarantine, schema
 from lapse_spark.records import dead_letter
 from support.kafka.other_letters import OTHERS, RECORDED
@@ -46,11 +49,11 @@ def damaged(name, value):
 
 @pytest.mark.feature("D2", "X7")
 def test_no_damaged_number_or_id_ends_a_job_or_hides_another_letter(letters):
-    """An instant behind the calendar's end, offsets that no log has, and letters without an id."""
+    """An instant behind the calendar's end, also in the east, offsets that no log has, and letters without an id."""
     read = letters(
         damaged("lapse-expired-at-ms", b"99999999999999999"),
-        damaged("lapse-expired-at-ms", b"253402300800000"),
-        damaged("lapse-expired-at-ms", b"253402300799999"),
+        damaged("lapse-expired-at-ms", b"253402214400000"),
+        damaged("lapse-expired-at-ms", b"253402214399999"),
         damaged("__dlq.errors.offset", b"9223372036854775807"),
         damaged("lapse-id", None),
         damaged("lapse-id", b""),
@@ -148,6 +151,20 @@ def test_copies_of_a_letter_count_once(letters):
     read = letters(lapse_headers(7), lapse_headers(8), lapse_headers(7))
     kept = dead_letter.distinct(read).orderBy("offset").collect()
     assert [(row.offset, row.letter_offset) for row in kept] == [(7, 0), (8, 1)]
+
+
+@pytest.mark.feature("X7")
+def test_an_empty_name_names_no_entity_and_no_topic_of_another_system(letters):
+    """The client reads the same. Kafka Streams has no header for an entity, also none without a name."""
+    spring = [(n, b"" if n == "kafka_dlt-original-consumer-group" else v) for n, v in OTHERS["spring"]]
+    connect = [(n, b"" if n == "__connect.errors.topic" else v) for n, v in OTHERS["connect"]]
+    written = (spring, connect, [("", b"x"), *OTHERS["streams"]])
+    rows = letters(*written).orderBy("letter_offset").collect()
+    assert [row.entity for row in rows] == ["orders", RECORDED["connect"][0], "orders"]
+    assert [row.fault for row in rows] == [None, "header __connect.errors.topic is missing or unreadable", None]
+    record = Replayed(bookmark=Bookmark("dlq.orders", 0, 0), key=b"", value=b"", timestamp_ms=0, headers=[])
+    read = [parse_letter(replace(record, headers=headers)) for headers in written]
+    assert [one.entity for one in read] == [row.entity for row in rows]
 
 
 def test_columns_are_documented_and_typed(letters):

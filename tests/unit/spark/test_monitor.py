@@ -1,8 +1,9 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from pyspark.sql import functions
 
-from lapse_spark import local_rows, summary
+from lapse_spark import collected, local_rows, summary
 from lapse_spark.monitoring import monitor
 
 pytestmark = pytest.mark.spark
@@ -59,6 +60,14 @@ def test_a_letter_with_two_reasons_is_one_letter_and_in_both_rows(letters):
     ]
     single = monitor.by_reason(counted).groupBy("reason").sum("letters").collect()
     assert {row[0]: row[1] for row in single} == {"time_limit": 2, "max_cancels": 2, "unstated": 1}
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize("window", ["1 hour", "7 days"])
+def test_a_letter_of_the_calendars_last_hour_ends_no_report(letters, window):
+    last = functions.timestamp_millis(functions.lit(collected.LAST_MS))
+    (row,) = monitor.counts(letters(("a1", 0, ["purged"], None, 0)).withColumn("died_at", last), window).collect()
+    assert row.letters == 1
 
 
 def test_missing_offsets_are_reported(letters, spark):
