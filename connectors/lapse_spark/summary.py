@@ -66,14 +66,23 @@ def poison(letters: DataFrame, at_least: int = 3) -> DataFrame:
     Args:
         letters: `schema.DEAD_LETTER` without faults, with keys.
         at_least: the least number of letters that makes a key suspicious.
+
+    Returns:
+        entity, key (as text; in hexadecimal, as `0xff`, if it is not UTF-8), letters, redriven, last_message.
     """
     return (
-        letters.groupBy("entity", F.make_valid_utf8(F.col("key").cast("string")).alias("key"))
+        letters.groupBy("entity", "key")
         .agg(
             F.count("*").alias("letters"),
             F.max("redriven_count").alias("redriven"),
             F.max_by("message", "died_at").alias("last_message"),
         )
         .where((F.col("key").isNotNull() & (F.col("letters") >= at_least)) | (F.col("redriven") > 0))
+        .withColumn("key", _text(F.col("key")))
         .orderBy(F.desc("letters"), "entity", "key")
     )
+
+
+def _text(key: Column) -> Column:
+    """Return a key as text that differs from that of every other key."""
+    return F.coalesce(F.try_validate_utf8(key.cast("string")), F.concat(F.lit("0x"), F.lower(F.hex(key))))

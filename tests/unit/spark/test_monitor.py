@@ -70,6 +70,17 @@ def test_a_letter_of_the_calendars_last_hour_ends_no_report(letters, window):
     assert row.letters == 1
 
 
+def test_binary_keys_are_different_keys(letters):
+    """Half of all 8-byte numbers are no UTF-8."""
+    read = letters(*((f"a{number}", 0, ["purged"], None, 0) for number in range(6)))
+    numbered = read.withColumn("key", functions.expr("unhex(lpad(hex(200 + letter_offset DIV 3), 16, '0'))"))
+    assert [(row.key, row.letters) for row in summary.poison(numbered).collect()] == [
+        ("0x00000000000000c8", 3),
+        ("0x00000000000000c9", 3),
+    ]
+    assert summary.poison(numbered, at_least=4).collect() == []
+
+
 def test_missing_offsets_are_reported(letters, spark):
     read = letters(*((f"a{number}", 0, ["purged"], None, 0) for number in range(3))).selectExpr(
         "* EXCEPT (letter_offset)", "letter_offset + 10 AS letter_offset"
