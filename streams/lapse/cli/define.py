@@ -176,7 +176,7 @@ def _try_define(
     if not dry_run:
         create_and_grant(cluster, differences)
         if made.differs is not None:
-            topic.publish([made.after])
+            topic.publish([made.after], beside)
     return made, differences
 
 

@@ -16,7 +16,7 @@ from lapse.cli.config_option import CONFIG
 from lapse.cli.recovery import Recovery, recoveries
 from lapse.cli.tables import print_table
 from lapse.config import Config, ConfigError, load
-from lapse.config.definition import Definition, DefinitionChange, find_change, in_file
+from lapse.config.definition import Definition, DefinitionChange, conflicts, find_change, in_file
 from lapse.core.near_name import did_you_mean
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.command_field import QUEUE_STATES
@@ -39,12 +39,14 @@ class Plan:
 
     Attributes:
         topic: the definitions topic.
+        beside: directory of the files that definitions name.
         changes: the allowed changes.
         refused: the reasons why other changes are refused.
         kept: defined entities that are not in the file. They stay.
     """
 
     topic: DefinitionsTopic
+    beside: Path
     changes: list[DefinitionChange] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
@@ -80,7 +82,7 @@ class Plan:
             TopologyError: the cluster refuses, or a definition was changed meanwhile.
         """
         try:
-            self.topic.publish([one.after for one in self.changes])
+            self.topic.publish([one.after for one in self.changes], self.beside)
         except OutdatedChange as error:
             raise TopologyError(f"nothing was defined: {error}") from error
 
@@ -116,21 +118,24 @@ def plan(path: Path, config: Config) -> Plan | None:
         except OutdatedChange as error:
             raise TopologyError(f"nothing was defined: {error}") from error
         there, _ = settled(topic.defined, config, own)
-    made = Plan(topic, kept=[name for name in there if name not in own])
+    made = Plan(topic, path.absolute().parent, kept=[name for name in there if name not in own])
     for name, one in own.items():
         before = there.get(name)
         spoiled = topic.unreadable.get(name)
         version = before.version if before is not None else 0 if spoiled is None else spoiled.version
         after = replace(one, version=version + 1)
         try:
-            differs = find_change(before, after, path.absolute().parent)
+            differs = find_change(before, after, made.beside)
         except ValueError:  # the present definition is not understood, and the checked one replaces it
             differs = DefinitionChange(None, after)
         if differs is None:
             continue
         why = refusal(differs, lambda differs: live(differs, config))
         made.refused.append(why) if why else made.changes.append(differs)
-    return made
+    # The file fits together, but it may not fit beside entities that only the topic has.
+    unfit = conflicts(config, there.values(), [one.after for one in made.changes], made.beside)
+    refused = [*made.refused, *(f"{name}: {fault}" for name, fault in unfit.items())]
+    return replace(made, refused=refused, changes=[one for one in made.changes if one.after.name not in unfit])
 
 
 def live(change: DefinitionChange, config: Config) -> dict[str, int] | None:

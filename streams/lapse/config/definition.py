@@ -329,6 +329,22 @@ def with_only_defined(config: Config, definitions: Iterable[Definition], beside:
     return rebuild_fitting(config, queues, sows)[0]
 
 
+def conflicts(
+    config: Config, there: Iterable[Definition], changed: Iterable[Definition], beside: Path
+) -> Mapping[str, str]:
+    """Return, by name, why changed definitions cannot be used here, or do not fit beside the others.
+
+    Args:
+        config: a configuration of the deployment; its entities do not count.
+        there: the current definitions.
+        changed: the new and changed ones.
+        beside: directory of the files that they name.
+    """
+    new = {one.name: one for one in changed}
+    others = with_only_defined(config, (one for one in there if one.name not in new), beside)
+    return with_entities(others, new.values(), beside)[2]
+
+
 def keep_entities(config: Config, names: Container[str]) -> Config:
     """Return a configuration with only some of its entities."""
     queues = {name: one for name, one in config.queue.items() if name in names}
@@ -339,12 +355,6 @@ def keep_entities(config: Config, names: Container[str]) -> Config:
 def drop_entities(config: Config, names: Container[str]) -> Config:
     """Return a configuration without some of its entities."""
     return keep_entities(config, {name for name in (*config.queue, *config.sow) if name not in names})
-
-
-def with_settings(config: Config, name: str, settings: QueueConfig | SowConfig) -> Config:
-    """Return a configuration with other settings, checked before, for an entity."""
-    key = "queue" if isinstance(settings, QueueConfig) else "sow"
-    return config.model_copy(update={key: {**getattr(config, key), name: settings}})
 
 
 def _rebuild(config: Config, queues: dict[str, QueueConfig], sows: dict[str, SowConfig]) -> Config:

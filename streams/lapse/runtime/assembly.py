@@ -30,10 +30,11 @@ from lapse.runtime.sow.sow_entity import SowEntity
 from lapse.runtime.topics.advice import deletion_advice, warnings
 from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.definer import Definer
-from lapse.runtime.topics.definition_follower import DefinitionFollower, Serving
+from lapse.runtime.topics.definition_follower import DefinitionFollower
 from lapse.runtime.topics.entity_cleanup import EntityCleanup
 from lapse.runtime.topics.late_entity import LateEntities
 from lapse.runtime.topics.log_watch import LogWatch
+from lapse.runtime.topics.served_versions import ServedVersions
 from lapse.runtime.topics.topology import Topology, TopologyError
 from lapse.runtime.topics.worker_messages import WorkerMessages
 
@@ -160,7 +161,7 @@ def _definer(
     guard = None
     if keys is not None:
         guard = Guard(name, "deployment", keys.users, config.creators(), keys.workers, app.services.clock.now_ms)
-    messages = WorkerMessages(name, app.services, guard, Serving(app, follower))
+    messages = WorkerMessages(name, app.services, guard, ServedVersions(app, follower))
 
     async def announce_served(entity: str) -> None:
         tables: Any = app.tables

@@ -370,7 +370,28 @@ def check_that_a_missing_topic_is_named_and_deletion_is_defined(here: Deployment
     until(lambda: set(defined(here)) == {here.name("orders")}, "a deletion is in the topic, too", 40)
 
 
-@pytest.mark.feature("Q23", "C64", "C65", "X7")
+def check_that_the_file_fits_beside_what_only_the_topic_has(here: Deployment, name: str) -> None:
+    """Forwarding from one to the other and back is a circle (C38), whoever has defined which of them."""
+    orders = here.name("orders")
+    assert here.lapse("queue", "alter", name, f"forward_to={orders}").returncode == 0
+    here.configure({"orders": {"forward_to": name}, "more": {}}, definitions="topic")
+    refused = here.lapse("apply", "--yes")
+    assert refused.returncode == 1
+    assert f"not defined: {orders}: " in refused.stderr
+    assert "a circle: " in refused.stderr
+    found = defined(here)
+    assert found[orders].version == 1
+    assert found[here.name("more")].version == 1, "it concerns nobody else"
+    topic = DefinitionsTopic(load(here.config))
+    circle = replace(found[orders], version=2, settings={"forward_to": name})
+    with pytest.raises(OutdatedChange, match="somebody has defined meanwhile.* a circle"):
+        topic.publish([circle], here.directory)
+    assert here.lapse("queue", "alter", name, "--unset", "forward_to").returncode == 0
+    assert here.lapse("queue", "delete", here.name("more")).returncode == 0
+    here.configure({"orders": {}}, definitions="topic")
+
+
+@pytest.mark.feature("Q23", "C64", "C65", "C38", "X7")
 def test_commands_create_alter_and_delete_entities_of_a_running_deployment(deploy: Deploy) -> None:
     here = deploy({"orders": {}}, definitions="file").apply()
     name, prices = here.name("fresh"), here.name("prices")
@@ -425,6 +446,7 @@ def test_commands_create_alter_and_delete_entities_of_a_running_deployment(deplo
     version = defined(here)[name].version
     assert version > 2
     until(lambda: f"{name}: version {version} is served" in worker.text, "it is newer than what workers had", 40)
+    check_that_the_file_fits_beside_what_only_the_topic_has(here, name)
     applied = here.lapse("apply", "--yes")
     assert f"{name} is defined, and not in the file: it stays" in applied.stdout
     checked = here.lapse("check")

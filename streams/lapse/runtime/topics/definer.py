@@ -233,7 +233,7 @@ class Definer:
             await self._creations.note(made.after.made)
         await asyncio.to_thread(create_and_grant, cluster, differences)
         if made.differs is not None:
-            await asyncio.to_thread(self._definitions.publish, [made.after])
+            await asyncio.to_thread(self._definitions.publish, [made.after], self._beside)
         return made, shards
 
 

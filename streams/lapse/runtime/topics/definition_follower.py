@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -24,20 +23,18 @@ from lapse.config.definition import (
     find_change,
     keep_entities,
     with_entities,
+    with_entity,
     with_only_defined,
-    with_settings,
 )
 from lapse.protocol import topic as names
 from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange, understood
 from lapse.runtime.topics.definitions_reader import note
-from lapse.runtime.topics.live_parts import live_parts
 from lapse.runtime.topics.topic_follower import TopicFollower, TopicIdentity
 from lapse.runtime.topics.topology import Topology, TopologyError
 from lapse.runtime.watch import end_process
 
 if TYPE_CHECKING:
-    from lapse.runtime.shard.runner import Runner
     from lapse.runtime.shard.served_entity import Entity
     from lapse.runtime.shard.services import Services
     from lapse.runtime.topics.late_entity import LateEntities
@@ -111,6 +108,8 @@ class DefinitionFollower:
         """Definitions that cannot be served yet, by entity."""
         self._served_by: dict[str, int] = dict(decided.offsets)
         """By entity, the offset of the last definition that was served, or that arrived while it was served."""
+        self._conflicting: dict[str, tuple[DefinitionChange, str]] = {}
+        """Changes that cannot be taken up beside the other definitions, and why, by entity."""
         identity = TopicIdentity(
             self._topic.name, lambda names: app.services.topic_ids.of(names, once=True), _GONE, self._begin_anew
         )
@@ -255,11 +254,14 @@ class DefinitionFollower:
             new += await self._hear(name, self._found[name])
         if new:
             await self._begin(new, together_ms)
+        if named:
+            await self._take_up_conflicting(named)
 
     def _forget(self, name: str) -> None:
         """Forget an entity whose definition was removed."""
         self._app.late_entities.remove([name])
         self._late.pop(name, None)
+        self._conflicting.pop(name, None)
         if name not in self._app.entities:  # else it is compared with what is created in its place
             self._serving.pop(name, None)
             self._app.services.versions.pop(name, None)
@@ -278,6 +280,7 @@ class DefinitionFollower:
         """
         serving = self._serving.get(name)
         here = name in self._app.entities
+        self._conflicting.pop(name, None)
         if here:
             self._served_by[name] = self._heard[name]
         try:
@@ -357,7 +360,11 @@ class DefinitionFollower:
 
     async def _take_up(self, differs: DefinitionChange) -> None:
         after = differs.after
-        whole = await asyncio.to_thread(lambda: with_settings(self._config, after.name, after.config(self._beside)))
+        try:
+            whole = await asyncio.to_thread(with_entity, self._config, after, self._beside)
+        except ValueError as error:
+            self._conflicting[after.name] = differs, str(error)
+            return
         entity = self._app.entities.get(after.name)
         if entity is None or not await self._renewed(entity, whole, after.version):
             return
@@ -374,6 +381,18 @@ class DefinitionFollower:
             if other.name in whole.queue and other.forward != whole.forward_topic(other.name):
                 # It forwards to this queue, and publishes to this queue go elsewhere from now on.
                 await self._renewed(other, whole)
+
+    async def _take_up_conflicting(self, named: Collection[str]) -> None:
+        """Take up changes that conflicted with others before these were taken up; log conflicts that are new."""
+        before = len(self._conflicting) + 1
+        while 0 < len(self._conflicting) < before:
+            before = len(self._conflicting)
+            for differs, _ in list(self._conflicting.values()):
+                del self._conflicting[differs.after.name]
+                await self._take_up(differs)
+        for name in self._conflicting.keys() & named:
+            differs, why = self._conflicting[name]
+            logger.error("%s: version %d conflicts: %s; what was served goes on", name, differs.after.version, why)
 
     async def _renewed(self, entity: Entity, whole: Config, version: int = UNDEFINED) -> bool:
         """Take over the shards of an entity anew, once that is possible; return False if it was deleted meanwhile.
@@ -394,41 +413,3 @@ def _may_use(value: bytes, topic: str) -> bool:
 
 def _ignore(entity: str) -> None:
     """Do nothing."""
-
-
-class Serving:
-    """What a worker's own shards serve, for messages to the other workers.
-
-    Args:
-        app: the worker.
-        follower: knows the versions.
-    """
-
-    def __init__(self, app: FollowingWorker, follower: DefinitionFollower) -> None:
-        self._app = app
-        self._follower = follower
-
-    def served(self, entity: str) -> tuple[int, list[int]]:
-        """Return the version that is served here, and the shards that serve it."""
-        return self._follower.version(entity), sorted(self._runners(entity))
-
-    async def live(self, entity: str) -> dict[int, dict[str, int]]:
-        """Return the numbers of live messages or records of each shard of this worker, by underlying topic.
-
-        A shard that is given up meanwhile is left out, since its state is freed. Its next owner counts.
-        """
-        found: dict[int, dict[str, int]] = {}
-        for partition, runner in self._runners(entity).items():
-            counts, parts = Counter[str](), live_parts(runner.machine)
-            while self._runners(entity).get(partition) is runner:
-                part = next(parts, None)
-                if part is None:
-                    found[partition] = dict(counts)
-                    break
-                counts += part
-                await asyncio.sleep(0)  # others have their turn (C60)
-        return found
-
-    def _runners(self, entity: str) -> dict[int, Runner]:
-        served = self._app.entities.get(entity)
-        return {} if served is None else dict(served.runners)

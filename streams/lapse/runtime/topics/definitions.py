@@ -11,6 +11,7 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -18,7 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from lapse import topic_creation
 from lapse.config import Config
-from lapse.config.definition import Definition
+from lapse.config.definition import Definition, conflicts
 from lapse.controller import admin_client
 from lapse.protocol import topic as names
 from lapse.runtime.kafka import security
@@ -93,6 +94,8 @@ class DefinitionsTopic:
     def __init__(self, config: Config) -> None:
         self.unreadable: Mapping[str, Unreadable] = {}
         self.open_from: int | None = None
+        self._offsets: Mapping[str, int] = {}
+        """The offsets of the definitions that the last `defined` or `read_to_change` returned."""
         self._config = config
         self.name = names.definitions(config.lapse.app_id)
         self._settings: dict[str, Any] = {
@@ -148,25 +151,32 @@ class DefinitionsTopic:
 
     def _defined(self, there: Contents | None) -> dict[str, Definition]:
         if there is None:
-            self.unreadable = {}
+            self.unreadable, self._offsets = {}, {}
             return {}
+        self._offsets = there.offsets
         self.unreadable = _unreadable(there.found, there.offsets)
         return understood(there.found)
 
     def _reader(self) -> DefinitionsReader:
         return DefinitionsReader(self.name, self._settings)
 
-    def publish(self, definitions: Iterable[Definition]) -> None:
+    def publish(self, definitions: Iterable[Definition], beside: Path | None = None) -> None:
         """Write definitions, each the next version of the current one; all of them or none.
 
+        Args:
+            definitions: the definitions. They fit beside those that were read last.
+            beside: directory of the files that they name; None = do not check whether they fit beside those that
+                others have defined since.
+
         Raises:
-            OutdatedChange: the current version of one is not the version on which the change is based.
+            OutdatedChange: the current version of one is not the version on which the change is based, or one does not
+                fit beside what others have defined since.
             TopologyError: the cluster refuses.
         """
         changed = list(definitions)
         if not changed:
             return
-        self._change(changed)
+        self._change(changed, beside)
 
     def withdraw(self, served: Mapping[str, int]) -> None:
         """Remove the definitions of deleted entities, but not of those that were defined anew since.
@@ -219,7 +229,7 @@ class DefinitionsTopic:
                 return
             time.sleep(_LOOK_S)
 
-    def _change(self, changed: Iterable[Definition | _Withdrawal]) -> None:
+    def _change(self, changed: Iterable[Definition | _Withdrawal], beside: Path | None = None) -> None:
         """Write and remove definitions in one transaction, and wait until they can be read."""
         try:
             producer = Producer({**self._settings, "transactional.id": self.name, "acks": "all"})
@@ -232,6 +242,8 @@ class DefinitionsTopic:
                 if there.open_from is not None:
                     there = self._abort_hanging(producer, reader, there.open_from)
                 if wanted := _wanted(there, changed):
+                    if beside is not None:
+                        self._check_beside(there, wanted, beside)
                     self._commit(producer, reader, wanted)
         except KafkaException as error:
             failure = error.args[0]
@@ -240,6 +252,19 @@ class DefinitionsTopic:
             if failure.fatal() or failure.code() == KafkaError._FENCED:
                 raise OutdatedChange("somebody changes definitions at this moment; look again") from error
             raise TopologyError(f"{self.name}: could not be written: {failure.str()}. Run it again") from error
+
+    def _check_beside(self, there: Contents, wanted: Iterable[Definition | _Withdrawal], beside: Path) -> None:
+        """Check that definitions fit beside others, if these are not what was read before (C38).
+
+        Raises:
+            OutdatedChange: they do not.
+        """
+        new = [one for one in wanted if isinstance(one, Definition)]
+        others = there.found.keys() - {one.name for one in new}
+        if all(there.offsets[name] == self._offsets.get(name) for name in others):
+            return
+        for name, fault in conflicts(self._config, understood(there.found).values(), new, beside).items():
+            raise OutdatedChange(f"{name} does not fit beside what somebody has defined meanwhile: {fault}")
 
     def _commit(
         self, producer: Producer, reader: DefinitionsReader, wanted: Iterable[Definition | _Withdrawal]

@@ -16,9 +16,10 @@ from lapse.config import Config
 from lapse.config.decided_entities import DecidedEntities
 from lapse.config.definition import Definition
 from lapse.protocol import topic as names
-from lapse.runtime.topics import definition_follower
-from lapse.runtime.topics.definition_follower import DefinitionFollower, Serving
+from lapse.runtime.topics import definition_follower, served_versions
+from lapse.runtime.topics.definition_follower import DefinitionFollower
 from lapse.runtime.topics.definitions_reader import Contents
+from lapse.runtime.topics.served_versions import ServedVersions
 
 pytestmark = pytest.mark.feature("Q23", "C64")
 
@@ -27,9 +28,9 @@ NEW = Definition("orders", "queue", 1, "bob", {"max_deliveries": 9})
 ELSE = Definition("orders", "sow", 1, "bob", {"topic": "prices", "key": "/symbol"})
 
 
-def record(offset: int, one: Definition | None) -> SimpleNamespace:
+def record(offset: int, one: Definition | None, name: str = "orders") -> SimpleNamespace:
     value = None if one is None else one.encode()
-    return SimpleNamespace(key=b"orders", value=value, offset=offset, timestamp=1_000 + offset)
+    return SimpleNamespace(key=name.encode(), value=value, offset=offset, timestamp=1_000 + offset)
 
 
 class Worker:
@@ -37,17 +38,19 @@ class Worker:
 
     Args:
         rebalances: so many rebalances come first, each of which takes the shards over as well.
+        others: further queues that it serves.
     """
 
-    def __init__(self, rebalances: int = 0) -> None:
+    def __init__(self, rebalances: int = 0, *others: str) -> None:
         self.rebalances = rebalances
         self.claimed: list[int | None] = []
-        self.entities = {"orders": SimpleNamespace(name="orders", forward=None)}
+        self.entities = {name: SimpleNamespace(name=name, forward=None) for name in ("orders", *others)}
         self.services = SimpleNamespace(topics=None, versions={})
         self.late_entities = SimpleNamespace(remove=lambda names: None)
         self.renewed: list[int | None] = []
 
     async def renew(self, entity: Any, whole: Config, version: int = 0) -> bool:
+        entity.forward = whole.forward_topic(entity.name)
         if self.rebalances:
             self.rebalances -= 1
             self.claimed.append(self.services.versions.get(entity.name))
@@ -107,6 +110,36 @@ def test_a_rebalance_before_a_change_claims_the_version_that_it_serves() -> None
     assert (worker.claimed, worker.renewed, worker.services.versions) == ([1], [9], {"orders": 2})
 
 
+@pytest.mark.feature("C38", "X7")
+def test_definitions_that_make_a_circle_together_are_taken_up_as_far_as_they_fit(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Two programs changed them at the same moment, or an older version of lapse let them pass."""
+    onward, back = (Definition(one, "queue", 1, "bob", {}) for one in ("orders", "later"))
+    worker = Worker(0, "later")
+    decided = DecidedEntities(
+        Config(queue={"orders": {}, "later": {}}), {"orders": onward, "later": back}, (), Path(), {}
+    )
+    follower = DefinitionFollower(worker, decided.config, decided, {})
+
+    def forwarding(entity: Definition, version: int, to: str | None) -> Definition:
+        return replace(entity, version=version, settings={"forward_to": to} if to else {})
+
+    def hear(offset: int, *definitions: Definition) -> tuple[str | None, str | None]:
+        records = [record(offset + at, one, one.name) for at, one in enumerate(definitions)]
+        asyncio.run(follower._follow(records))
+        return worker.entities["orders"].forward, worker.entities["later"].forward
+
+    assert hear(2, forwarding(onward, 2, "later")) == ("later", None)
+    assert hear(3, forwarding(back, 2, "orders")) == ("later", None)
+    assert "later: version 2 conflicts: " in caplog.text
+    assert "a circle: " in caplog.text
+    caplog.clear()
+    assert hear(4, forwarding(onward, 3, None)) == (None, "orders"), "it fits now"
+    assert hear(5, forwarding(onward, 4, "later"), forwarding(back, 3, None)) == ("later", None), "together they fit"
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]
+
+
 @pytest.mark.feature("C65")
 def test_a_shard_that_is_given_up_while_it_is_counted_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its memory is freed meanwhile, so its messages would seem to be gone. The next owner counts them."""
@@ -119,10 +152,10 @@ def test_a_shard_that_is_given_up_while_it_is_counted_says_nothing(monkeypatch: 
             del runners[0]
         yield Counter({"a": 1})
 
-    monkeypatch.setattr(definition_follower, "live_parts", parts)
+    monkeypatch.setattr(served_versions, "live_parts", parts)
     worker: Any = Worker()
     worker.entities["orders"].runners = runners
-    serving = Serving(worker, follow(worker, (OLD, 0)))
+    serving = ServedVersions(worker, follow(worker, (OLD, 0)))
     assert asyncio.run(serving.live("orders")) == {1: {"a": 2}}
 
 
