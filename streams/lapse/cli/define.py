@@ -73,10 +73,12 @@ def _alter(kind: Kind) -> click.Command:
         config: Path,
         dry_run: bool,
         as_json: bool,
-        unset: tuple[str, ...],
+        removed: tuple[str, ...],
         version: int | None,
     ) -> None:
-        changed = {**read_settings(settings), **dict.fromkeys(unset)}
+        changed = read_settings(settings)
+        for key in removed:
+            unset(changed, key)
         if not changed:
             raise click.UsageError("name what changes: KEY=VALUE, or --unset KEY")
         _carry_out(Request(name, kind, changed, f"lapse {kind} alter", False, version), config, dry_run, as_json)
@@ -87,7 +89,7 @@ def _alter(kind: Kind) -> click.Command:
     Changes that live messages forbid are refused; the error says what to do.
     """
     command = click.option(
-        "--unset", multiple=True, metavar="KEY", help="Restore the default of this setting; may be repeated."
+        "--unset", "removed", multiple=True, metavar="KEY", help="Restore the default of this setting; may be repeated."
     )(alter)
     based = click.option("--version", type=click.IntRange(1), help="Refuse if the definition has another version.")
     return click.command("alter")(_shared(based(command)))
@@ -111,6 +113,26 @@ def read_settings(given: tuple[str, ...]) -> dict[str, Any]:
             raise click.UsageError(f"{one!r} is no setting: expected KEY=VALUE, such as expiration=30s")
         found = patched(found, read)
     return found
+
+
+def unset(changed: dict[str, Any], key: str) -> None:
+    """Have a setting removed, or one of a table, such as `retry.factor`.
+
+    Raises:
+        click.UsageError: it is no valid key.
+    """
+    path: list[str] = []
+    level: object = _toml(key, "0")
+    while isinstance(level, Mapping):
+        ((name, level),) = level.items()
+        path.append(name)
+    if not path:
+        raise click.UsageError(f"--unset {key!r}: no name of a setting")
+    table = changed
+    for name in path[:-1]:
+        inner = table.get(name)
+        table[name] = table = inner if isinstance(inner, dict) else {}
+    table[path[-1]] = None
 
 
 def _toml(key: str, value: str) -> Mapping[str, Any] | None:

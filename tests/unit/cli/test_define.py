@@ -5,7 +5,7 @@ import shlex
 import click
 import pytest
 
-from lapse.cli.define import EXAMPLES, read_settings
+from lapse.cli.define import EXAMPLES, read_settings, unset
 from lapse.cli.definition import readable
 from lapse.config import Config
 from lapse.config.definition import Definition, Kind
@@ -50,6 +50,20 @@ def test_an_alteration_names_something() -> None:
     done = command.run("queue", "alter", "orders")
     assert done.returncode == 2
     assert "name what changes: KEY=VALUE, or --unset KEY" in done.stderr
+
+
+@pytest.mark.feature("Q23")
+def test_what_is_unset_may_be_in_a_table() -> None:
+    changed = read_settings(("retry.delay=5s",))
+    for key in ("retry.factor", "lease_period", 'topic_expirations."a.b"'):
+        unset(changed, key)
+    assert changed == {
+        "retry": {"delay": "5s", "factor": None},
+        "lease_period": None,
+        "topic_expirations": {"a.b": None},
+    }
+    with pytest.raises(click.UsageError, match="--unset 'a b': no name of a setting"):
+        unset(changed, "a b")
 
 
 @pytest.mark.feature("Q23", "X7")

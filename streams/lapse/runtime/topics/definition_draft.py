@@ -24,6 +24,7 @@ from lapse.config.definition import (
     with_entity,
     with_only_defined,
 )
+from lapse.config.retry import RetryConfig
 from lapse.config.topic import with_lifetimes
 from lapse.core.duration import in_words
 from lapse.core.error_code import ErrorCode, Refusal
@@ -246,7 +247,7 @@ def refusal(differs: DefinitionChange, live: Callable[[DefinitionChange], Mappin
 
 
 def _created(request: Request, before: Definition | None, config: Config, beside: Path, version: int) -> Definition:
-    settings = patched({}, request.settings)
+    settings = _patched({}, request)
     if request.kind == "queue":
         settings = with_lifetimes(request.name, settings, _lifetimes(before, config))
     after = Definition(request.name, request.kind, version, request.origin, settings, request.command)
@@ -283,7 +284,7 @@ def _changed(request: Request, before: Definition) -> Definition:
             f"{name}: the change is based on version {request.version}, and version {before.version} is there, by "
             f"{before.origin}. Look at it, and ask again",
         )
-    settings = patched(before.settings, request.settings)
+    settings = _patched(before.settings, request)
     return Definition(name, before.kind, before.version + 1, request.origin, settings, request.command, before.made)
 
 
@@ -299,6 +300,21 @@ def patched(settings: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str
         else:
             result[key] = value
     return result
+
+
+def _patched(settings: Mapping[str, Any], request: Request) -> dict[str, Any]:
+    """Return patched settings. Those that are removed and do not exist stay, and so are refused with their place."""
+    result = patched(settings, request.settings)
+    model = QueueConfig if request.kind == "queue" else SowConfig
+    result |= dict.fromkeys(_removed(request.settings) - model.model_fields.keys())
+    retry = request.settings.get("retry")
+    if isinstance(retry, Mapping):
+        result["retry"] |= dict.fromkeys(_removed(retry) - RetryConfig.model_fields.keys())
+    return result
+
+
+def _removed(changed: Mapping[str, Any]) -> set[str]:
+    return {key for key, value in changed.items() if value is None}
 
 
 def _known(request: Request, there: Mapping[str, Definition]) -> str:
