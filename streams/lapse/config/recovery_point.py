@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator
 
@@ -14,6 +14,9 @@ _EXPECTED = (
     "or a list of bookmarks, one for each partition"
 )
 
+_LATEST_MS: Final = 253_402_300_799_999
+"""The end of the year 9999. Kafka takes no instant that needs more than 63 bits."""
+
 
 def recovery_point(value: object) -> object:
     """Parse a recovery point. Bookmarks become a tuple.
@@ -21,7 +24,11 @@ def recovery_point(value: object) -> object:
     Raises:
         ValueError: the value is not a recovery point; the message says what is expected, and what is wrong.
     """
-    if value in ("beginning", "end") or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+    if value in ("beginning", "end"):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        if value > _LATEST_MS:
+            raise ValueError(f"{value} is no instant in ms since the epoch: the latest is {_LATEST_MS}")
         return value
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list | tuple) or not texts or not all(isinstance(text, str) for text in texts):

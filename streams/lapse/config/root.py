@@ -173,8 +173,8 @@ class Config(BaseModel):
         for name in users:
             if not topic_names.USER_NAME.match(name):
                 raise ValueError(
-                    f"{name!r} cannot name a user: letters, digits, '_' and '-' only, at most 64, and neither "
-                    "'commands' nor 'deliveries'"
+                    f"{name!r} cannot name a user: letters, digits, '_' and '-' only, at most 64, and none of "
+                    "'commands', 'decisions' and 'deliveries'"
                 )
         return users
 
@@ -274,6 +274,7 @@ class Config(BaseModel):
     def _refuse_circles(self) -> None:
         """Refuse forwarding and dead letters that return to their entity (C28, C38)."""
         ways: dict[str, list[Way]] = {}
+        journals = {topic_names.changelog(self.lapse.app_id, name) for name in (*self.queue, *self.sow)}
         for name, entity in [*self.queue.items(), *self.sow.items()]:
             letters = entity.dead_letter_topic(name) if entity.dead_letter_reasons != () else ""
             onward = self.forward_topic(name) if name in self.queue else None
@@ -281,7 +282,7 @@ class Config(BaseModel):
             ways[name] = [Way(key, topic) for key, topic in places if topic]
             for way in ways[name]:
                 writer = "Kafka" if way.topic in topic_names.INTERNAL else "lapse"
-                if writer == "Kafka" or way.topic.startswith(topic_names.PREFIX):
+                if writer == "Kafka" or way.topic.startswith(topic_names.PREFIX) or way.topic in journals:
                     raise placed_error(
                         ("queue" if name in self.queue else "sow", name, way.key),
                         f"{way.topic} is one of the topics that only {writer} writes; name another",

@@ -31,7 +31,7 @@ _USUAL_DEPLOYMENT: Final = "lapse"
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}\Z")
 """Matches names of entities: Kafka topic names, short enough for the longest name derived from them."""
 
-USER_NAME: Final = re.compile(r"(?!(?:commands|deliveries)\Z)[A-Za-z0-9_-]{1,64}\Z")
+USER_NAME: Final = re.compile(r"(?!(?:commands|decisions|deliveries)\Z)[A-Za-z0-9_-]{1,64}\Z")
 """Matches names of users, which are the last part of a topic's name and must not collide with other topics."""
 
 

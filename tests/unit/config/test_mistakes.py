@@ -96,6 +96,14 @@ def test_types_keys_and_names(text: str, message: str) -> None:
         (SOW + 'topic = ""', "2: sow.s.topic: '' is no name that Kafka allows a topic"),
         (SOW + 'dead_letter = "a b"', "2: sow.s.dead_letter: 'a b' is no name that Kafka allows a topic"),
         (SOW + 'dead_letter = "lapse.s.commands"', "2: sow.s.dead_letter: lapse.s.commands is one of the topics that"),
+        (
+            QUEUE + 'dead_letter = "lapse-q.2-changelog"\n[queue."q.2"]',
+            "2: queue.q.dead_letter: lapse-q.2-changelog is one of the topics that only lapse writes",
+        ),
+        (
+            QUEUE + 'forward_to = "lapse-s-changelog"\n[sow.s]',
+            "2: queue.q.forward_to: lapse-s-changelog is one of the topics that only lapse writes",
+        ),
         (SOW + 'topic = "lapse.sow.s"', "2: sow.s.topic: lapse.sow.s is a topic of its own: what s writes would come"),
         (
             QUEUE + 'topics = ["a", "lapse.q.deliveries.ann"]',

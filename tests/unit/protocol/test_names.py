@@ -33,6 +33,12 @@ def test_other_names_are_refused(name):
     assert not topic.NAME.match(name)
 
 
+@pytest.mark.feature("X4")
+def test_the_topics_of_a_users_deliveries_are_no_other_entitys():
+    other = topic.entity_topics("app", "q.deliveries")
+    assert topic.private_deliveries("q", [*other, topic.deliveries("q", "ann")]) == ["lapse.q.deliveries.ann"]
+
+
 @pytest.mark.feature("X7")
 @pytest.mark.parametrize(
     ("name", "own"),
