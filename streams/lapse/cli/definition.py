@@ -111,13 +111,13 @@ def plan(path: Path, config: Config) -> Plan | None:
     if config.lapse.definitions == "file":
         return None
     topic, own = opened(config), in_file(path)
-    there, _ = settled(topic.defined, config, own)
+    there, deleted = settled(topic.defined, config, own)
     if topic.open_from is not None:
         try:
             topic.end_open_change()
         except OutdatedChange as error:
             raise TopologyError(f"nothing was defined: {error}") from error
-        there, _ = settled(topic.defined, config, own)
+        there, deleted = settled(topic.defined, config, own)
     made = Plan(topic, path.absolute().parent, kept=[name for name in there if name not in own])
     for name, one in own.items():
         before = there.get(name)
@@ -125,7 +125,8 @@ def plan(path: Path, config: Config) -> Plan | None:
         version = before.version if before is not None else 0 if spoiled is None else spoiled.version
         after = replace(one, version=version + 1)
         try:
-            differs = find_change(before, after, made.beside)
+            # A deleted one is defined anew: workers that have stopped serving it do not look at it before.
+            differs = find_change(None if name in deleted else before, after, made.beside)
         except ValueError:  # the present definition is not understood, and the checked one replaces it
             differs = DefinitionChange(None, after)
         if differs is None:
@@ -133,7 +134,8 @@ def plan(path: Path, config: Config) -> Plan | None:
         why = refusal(differs, lambda differs: live(differs, config))
         made.refused.append(why) if why else made.changes.append(differs)
     # The file fits together, but it may not fit beside entities that only the topic has.
-    unfit = conflicts(config, there.values(), [one.after for one in made.changes], made.beside)
+    others = [one for name, one in there.items() if name not in deleted]
+    unfit = conflicts(config, others, [one.after for one in made.changes], made.beside)
     refused = [*made.refused, *(f"{name}: {fault}" for name, fault in unfit.items())]
     return replace(made, refused=refused, changes=[one for one in made.changes if one.after.name not in unfit])
 

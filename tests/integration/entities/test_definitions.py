@@ -504,3 +504,11 @@ def test_a_deleted_entity_is_waited_for_and_counts_for_nothing_once_its_topics_a
     assert here.lapse("queue", "create", name, "lease_period=8s").returncode == 0
     assert (defined(here)[name].version, defined(here)[name].settings) == (3, {"lease_period": "8s"})
     assert changelog in here.connection.partitions()
+
+    gone(names.commands(name), names.deliveries(name), changelog)
+    here.configure({"orders": {"lease_period": "8s"}}, definitions="topic")
+    worker = here.worker()
+    until(lambda: "Not served" in worker.text, "a worker takes it for deleted", 40)
+    assert here.lapse("apply", "--yes").returncode == 0
+    worker.wait_for_shards(1)
+    assert defined(here)[name].version == 4, "so the worker hears of it"
