@@ -123,7 +123,8 @@ def plan(path: Path, config: Config) -> Plan | None:
         before = there.get(name)
         spoiled = topic.unreadable.get(name)
         version = before.version if before is not None else 0 if spoiled is None else spoiled.version
-        after = replace(one, version=version + 1)
+        made_before = before.made if before is not None and name not in deleted else ()
+        after = replace(one, version=version + 1, made=made_before)
         try:
             # A deleted one is defined anew: workers that have stopped serving it do not look at it before.
             differs = find_change(None if name in deleted else before, after, made.beside)

@@ -260,6 +260,11 @@ def test_a_temporary_queue_takes_the_topics_along_that_were_created_with_it(depl
         admin.alter_queue(here.name("reply"), lease_period="9s")
         events = names.events(here.name("reply"))
         assert defined(here)[here.name("reply")].made == (events, own, read), "not the one that was there"
+        reply = {"topics": [own, read, there], "auto_delete_on_idle": "6m", "dead_letter": False}
+        here.configure({"orders": {}, "reply": reply}, definitions="topic")
+        here.apply()
+        assert defined(here)[here.name("reply")].version == 3
+        assert defined(here)[here.name("reply")].made == (events, own, read), "whoever changes it"
         other.commit(offsets=[TopicPartition(read, 0, 0)], asynchronous=False)
         other.close()
         admin.delete_queue(here.name("reply"))
