@@ -29,6 +29,7 @@ class Owner:
 
     def __init__(self) -> None:
         self.journals: dict[int, list[tuple[bytes, bytes | None, int]]] = {0: [], 1: []}
+        self.id_of_topic = "first"
         self.happened: list[tuple[str, int]] = []
         self.fenced: set[int] = set()
         self.troubled: list[int] = []
@@ -61,6 +62,9 @@ class Owner:
 
     async def exists(self) -> bool:
         return True
+
+    async def topic_id(self, topic: str) -> str:
+        return self.id_of_topic
 
     async def last_epoch(self, partition: int) -> int:
         return 0
@@ -113,7 +117,7 @@ class Store(MemoryStore):
         self.again: list[int] = []
         self._troubled, self._held = TroubledShards("orders", self.again.append, owner.reach), {}
         self._noted = SimpleNamespace(note=lambda _: None)
-        self._generation = 0
+        self._generation, self._topic_id = 0, owner.id_of_topic
 
 
 @pytest.mark.feature("C90")
@@ -151,6 +155,28 @@ def test_a_kept_shard_is_asked_for_only_if_another_worker_may_have_had_it(missed
         await store.on_rebalance(mine, set(), set(), 9 if missed == "a rebalance" else 8)
         asked = ("asks for the end", 0) in owner.happened
         assert (asked, store._owned) == ((False, {0}) if missed == "nothing" else (True, set()))
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("C4", "C42")
+def test_a_kept_shard_of_a_deleted_entity_is_none_of_the_entity_that_was_created_in_its_place() -> None:
+    """A frozen worker missed both. The new journal is as long as the old one."""
+
+    async def run() -> None:
+        owner = Owner()
+        store = Store(owner)
+        store._gone, store.early, mine = False, set(), {TP("changelog", 0)}
+        coming: list[Any] = []
+        store.app = SimpleNamespace(tables=SimpleNamespace(begin=lambda _, take_over: coming.append(take_over)))
+        await store.on_rebalance(mine, set(), mine, 7)
+        await store._take_over(0)
+        owner.id_of_topic = "second"
+        await store.on_rebalance(mine, set(), set(), 9)
+        assert ("releases", 0) in owner.happened
+        assert len(coming) == 2, "it is taken over anew"
+        for one in coming:
+            one.close()
 
     asyncio.run(run())
 
