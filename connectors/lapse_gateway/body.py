@@ -84,7 +84,9 @@ def decode(body: bytes, model: type[Model]) -> Model:
 
 
 def _kind(value: object) -> str:
-    return "an array" if isinstance(value, list) else "null" if value is None else f"a {type(value).__name__}"
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return "an array" if isinstance(value, list) else "a text" if isinstance(value, str) else "a number"
 
 
 def _field_hint(fault: ErrorDetails, model: type[BaseModel]) -> str:

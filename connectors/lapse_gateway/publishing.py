@@ -66,11 +66,13 @@ class Message(Content):
 
     @model_validator(mode="after")
     def _one_content(self) -> Message:
-        stated = len(self.contents) + ("delete" in self.model_fields_set)
+        stated = len(self.contents) + self.delete
         if stated != 1:
             raise ValueError(f"say exactly one of value, text, base64, delete; {stated} are given")
         if self.key is not None and self.key_base64 is not None:
             raise ValueError("say key or key_base64, not both")
+        if self.delete and self.key is None and self.key_base64 is None:
+            raise ValueError("delete takes a key, which names the record to delete")
         return self
 
     def key_bytes(self) -> bytes | None:

@@ -112,14 +112,14 @@ async def _events(call: Call, subscription: Subscription, unsent: list[Delivery]
 
 async def _subscription(call: Call, least: int) -> Subscription:
     given = call.parameters
-    backlog = least if given["max_backlog"] is None else given["max_backlog"]
-    if 0 < backlog < least:
+    backlog = given["max_backlog"]
+    if backlog is not None and 0 < backlog < least:
         raise Fault("invalid_argument", f"parameter max_backlog: expected {least} or more, which max asks for")
     if given["subscription"] in (".", ".."):
         raise Fault(
             "invalid_argument", "parameter subscription: . and .. cannot stand in an address, and DELETE needs it"
         )
-    terms = Terms(max_backlog=backlog, filter=given["filter"] or None)
+    terms = Terms(max_backlog=backlog, filter=given["filter"] or None, least=least)
     return await call.gateway.subscriptions.get(call.caller, call.path["queue"], given["subscription"], terms)
 
 

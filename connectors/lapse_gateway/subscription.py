@@ -7,7 +7,7 @@ import functools
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 from uuid import uuid4
 
@@ -36,12 +36,22 @@ class Terms:
     """The options of a subscription in a request.
 
     Attributes:
-        max_backlog: most unsettled deliveries at once.
+        max_backlog: most unsettled deliveries at once; None = as many as the subscription has, and a new one `least`.
         filter: an expression; None = all messages.
+        least: most deliveries that the request takes.
     """
 
-    max_backlog: int
+    max_backlog: int | None
     filter: str | None = None
+    least: int = 1
+
+    def fits(self, other: Terms) -> bool:
+        """Return whether a request with other terms may use a subscription of these."""
+        return self.filter == other.filter and other.max_backlog in (None, self.max_backlog)
+
+    def begun(self) -> Terms:
+        """Return the terms of a subscription that begins with these."""
+        return self if self.max_backlog is not None else replace(self, max_backlog=self.least)
 
 
 class Subscription:
@@ -156,8 +166,8 @@ class Subscriptions:
         async with lock:
             found = self._open.get(key)
             if found is None:
-                found = self._open[key] = await self._begin(caller, queue, name, terms)
-            elif found.terms != terms:
+                found = self._open[key] = await self._begin(caller, queue, name, terms.begun())
+            elif not found.terms.fits(terms):
                 raise Fault(
                     "invalid_argument",
                     f"subscription {name} is open with max_backlog={found.terms.max_backlog} and "
@@ -225,7 +235,7 @@ class Subscriptions:
         await check_kind(caller, queue, sow=False)
         subscriber = QueueSubscriber(
             queue,
-            terms.max_backlog,
+            terms.max_backlog if terms.max_backlog is not None else terms.least,
             connection=caller.connection,
             name=f"{name}@{_instance()}",
             filter=terms.filter,

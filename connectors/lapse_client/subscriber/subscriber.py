@@ -15,7 +15,7 @@ from typing import ClassVar, Final
 from confluent_kafka import KafkaException, TopicPartition
 
 from lapse.protocol import topic
-from lapse_client.argument import check_count
+from lapse_client.argument import check_count, check_wait
 from lapse_client.delivery.arrivals import LONGEST_WAIT_S
 from lapse_client.delivery.delivery import Delivery
 from lapse_client.delivery.lot import Lot
@@ -179,6 +179,7 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
             LapseError: another error ended the subscription, such as `CommandFailed` or `ConnectionFailed`.
             Closed: the subscriber was never started.
         """
+        check_wait(timeout)
         while (delivery := self.receive(timeout)) is not None:
             yield delivery
 

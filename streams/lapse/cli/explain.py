@@ -18,6 +18,7 @@ from lapse.core.lifetime import NO_TIMESTAMP
 from lapse.protocol.bookmark import Bookmark
 from lapse_client.error import LapseError
 from lapse_client.kafka.connection import Connection
+from lapse_client.reading.count_text import count_text
 from lapse_client.reading.history import History, history
 from lapse_client.reading.instant import shown
 
@@ -93,7 +94,7 @@ def _look(bookmark: Bookmark, entity: str | None, connection: Connection, quiet:
 
 
 def _show(found: History) -> None:
-    size = "no value" if found.size is None else f"{found.size:,} bytes"
+    size = "no value" if found.size is None else count_text(found.size, "byte")
     title = f"{found.bookmark} ({found.missing or size})"
     if not found.moments:
         click.echo(f"{title}: nothing is known about it.")

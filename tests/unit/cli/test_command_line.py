@@ -195,3 +195,10 @@ def test_a_worker_that_logs_json_says_in_json_why_it_ends(tmp_path: Path) -> Non
         assert (done.returncode, done.stdout) == (1, "")
         (line,) = done.stderr.splitlines()
         assert "nonsense" in json.loads(line)["message"]
+
+
+@pytest.mark.feature("X7")
+def test_a_command_whose_standard_streams_are_closed_takes_them_as_empty() -> None:
+    script = 'exec "$0" -m lapse publish orders -b 127.0.0.1:1 <&- >&-'
+    done = subprocess.run(["sh", "-c", script, sys.executable], stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr.startswith("Error: no connection to Kafka")) == (1, True), done.stderr

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from lapse.core.entitlement import Entitlement, Right
 from lapse.core.generation import position_of
 from lapse.protocol import header, packed_delivery
+from lapse.testing import Lapse
 from lapse_client import Connection
 from lapse_client.aio import Delivery
 from lapse_client.delivery.lot import PackedLot
@@ -34,11 +35,18 @@ from lapse_gateway.user import Authenticator
 @given(st.none() | st.binary() | st.text().map(str.encode) | st.floats().map(orjson.dumps))
 def test_a_payload_that_is_reported_can_be_published_again_byte_for_byte(value: bytes | None) -> None:
     published = orjson.loads(orjson.dumps(payload.shown(value)))
-    content = Message.model_validate(published or {"delete": True}).content()
+    content = Message.model_validate(published or {"delete": True, "key": "k"}).content()
     if "value" in published:
         assert orjson.loads(content) == orjson.loads(value)  # type: ignore[arg-type]
     else:
         assert content == value
+
+
+@pytest.mark.feature("S3", "X7")
+def test_a_message_that_is_not_to_be_deleted_is_not() -> None:
+    assert Message.model_validate({"delete": False, "key": "A", "value": 1}).content() == b"1"
+    with pytest.raises(ValueError, match="0 are given"):
+        Message.model_validate({"delete": False, "key": "A"})
 
 
 def test_the_digits_of_a_number_are_reported_as_they_are() -> None:
@@ -355,3 +363,20 @@ def test_a_subscription_that_has_failed_is_closed() -> None:
 
     asyncio.run(run())
     assert closed == ["w"]
+
+
+@pytest.mark.feature("Q3", "X3")
+def test_a_request_may_take_more_or_less_than_the_one_that_began_its_subscription() -> None:
+    async def run(lapse: Lapse) -> list[tuple[int | None, int]]:
+        caller = Authenticator(lapse.connection, Users()).everybody
+        open_ones = Subscriptions(10, 10, 5)
+        wanted = (Terms(max_backlog=None, least=3), Terms(max_backlog=None, least=1), Terms(max_backlog=3, least=2))
+        found = [await open_ones.get(caller, "orders", "me", one) for one in wanted]
+        with pytest.raises(Fault, match="max_backlog=3"):
+            await open_ones.get(caller, "orders", "me", Terms(max_backlog=4))
+        await open_ones.close()
+        return [(one.terms.max_backlog, one.requests) for one in found]
+
+    with Lapse() as lapse:
+        lapse.queue("orders")
+        assert asyncio.run(run(lapse)) == [(3, 3)] * 3
