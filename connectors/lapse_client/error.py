@@ -15,7 +15,8 @@ LapseError
 ├── TransactionFailed      outputs and acknowledgment were not committed, or the outcome is unknown
 ├── AlreadySettled         this delivery was settled before
 ├── Closed                 the object is closed, or was never started
-└── OtherEventLoop         the object was started in another event loop (also a RuntimeError)
+├── OtherEventLoop         the object was started in another event loop (also a RuntimeError)
+└── OtherProcess           the object was opened before a fork, by the parent process (also a RuntimeError)
 """
 
 from __future__ import annotations
@@ -303,4 +304,14 @@ class OtherEventLoop(LapseError, RuntimeError):
         super().__init__(
             f"{what} belongs to the event loop that started it. Open one in each loop, inside the coroutine that "
             "`asyncio.run` gets, or do all the work in one loop"
+        )
+
+
+class OtherProcess(LapseError, RuntimeError):
+    """The object was opened by another process, from which this one was forked."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what} belongs to the process that opened it, and this one was forked from it. Open one in each process, "
+            "after the fork"
         )

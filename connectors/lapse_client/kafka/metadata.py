@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -15,6 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists no
 )
 
 from lapse.silence import Silence
+from lapse_client import fork
 from lapse_client.error import ConnectionFailed
 from lapse_client.kafka.fault import NOT_THERE
 
@@ -52,8 +54,20 @@ class Metadata:
     ) -> None:
         self._servers = servers
         self._silence = Silence(log)
-        self._admin = opened({**settings, **self._silence.settings})
+        self._opened = functools.partial(opened, {**settings, **self._silence.settings})
+        self._admin = self._opened()
+        self._is_inherited = False
         self._answered = False
+        fork.note(self)
+
+    def forked(self) -> None:
+        """Have a child process open its own admin client when it asks."""
+        self._is_inherited = True
+
+    def _own_admin(self) -> AdminClient:
+        if self._is_inherited:
+            self._admin, self._is_inherited = self._opened(), False
+        return self._admin
 
     def ask(self, timeout_s: float | None = None) -> ClusterMetadata:
         """Ask for all brokers and topics, and notice at once if the brokers refuse this client.
@@ -73,7 +87,7 @@ class Metadata:
         while True:
             self._silence.forget()
             try:
-                found = self._admin.list_topics(timeout=max(_LEAST_S, min(try_s, left_s)))
+                found = self._own_admin().list_topics(timeout=max(_LEAST_S, min(try_s, left_s)))
             except KafkaException as error:
                 self._admin.poll(0)  # serves librdkafka's error callbacks
                 if refusal := self._silence.refusal:
@@ -100,7 +114,7 @@ class Metadata:
         if not names:
             return {}
         codes: dict[str, int | None] = dict.fromkeys(names)
-        for name, future in self._admin.describe_topics(TopicCollection(names), request_timeout=_LOOK_S).items():
+        for name, future in self._own_admin().describe_topics(TopicCollection(names), request_timeout=_LOOK_S).items():
             try:
                 future.result(METADATA_TIMEOUT_S)
             except KafkaException as error:
@@ -134,7 +148,7 @@ class Metadata:
         names = [*topics]
         if not names:
             return []
-        asked = self._admin.describe_topics(
+        asked = self._own_admin().describe_topics(
             TopicCollection(names), include_authorized_operations=True, request_timeout=METADATA_TIMEOUT_S
         )
         found: list[str] = []

@@ -251,7 +251,10 @@ class RecordPublisher(Client[None]):
 
         Raises:
             PublishFailed: a record was not accepted, or not within the publisher's timeout.
+            OtherProcess: the publisher was opened before a fork.
         """
+        if self._lifecycle.error is not None:
+            raise self._lifecycle.error
         give_up = time.monotonic() + self._timeout_s
         # Poll instead of calling `flush`, which raises SystemError after a fatal error.
         while (left := len(self._producer)) and time.monotonic() < give_up:
@@ -326,7 +329,7 @@ class RecordPublisher(Client[None]):
         reported: Callable[[KafkaError | None, Message], None],
     ) -> None:
         if self._lifecycle.phase is not Phase.RUNNING:
-            raise Closed(self._lifecycle.what)
+            raise self._lifecycle.error or Closed(self._lifecycle.what)
         target = self.topic_of(to)
         if self._serializer is not None:
             value = write(self._serializer, value, target)

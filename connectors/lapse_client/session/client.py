@@ -74,6 +74,11 @@ class Client(ABC, Generic[T]):
         return self._live()
 
     @property
+    def is_forked(self) -> bool:
+        """Whether it was opened by the parent of this process, before a fork, so that it cannot be used here."""
+        return self._lifecycle.is_forked
+
+    @property
     def transport(self) -> Transport:
         """The transport of its connection."""
         return self._connection.transport

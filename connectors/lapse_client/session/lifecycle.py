@@ -13,7 +13,8 @@ import threading
 from collections.abc import Callable
 from enum import StrEnum
 
-from lapse_client.error import Closed
+from lapse_client import fork
+from lapse_client.error import Closed, OtherProcess
 
 
 class Phase(StrEnum):
@@ -41,6 +42,7 @@ class Lifecycle:
     Attributes:
         phase: the current phase.
         error: the error that ended the object or its start; None if there was none.
+        is_forked: whether the object was opened by the parent of this process, before a fork.
         gate: lock held while the phase changes, and while a command is sent that must not follow `unsubscribe`.
     """
 
@@ -48,11 +50,23 @@ class Lifecycle:
         self.what = what
         self.phase = Phase.NEW
         self.error: BaseException | None = None
+        self.is_forked = False
+        self._start_under_way = False
+        self._unwanted = False
+        self._make_locks()
+        fork.note(self)
+
+    def _make_locks(self) -> None:
         self.gate = threading.RLock()
         self._changed = threading.Condition(self.gate)
         self._one_start = threading.Lock()
-        self._start_under_way = False
-        self._unwanted = False
+
+    def forked(self) -> None:
+        """Close the object in a child process, where nothing works for it. The parent's object stays as it is."""
+        self._make_locks()
+        if self.phase not in (Phase.NEW, Phase.CLOSED):
+            self.phase, self.error, self.is_forked = Phase.CLOSED, OtherProcess(self.what), True
+            self._start_under_way = False
 
     @property
     def is_open(self) -> bool:

@@ -109,8 +109,8 @@ class SowSubscription(Client[SowRecord]):
             Closed: the subscription was never started.
         """
         check_wait(timeout)
-        if self._session is None:
-            raise Closed(self._lifecycle.what)
+        if self._session is None or self.is_forked:
+            raise self._lifecycle.error or Closed(self._lifecycle.what)
         transport = self.transport
         while taken := self.arrivals.take(1, transport.patience(timeout) if timeout else timeout):
             yield taken[0]

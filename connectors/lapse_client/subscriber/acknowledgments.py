@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import groupby
 from operator import attrgetter
 
+from lapse_client import fork
 from lapse_client.delivery.delivery import Delivery
 from lapse_client.delivery.lot import Lot
 from lapse_client.kafka.clock import elapsed_ms
@@ -43,13 +44,22 @@ class Acknowledgments:
         self._shards = shards
         self._enough = enough
         self._send = send
-        self.lock = threading.Lock()
-        self._sending = threading.RLock()
-        """Held from taking a batch until it is sent, so that `close` cannot overtake it. It is taken before `lock`."""
+        self._make_locks()
+        fork.note(self)
         self._batches = [SettlementBatch() for _ in shards]
         self._leases: list[Counter[float]] = [Counter() for _ in shards]
         self._since_ms = [0.0] * len(shards)
         self._closed = False
+
+    def _make_locks(self) -> None:
+        self.lock = threading.Lock()
+        self._sending = threading.RLock()
+        """Held from taking a batch until it is sent, so that `close` cannot overtake it. It is taken before `lock`."""
+
+    def forked(self) -> None:
+        """Accept no more in a child process, which could not send them."""
+        self._make_locks()
+        self._closed = True
 
     def grow(self, count: int) -> None:
         """Add room for `count` new shards. Called before they join the subscription."""

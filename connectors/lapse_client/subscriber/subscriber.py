@@ -146,6 +146,8 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         Messages handed out before can be settled until then. The others that were sent return to the queue as soon as
         its shards have confirmed that they send no more; in a queue with `max_cancels` with `close`.
         """
+        if self.is_forked:
+            return
         self._stopping.set()
         self._lifecycle.stop()
         if (subscription := self._subscription) is not None:
@@ -158,6 +160,8 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         A `start` under way in another thread raises `Closed`, and leaves no subscription behind. Later settlements
         are not sent: they are logged and go to `on_refused`, and `settle(wait=True)` raises `Closed`.
         """
+        if self.is_forked:
+            return
         self.stop()
         if threading.get_ident() not in self._handlers:
             while not self._idle.wait(LONGEST_WAIT_S):
@@ -321,9 +325,10 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
 
         Raises:
             Closed: the subscriber was never started.
+            OtherProcess: it was started before a fork.
         """
-        if (subscription := self._subscription) is None:
-            raise Closed(self._lifecycle.what)
+        if (subscription := self._subscription) is None or self._lifecycle.is_forked:
+            raise self._lifecycle.error or Closed(self._lifecycle.what)
         return subscription
 
     def _open(self) -> None:

@@ -137,7 +137,7 @@ class TaskQueue:
     def publisher(self) -> Publisher:
         """The publisher of its calls, opened at the first use."""
         with self._lock:
-            if self._publisher is None:
+            if self._publisher is None or self._publisher.is_forked:
                 self._publisher = Publisher(self._connection)
             return self._publisher
 

@@ -32,6 +32,7 @@ def _all() -> list[LapseError]:
         errors.AlreadySettled("orders:0:7", "acknowledged"),
         errors.Closed("the subscriber"),
         errors.OtherEventLoop("the subscriber"),
+        errors.OtherProcess("the subscriber"),
     ]
 
 

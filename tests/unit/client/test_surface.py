@@ -46,6 +46,7 @@ def test_the_public_surface_is_this() -> None:
             "NoRecord",
             "NoReply",
             "OtherEventLoop",
+            "OtherProcess",
             "PublishFailed",
             "Publisher",
             "Queue",
