@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 not done (the message on standard error says why and what 
 """
 
 import difflib
+import errno
 import importlib
 import json
 import os
@@ -37,6 +38,9 @@ _OTHER_WORDS: Final[Mapping[str, frozenset[str]]] = {
     "subscribe": frozenset({"consume", "get", "receive"}),
 }
 """The words of other systems for subcommands."""
+
+_UNWRITABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""Errors of the system for an output that takes no more."""
 
 _WHOLE: Final = 300
 """The most characters of a summary in a group's help: click's own limit cuts sentences."""
@@ -183,6 +187,11 @@ class LazyGroup(click.Group):
                 near += [name for name in names if name not in near and unknown[1] in _OTHER_WORDS.get(name, ())]
                 error.message += f" Did you mean {' or '.join(near)}?" if near else ""
             raise
+        except OSError as error:
+            if error.errno not in _UNWRITABLE:
+                raise
+            text = f"the output cannot be written: {error.strerror}. Make room, and look what was done before a repeat"
+            raise click.ClickException(text) from error
         except ModuleNotFoundError as error:
             name = ctx.invoked_subcommand or ""
             if name not in self.lazy or error.name is None or _is_ours(error.name):

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from lapse.cli import Lazy, LazyGroup, cluster
 from lapse.cli.confirmation import confirm
+from lapse.cli.ending import treat_sigterm_as_ctrl_c
 from lapse.cli.instant import INSTANT, When, at_ms
 from lapse.cli.subscribed import print_subscriptions
 from lapse.cli.tables import print_table
@@ -87,8 +88,9 @@ def subscribe(
 ) -> None:
     """Print messages as they are delivered, and acknowledge each, or settle it as `--settle` says.
 
-    Ctrl-C ends the command and returns the rest.
+    Ctrl-C or SIGTERM ends the command and returns the rest.
     """
+    treat_sigterm_as_ctrl_c()
     with (
         _translate_errors(),
         QueueSubscriber(

@@ -202,3 +202,12 @@ def test_a_command_whose_standard_streams_are_closed_takes_them_as_empty() -> No
     script = 'exec "$0" -m lapse publish orders -b 127.0.0.1:1 <&- >&-'
     done = subprocess.run(["sh", "-c", script, sys.executable], stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr.startswith("Error: no connection to Kafka")) == (1, True), done.stderr
+
+
+@pytest.mark.feature("X7")
+def test_a_full_disk_under_the_output_is_named() -> None:
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, "-m", "lapse", "completion", "bash"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+    assert "the output cannot be written: No space left on device" in done.stderr
