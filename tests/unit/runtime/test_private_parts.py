@@ -150,6 +150,10 @@ PARTS = {
     ),
     "faust.transport.consumer:Consumer.on_partitions_revoked": ("2550a9105d4c", "kafka/transport.py, BatchConsumer"),
     "faust.transport.consumer:Consumer.on_partitions_assigned": ("0e5b1be4b419", "kafka/transport.py, BatchConsumer"),
+    "aiokafka.consumer.group_coordinator:GroupCoordinator.commit_offsets": (
+        "a7cbc3d51742",
+        "kafka/group/steady_coordinator.py",
+    ),
     "aiokafka.consumer.group_coordinator:GroupCoordinator._perform_assignment": (
         "b2065643ec3d",
         "kafka/group/steady_coordinator.py",
