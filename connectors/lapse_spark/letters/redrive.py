@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -23,10 +23,16 @@ from lapse.protocol.redrive import MAX_REDRIVES, OF_FIRST, OF_OTHERS, OWN, messa
 from lapse_client.letters.redrive_target import Target as Target
 from lapse_spark.connection import Connection
 from lapse_spark.letters import newer_records, origins, redriven, untaken
-from lapse_spark.records import dead_letter, header
+from lapse_spark.records import dead_letter, facts, header
 
 _BATCH_BYTES: Final = 16_384
 """The default batch size of Java's client, in bytes."""
+
+FieldKind: TypeAlias = Literal["boolean", "number", "string"]
+"""The kind of a payload field."""
+
+_NUMBERS: Final = "^(?:BIGINT|DECIMAL|DOUBLE)"
+"""Matches the types of JSON's numbers in Spark."""
 
 _PATH: Final = re.compile(r"(?:/[A-Za-z0-9_-]+(?:\[\d+\])?)+\Z", re.ASCII)
 _STEP: Final = re.compile(r"/([A-Za-z0-9_-]+)|\[(\d+)\]")
@@ -53,7 +59,7 @@ class Choice:
     since_ms: int | None = None
     until_ms: int | None = None
     filter: str = ""
-    fields: Mapping[str, Literal["boolean", "number", "string"]] = field(default_factory=dict)
+    fields: Mapping[str, FieldKind] = field(default_factory=dict)
     max_redrives: int = MAX_REDRIVES
     again: bool = False
     overwrite: bool = False
@@ -78,7 +84,7 @@ def choose(letters: DataFrame, choice: Choice) -> DataFrame:
     if choice.until_ms is not None:
         kept = kept.where(F.unix_millis("died_at") < choice.until_ms)
     if choice.filter:
-        kept = kept.where(F.expr(condition(choice)))
+        kept = _with_fields(kept, choice.fields).where(F.expr(condition(choice))).select(*kept.columns)
     return mark_refused(dead_letter.distinct(kept), choice)
 
 
@@ -88,7 +94,7 @@ def condition(choice: Choice) -> str:
     Raises:
         lapse.core.expression.ExpressionError: the filter is not valid, or names a field without a type.
     """
-    paths = {path: _json_column(path, kind) for path, kind in choice.fields.items()}
+    paths = {path: _field_column(place, path, kind) for place, (path, kind) in enumerate(choice.fields.items())}
     return to_spark_sql(choice.filter, SparkColumns(paths=paths, timestamp="died_at")) if choice.filter else ""
 
 
@@ -237,11 +243,42 @@ def _header(name: str, value: Column) -> Column:
     return F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))
 
 
-def _json_column(path: str, kind: Literal["boolean", "number", "string"]) -> SparkColumn:
-    """Return a payload field as a column; null if the payload does not have it."""
+def _field_column(place: int, path: str, kind: FieldKind) -> SparkColumn:
+    """Return the column of `_with_fields` for a payload field."""
     if not _PATH.match(path):
         raise ValueError(f"payload field {path!r}: expected /name/name[0], of letters, digits, _ and -")
-    steps = "".join(f"[{index}]" if index else f"['{name}']" for name, index in _STEP.findall(path))
-    text = f'get_json_object(CAST(value AS STRING), "${steps}")'
-    types = {"number": "DOUBLE", "boolean": "BOOLEAN"}
-    return SparkColumn(f"TRY_CAST({text} AS {types[kind]})" if kind in types else text, kind)
+    return SparkColumn(f"_field_{place}", kind, f"_whole_{place}" if kind == "number" else "")
+
+
+def _with_fields(letters: DataFrame, fields: Mapping[str, FieldKind]) -> DataFrame:
+    """Add to letters the columns of payload fields, which keep the kinds of JSON: a string is never a number.
+
+    A value of another kind is null, in a column of numbers NaN.
+    """
+    if not fields:
+        return letters
+    payload = F.try_parse_json(F.try_validate_utf8(F.col("value").cast("string")))
+    read = letters.withColumn("_payload", facts.compute_once(payload))
+    found: dict[str, Column] = {}
+    for place, path in enumerate(fields):
+        steps = "".join(f"[{index}]" if index else f"['{name}']" for name, index in _STEP.findall(path))
+        found[f"_found_{place}"] = facts.compute_once(F.try_variant_get(F.col("_payload"), f"${steps}", "variant"))
+    typed: dict[str, Column] = {}
+    for place, kind in enumerate(fields.values()):
+        value = F.col(f"_found_{place}")
+        there = F.schema_of_variant(value)
+        if kind == "number":
+            number = F.when(there.rlike(_NUMBERS), _as(value, "double")).when(
+                there == "BOOLEAN", _as(value, "boolean").cast("double")
+            )
+            other = F.when(there != "VOID", float("nan"))
+            typed[f"_field_{place}"] = facts.compute_once(F.coalesce(number, other))
+            typed[f"_whole_{place}"] = facts.compute_once(F.when(there == "BIGINT", _as(value, "bigint")))
+        else:
+            typed[f"_field_{place}"] = facts.compute_once(F.when(there == kind.upper(), _as(value, kind)))
+    return read.withColumns(found).withColumns(typed)
+
+
+def _as(value: Column, kind: str) -> Column:
+    """Return a value of JSON in a type of Spark; null if it cannot be converted."""
+    return F.try_variant_get(value, "$", kind)

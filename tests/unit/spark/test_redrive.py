@@ -3,11 +3,14 @@ from datetime import UTC, datetime
 import pytest
 from pyspark.sql import functions
 
-from lapse.core.expression import ExpressionError
+from lapse.core.expression import ExpressionError, compile_filter
 from lapse.core.reason import Reason
 from lapse.protocol import dead_letter as wire
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.redrive import headers as of_command
+from lapse_client.letters.dead_letter import parse_letter
+from lapse_client.letters.redrive import Original
+from lapse_client.reading.replay import Replayed
 from lapse_spark import local_rows, schema
 from lapse_spark.letters import redrive, redriven
 from lapse_spark.letters.redrive import Choice, Target
@@ -62,6 +65,33 @@ def test_letters_are_chosen_by_entity_reason_time_and_expression(letters):
     assert offsets(redrive.choose(read, Choice(filter="/price > 10 AND /symbol LIKE '^X'", fields=fields))) == [5]
     with pytest.raises(ExpressionError):
         redrive.choose(read, Choice(filter="/price >"))
+
+
+@pytest.mark.feature("X1")
+def test_a_filter_of_fields_means_what_it_means_to_the_command(letters):
+    """Kinds are those of the payload, and large integers are exact."""
+    written = (
+        b'{"a": 5}', b'{"a": "5"}', b'{"a": 5.0}', b'{"a": 0.1}', b'{"a": true}', b'{"a": null}', b'{"a": [5]}', b"{}",
+        b'{"a": "x"}', b"{'a': 5}", b'{"a": 5, "b": "\xff"}', b'{"a": 1, "a": 5}', b'{"a": "NaN"}', b"5",
+        b'{"a": 9007199254740993}', b'{"a": 9007199254740992}', b'{"a": 12345678901234567890}', b'{"a": "true"}', b"",
+    )  # fmt: skip
+    read = letters(*(letter(place, value=value) for place, value in enumerate(written))).cache()
+    records = [
+        Replayed(bookmark=Bookmark("dlq.q", 0, place), key=b"key", value=value, timestamp_ms=0, headers=[])
+        for place, value in enumerate(written)
+    ]
+    for kind, filters in {
+        "number": [
+            "/a = 5", "/a > 4", "/a != 5", "/a IS NULL", "/a * 2 = 10", "/a = 9007199254740993",
+            "/a <= 9007199254740992",
+        ],
+        "string": ["/a = '5'", "/a LIKE '5'", "/a = 'true'"],
+        "boolean": ["/a = TRUE"],
+    }.items():  # fmt: skip
+        for text in filters:
+            matches = compile_filter(text)
+            expected = [one.bookmark.offset for one in records if matches(Original(parse_letter(one)))]
+            assert offsets(redrive.choose(read, Choice(filter=text, fields={"/a": kind}))) == expected, text
 
 
 @pytest.mark.feature("C29", "C30")

@@ -23,6 +23,8 @@ from lapse.core.expression.sql_functions import FUNCTIONS, quoted
 from lapse.core.expression.syntax import Comparison, Node
 
 _LONGEST: Final = 65_536
+_INEXACT: Final = 2**53
+"""From this integer on, a double does not tell an integer from the next one."""
 _NAN: Final = "double('NaN')"
 _FALSE: Final = "FALSE"
 _NOT_JAVA: Final = re.compile(
@@ -33,11 +35,12 @@ _NOT_JAVA: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Sql:
-    """SQL text and the kind of its value. A `constant` is neither NULL nor NaN."""
+    """SQL text and the kind of its value. A `constant` is neither NULL nor NaN. `whole` is as in `SparkColumn`."""
 
     text: str
     kind: str
     constant: bool = False
+    whole: str = ""
 
 
 def to_spark_sql(text: str, columns: SparkColumns) -> str:
@@ -87,7 +90,7 @@ class _Renderer:
                 column = self.columns.paths.get(path_text(node))
                 if column is None:
                     self.refuse(node, f"no column is given for {path_text(node)}", "name its column and its kind")
-                return _Sql(column.sql, column.kind)
+                return _Sql(column.sql, column.kind, whole=column.whole)
             case syntax.Attribute(name, argument):
                 return self.attribute(name, argument)
             case syntax.Negative(operand):
@@ -137,7 +140,9 @@ class _Renderer:
         if isinstance(value, int) and abs(value) >= 2**63:
             self.refuse(node, "the integer does not fit 64 bits")
         suffix = "L" if isinstance(value, int) else "D"
-        return _Sql(f"{value!r}{suffix}" if value >= 0 else f"({value!r}{suffix})", "number", constant=True)
+        text = f"{value!r}{suffix}" if value >= 0 else f"({value!r}{suffix})"
+        whole = text if isinstance(value, int) and abs(value) >= _INEXACT else ""
+        return _Sql(text, "number", constant=True, whole=whole)
 
     def attribute(self, name: str, argument: str | None) -> _Sql:
         """Return an attribute as a column of Spark's Kafka source."""
@@ -183,8 +188,12 @@ class _Renderer:
         odd = [f"isnan({sql.text})" for sql in (left, right) if sql.kind == "number" and not sql.constant]
         if not odd:
             return f"({one} {operator} {other})"
+        exact = ""
+        if left.whole and right.whole:
+            known = f"{left.whole} IS NOT NULL AND {right.whole} IS NOT NULL"
+            exact = f"WHEN {known} THEN {left.whole} {operator} {right.whole} "
         present = "".join(f" AND {sql.text} IS NOT NULL" for sql in (left, right) if not sql.constant)
-        return f"CASE WHEN ({' OR '.join(odd)}){present} THEN {different} ELSE {one} {operator} {other} END"
+        return f"CASE {exact}WHEN ({' OR '.join(odd)}){present} THEN {different} ELSE {one} {operator} {other} END"
 
     def logical(self, node: Node) -> str:
         """Return the truth of a value."""

@@ -12,10 +12,18 @@ ColumnKind: TypeAlias = Literal["boolean", "number", "string"]
 
 @dataclass(frozen=True, slots=True)
 class SparkColumn:
-    """The column of a path: its SQL text, such as `` payload.`price` ``, and the kind of its values."""
+    """The column of a path.
+
+    Attributes:
+        sql: its SQL text, such as `` payload.`price` ``.
+        kind: the kind of its values.
+        whole: SQL text of the same number as a BIGINT, null if it is no integer of 64 bits, for a column of doubles,
+            which cannot tell large integers apart; empty = none.
+    """
 
     sql: str
     kind: ColumnKind
+    whole: str = ""
 
 
 @dataclass(frozen=True, slots=True)
