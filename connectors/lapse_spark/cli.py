@@ -25,6 +25,7 @@ from lapse_spark.local_directory import check_writable, check_written
 from lapse_spark.monitoring import monitor as monitor_job
 from lapse_spark.monitoring import upkeep
 from lapse_spark.option import (
+    HOURS,
     INSTANT,
     PATTERN_HELP,
     Cluster,
@@ -73,7 +74,11 @@ spark.add_command(upkeep.compact)
 @click.argument("path")
 @click.option("--window", default=monitor_job.WINDOW, show_default=True, help="The length of a window.")
 @click.option(
-    "--horizon-hours", default=24.0, show_default=True, help="How far back to look for copies of a letter, in hours."
+    "--horizon-hours",
+    type=HOURS,
+    default=24.0,
+    show_default=True,
+    help="How far back to look for copies of a letter, in hours.",
 )
 @stream_options
 @cluster

@@ -201,6 +201,22 @@ class Instant(click.ParamType):
             self.fail(f"{value!r}: expected 2026-01-31T12:00:00Z, or ms since the epoch", param, ctx)
 
 
+class Hours(click.FloatRange):
+    """A number of hours on the command line, short enough that an instant so far from now has a date."""
+
+    name = "float"
+
+    def __init__(self) -> None:
+        super().__init__(0, 1_000_000)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Parse a number in the range, and refuse `nan`, which no range excludes."""
+        hours = float(super().convert(value, param, ctx))
+        if hours != hours:
+            self.fail(f"{value!r} is not a number of hours.", param, ctx)
+        return hours
+
+
 class Duration(click.ParamType):
     """A duration on the command line, as ms."""
 
@@ -213,13 +229,18 @@ class Duration(click.ParamType):
         match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?", str(value), re.ASCII)
         if match is None:
             self.fail(f"{value!r}: expected 500ms, 45s, 10m, 1.5h or 2d", param, ctx)
-        return round(float(match[1]) * _UNITS_MS[match[2] or "ms"])
+        found_ms = float(match[1]) * _UNITS_MS[match[2] or "ms"]
+        if found_ms > _LONGEST_MS:
+            self.fail(f"{value!r}: longer than a hundred years", param, ctx)
+        return round(found_ms)
 
 
+_LONGEST_MS: Final = 36_525 * 86_400_000
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 INSTANT = Instant()
 DURATION = Duration()
+HOURS = Hours()
 
 
 def cluster(command: Callable[..., None]) -> Callable[..., None]:
@@ -331,7 +352,8 @@ def plain_faults() -> Iterator[None]:
     """Show errors that a user can correct in one line, without a traceback."""
     from lapse.embedded.errors import EmbeddedError
 
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs every error with a traceback, beside raising it
+    for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # they log every error at length, beside raising it
     try:
         yield
     except (Py4JNetworkError, ConnectionError) as error:

@@ -12,7 +12,7 @@ from lapse_spark import anomaly
 from lapse_spark.letters import delta
 from lapse_spark.local_directory import check_written
 from lapse_spark.monitoring import alert
-from lapse_spark.option import Cluster, cluster, kept_as, plain_faults, print_json, working
+from lapse_spark.option import HOURS, Cluster, cluster, kept_as, plain_faults, print_json, working
 from lapse_spark.report import Report
 from lapse_spark.session import session
 from lapse_spark.stream.output import TABLES
@@ -20,7 +20,7 @@ from lapse_spark.stream.output import TABLES
 
 @click.command()
 @click.argument("path")
-@click.option("--within-hours", default=24.0, show_default=True, help="Ignore what is older, in hours.")
+@click.option("--within-hours", type=HOURS, default=24.0, show_default=True, help="Ignore what is older, in hours.")
 @click.option(
     "--at-least", default=anomaly.AT_LEAST, show_default=True, help="The least number of letters in an unusual window."
 )
