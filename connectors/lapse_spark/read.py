@@ -58,10 +58,8 @@ class Span:
             found["startingOffsets"] = "earliest"  # a stream's own default is latest
         else:
             found |= {"startingTimestamp": str(self.start_ms), "startingOffsetsByTimestampStrategy": "latest"}
-        if self.end_ms is not None:
-            if self.streaming:
-                raise ValueError("end_ms is for a batch: a stream has no end")
-            found["endingTimestamp"] = str(self.end_ms)
+        if self.end_ms is not None and self.streaming:
+            raise ValueError("end_ms is for a batch: a stream has no end")
         if self.streaming and self.max_records_per_batch is not None:
             found["maxOffsetsPerTrigger"] = str(self.max_records_per_batch)
         return found | dict(self.options)
@@ -98,9 +96,12 @@ def records(
         chosen["minPartitions"] = str(spark.sparkContext.defaultParallelism)
     options = chosen | connection.reading() | span.source_options()
     loaded = reader.format("kafka").options(**options).load()
-    if not span.streaming and span.start_ms is not None:
-        # Spark reads a partition without records so late from its last record on.
+    if span.start_ms is not None:
+        # Spark reads from the first record so late on, whatever is behind it; without one a batch has the last record.
         loaded = loaded.where(F.unix_millis("timestamp") >= span.start_ms)
+    if span.end_ms is not None:
+        # Spark's `endingTimestamp` would leave out earlier records behind the first later one.
+        loaded = loaded.where(F.unix_millis("timestamp") < span.end_ms)
     stamp = F.least("timestamp", F.timestamp_millis(F.lit(LAST_MS)))
     return schema.conform(loaded.withColumn("timestamp", stamp), schema.RAW)
 

@@ -1,6 +1,7 @@
 """The ledger, the readers and the lives of messages, from real topics."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from lapse.core.reason import Reason
 from lapse.protocol import topic
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.event import EventKind
+from lapse_client import Connection as Client
 from lapse_spark import Connection, ledger, option, read
 from lapse_spark.cli import spark as commands
 from lapse_spark.read import Span
@@ -213,6 +215,25 @@ def test_letters_of_a_span_of_time(kafka, spark, queue):
     assert everything.count() == 100
     assert read.dead_letters(spark, connection, names=names, span=Span(start_ms=latest + 1)).count() == 0
     assert read.dead_letters(spark, connection, names=names, span=Span(start_ms=latest)).count() > 0
+
+
+@pytest.mark.feature("L1")
+def test_a_span_of_time_has_all_of_its_records_where_producers_stamp_them(kafka, spark, create_topic, unique):
+    """Their timestamps need not ascend."""
+    own = create_topic(unique("stamped"), config={"message.timestamp.type": "CreateTime"})
+    producer, now_ms = Client(kafka).producer(), time.time_ns() // 1_000_000
+    for seconds in (1, 5, 2, 9, 3):
+        producer.produce(own, b"%d" % seconds, timestamp=now_ms + 1_000 * seconds)
+    assert producer.flush(30) == 0
+
+    def read_values(**span):
+        ms = {name: now_ms + 1_000 * seconds for name, seconds in span.items()}
+        rows = read.records(spark, Connection(kafka), names=[own], span=Span(**ms))
+        return sorted(int(row.value) for row in rows.collect())
+
+    assert read_values(end_ms=4) == [1, 2, 3]
+    assert read_values(start_ms=3) == [3, 5, 9]
+    assert read_values(start_ms=2, end_ms=6) == [2, 3, 5]
 
 
 @pytest.mark.feature("X7")

@@ -51,7 +51,7 @@ def test_a_span_in_the_words_of_the_source():
     stream = Span(streaming=True, max_records_per_batch=5, fail_on_data_loss=False).source_options()
     assert stream["maxOffsetsPerTrigger"] == "5"
     assert stream["failOnDataLoss"] == "false"
-    assert Span(start_ms=5, end_ms=9).source_options()["endingTimestamp"] == "9"
+    assert Span(start_ms=5, end_ms=9).source_options()["startingTimestamp"] == "5"
     with pytest.raises(ValueError, match="a stream has no end"):
         Span(streaming=True, end_ms=9).source_options()
 
