@@ -21,7 +21,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 from pyspark.sql.window import Window
 
-from lapse.protocol import header as names
 from lapse.protocol import topic
 from lapse.protocol.letter_family import LAPSE
 from lapse.protocol.redrive import target_fault
@@ -31,7 +30,6 @@ from lapse_spark.connection import Connection
 from lapse_spark.letters import newer_records, origins, redrive, redriven, untaken
 from lapse_spark.letters.redrive import Choice, Target
 from lapse_spark.read import Span
-from lapse_spark.records import header
 from lapse_spark.schema import DEAD_LETTER
 from lapse_spark.stream.output import Output
 
@@ -253,11 +251,8 @@ def _arrived(spark: SparkSession, connection: Connection, targets: list[str], si
     """Return the ids of the letters whose redriven records are on the target topics."""
     pattern = "|".join(re.escape(name) for name in targets)
     span = Span(start_ms=since_ms - _MARGIN_MS, fail_on_data_loss=False)
-    headers = header.newest_first(F.col("headers"))
-    found = read.records(spark, connection, pattern=pattern, span=span).select(
-        header.text(headers, names.MESSAGE_ID).alias("message_id")
-    )
-    ours = found.select(redriven.letter_of(F.col("message_id")).alias("id"))
+    found = read.records(spark, connection, pattern=pattern, span=span)
+    ours = found.select(redriven.letter_in(F.col("headers")).alias("id"))
     return ours.where(F.col("id").isNotNull()).distinct()
 
 
@@ -285,11 +280,23 @@ def _record_and_send(way: _Way, passed: DataFrame, output: Output, now_ms: int, 
     """Record what is sent before it is, and that it is done afterwards."""
     redriven.make_topic(way.connection)
     at = F.timestamp_millis(F.lit(now_ms))
-    to = (F.lit(way.target.topic) if way.target.topic else F.col("topic")).alias("target")
-    output.write("sent", passed.select("id", "entity", "died_at", to), at, now_ms)
+    output.write("sent", _targets(way, passed), at, now_ms)
     _send(way, passed, rate)
     done = passed.sparkSession.range(1).select(F.lit(now_ms).alias("at_ms"))
     output.write("done", done, at, now_ms)
+
+
+def _targets(way: _Way, passed: DataFrame) -> DataFrame:
+    """Return id, entity, died_at and target of letters. A hook may change the topic of their records."""
+    to = (F.lit(way.target.topic) if way.target.topic else F.col("topic")).alias("target")
+    going = passed.select("id", "entity", "died_at", to)
+    if way.hook is None:
+        return going
+    records = _records(passed, way.target, way.hook)
+    hooked = records.select(redriven.letter_in(F.col("headers")).alias("id"), F.col("topic").alias("_topic")).distinct()
+    return going.join(hooked, "id", "left").select(
+        "id", "entity", "died_at", F.coalesce("_topic", "target").alias("target")
+    )
 
 
 def _send(way: _Way, passed: DataFrame, rate: int | None) -> None:

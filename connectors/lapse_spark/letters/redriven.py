@@ -82,6 +82,11 @@ def letter_of(given: Column) -> Column:
     return F.when(F.startswith(given, F.lit(prefix)), sent)
 
 
+def letter_in(headers: Column) -> Column:
+    """Return the id of the letter of a redriven record by its headers; null if it is not from a redrive."""
+    return letter_of(header.text(header.newest_first(headers), names.MESSAGE_ID))
+
+
 def publish_sent_letters(letters: DataFrame, connection: Connection) -> None:
     """Write notes that letters, from `with_history`, were sent once more."""
     place = F.concat_ws(":", "letter_topic", "letter_partition", "letter_offset")

@@ -11,10 +11,8 @@ from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[a
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lapse.protocol import header as names
 from lapse_spark.connection import Connection
 from lapse_spark.letters import redriven
-from lapse_spark.records import header
 
 UNTAKEN: Final = "_untaken"
 """The column that says why a topic would refuse a letter's record; null if it would not, or if that is unknown."""
@@ -58,8 +56,8 @@ def mark_untaken_by_id(letters: DataFrame, records: DataFrame, connection: Conne
     topics = [row.topic for row in records.select("topic").distinct().collect()]
     made = records.select(F.struct("topic", "key", "value", "headers").alias(RECORD))
     marked, fewest = mark_untaken(made, connection, topics)
-    given = header.text(header.newest_first(F.col(f"{RECORD}.headers")), names.MESSAGE_ID)
-    found = marked.where(F.col(UNTAKEN).isNotNull()).groupBy(redriven.letter_of(given).alias("id"))
+    letter = redriven.letter_in(F.col(f"{RECORD}.headers")).alias("id")
+    found = marked.where(F.col(UNTAKEN).isNotNull()).groupBy(letter)
     known = letters.join(found.agg(F.min(UNTAKEN).alias(UNTAKEN)), "id", "left")
     return known.select(*letters.columns, UNTAKEN), fewest
 

@@ -8,6 +8,8 @@ from threading import Thread
 
 import pytest
 from click.testing import CliRunner
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import functions
 
 from lapse.core.reason import Reason
@@ -20,7 +22,7 @@ from lapse_client.letters.redrive import Choice, Known, Target, plan, send
 from lapse_client.letters.redriven import Redriven
 from lapse_spark import Connection, read
 from lapse_spark.cli import spark as commands
-from lapse_spark.letters import redriven
+from lapse_spark.letters import audit, redriven
 from lapse_spark.option import Cluster
 from support.kafka.log import Tail
 
@@ -207,6 +209,38 @@ def test_a_letter_that_its_topic_does_not_take_is_reported_and_keeps_no_other_on
     assert redrive("--send", "--hook", f"{__name__}:shorter") == (2, 3, {})
     assert values(spark, kafka, small) == [b"fits", b"x" * 4, b"x" * most]
     assert redrive("--send") == (0, 5, {})
+
+
+@pytest.mark.feature("C58")
+def test_what_a_hook_sends_elsewhere_is_found_there_after_a_run_that_died(
+    spark, kafka, dead, create_topic, unique, tmp_path
+):
+    """The run dies at its second record, whose topic does not exist. Nothing notes the first one but its topic."""
+    origin, there, missing = create_topic(unique("orders")), create_topic(unique("there")), unique("missing")
+    for offset, target in enumerate((there, missing)):
+        place = Bookmark(origin, 0, offset)
+        dead.wire.letter(dead.name, place, Reason.MAX_DELIVERIES, value=target.encode(), expired_at_ms=1_000 + offset)
+    dead.wire.flush()
+    connection = Connection(kafka, client={"max.block.ms": "2000"})
+
+    def elsewhere(records):
+        named = functions.col("value").cast("string")
+        return records.withColumns({"topic": named, "partition": functions.lit(None).cast("int")})
+
+    def send_all():
+        return audit.run(
+            spark, connection, read.dead_letters(spark, connection, pattern=dead.pattern), audit.Choice(),
+            audit.Target(), path=str(tmp_path), now_ms=time.time_ns() // 1_000_000, dry_run=False, rate=100,
+            hook=elsewhere,
+        )  # fmt: skip
+
+    with pytest.raises((Py4JJavaError, PySparkException), match=missing):
+        send_all()
+    assert values(spark, kafka, there) == [there.encode()]
+    create_topic(missing)
+    done = send_all()
+    assert (done.sent, done.earlier) == (1, 1)
+    assert [values(spark, kafka, name) for name in (there, missing)] == [[there.encode()], [missing.encode()]]
 
 
 def shorter(records):
