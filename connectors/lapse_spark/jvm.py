@@ -22,3 +22,10 @@ def hadoop_settings(spark: SparkSession) -> Any:
     """Return a copy of Hadoop's settings, as the session has them."""
     session: Any = spark._jsparkSession
     return session.sessionState().newHadoopConf()
+
+
+def set_property_unless_set(spark: SparkSession, name: str, value: str) -> None:
+    """Set a system property of the driver's JVM, unless it is set."""
+    system = view(spark).java.lang.System
+    if system.getProperty(name) is None:
+        system.setProperty(name, value)

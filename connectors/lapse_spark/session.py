@@ -33,6 +33,10 @@ _LOCAL: Final = {
 """Settings for a session in this process: no port is open to other machines, and Spark shows no progress."""
 
 
+AVRO_LIMITS: Final = {"string": 1 << 24, "bytes": 1 << 24, "collectionItems": 1 << 20}
+"""The greatest lengths that Avro believes. A damaged event may state two billion, and Java would make room for them."""
+
+
 COMMAND_SETTINGS: Final = {
     # Else PySpark calls the JVM six times for each step of a plan, to record our line of code.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
@@ -106,6 +110,8 @@ def session(
     if not submitted:
         started.sparkContext.setLogLevel("ERROR")
     java_names.remember(started)
+    for what, most in AVRO_LIMITS.items():
+        jvm.set_property_unless_set(started, f"org.apache.avro.limits.{what}.maxLength", str(most))
     return _knowing(started, delta)
 
 

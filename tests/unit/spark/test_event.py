@@ -54,6 +54,21 @@ def events(spark):
     return parse
 
 
+@pytest.mark.feature("D4", "X7")
+def test_lengths_that_no_event_has_take_no_memory(events):
+    """Java would make room for two billion characters or ranges, and the job would end for lack of memory."""
+    head, number = codec.header("event"), codec.packed_long
+    upto = number(1) + b"q" + number(1) + b"x" + number(1) + number(0) + number(0)
+    bombs = [
+        head + number(2**31 - 20),
+        head + number(10**9),
+        head + upto + number(10**9),
+        head + upto + number(2**31 - 9),
+    ]
+    read = events(*(bomb + b"q" * 20 for bomb in bombs), RECORDED).orderBy("event_offset").collect()
+    assert [row.fault for row in read] == [*["the Avro body is damaged"] * 4, None]
+
+
 @pytest.mark.feature("D4")
 def test_event_is_decoded_whole(events):
     row = events(RECORDED).head()
