@@ -73,8 +73,11 @@ class ConnectionFailed(LapseError):
                 "names, or connect as another user"
             )
             return
+        is_option = isinstance(reason, KafkaError) and reason.code() == KafkaError._INVALID_ARG
         mend = (
-            "Correct the TLS and SASL options: user, password, mechanism, certificates"
+            "Correct this option of librdkafka, or the file that it names"
+            if is_option
+            else "Correct the TLS and SASL options: user, password, mechanism, certificates"
             if refused
             else "Check that the broker runs, that KAFKA_BOOTSTRAP_SERVERS names it, and the TLS and SASL options"
         )
@@ -171,8 +174,13 @@ class PublishFailed(LapseError):
         granted = "Have Write on it granted (docs/operations.md, Rights), and publish again"
         error = cause.args[0] if isinstance(cause, KafkaException) and cause.args else cause
         self.kafka_error: str = error.name() if isinstance(error, KafkaError) else ""
-        remedy = granted if self.kafka_error.endswith("AUTHORIZATION_FAILED") else "Publish again when that is mended"
-        super().__init__(f"topic {topic}, key {key!r}: not published{more}: {cause}. {remedy}")
+        why = error.str().rstrip(".") if isinstance(error, KafkaError) else cause
+        remedy = "Publish again when that is mended"
+        if self.kafka_error.endswith("AUTHORIZATION_FAILED"):
+            remedy = granted
+        elif self.kafka_error == "MSG_SIZE_TOO_LARGE":
+            remedy = "Publish smaller ones, or raise max.message.bytes of the topic and message.max.bytes of the client"
+        super().__init__(f"topic {topic}, key {key!r}: not published{more}: {why}. {remedy}")
 
 
 class CommandFailed(LapseError):

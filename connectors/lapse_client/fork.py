@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from typing import Final, Protocol
 from weakref import WeakSet
@@ -20,6 +21,11 @@ _known: Final[WeakSet[Forkable]] = WeakSet()
 def note(one: Forkable) -> None:
     """Have `forked` called on an object in each child process, as long as the object lives."""
     _known.add(one)
+
+
+def keep(inherited: object) -> None:
+    """Keep an inherited object of librdkafka until the process ends. Its end would wait for threads of the parent."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited))
 
 
 def _tell_all() -> None:

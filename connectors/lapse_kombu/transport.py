@@ -104,7 +104,7 @@ class Transport(virtual.Transport):
     def publisher(self) -> Publisher:
         """Return the publisher that all channels share."""
         with self._lock:
-            if self._publisher is None:
+            if self._publisher is None or self._publisher.is_forked:
                 self._publisher = Publisher(self.lapse, timeout_s=self.timeout_s)
             return self._publisher
 

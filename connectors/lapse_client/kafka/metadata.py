@@ -62,6 +62,7 @@ class Metadata:
 
     def forked(self) -> None:
         """Have a child process open its own admin client when it asks."""
+        fork.keep(self._admin)
         self._is_inherited = True
 
     def _own_admin(self) -> AdminClient:

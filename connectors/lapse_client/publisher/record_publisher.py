@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final
@@ -152,7 +152,7 @@ class RecordPublisher(Client[None]):
         self._await(1)
         return future
 
-    def submit_all(self, to: str, publications: Sequence[Publication]) -> Future[list[Outcome]]:
+    def submit_all(self, to: str, publications: Iterable[Publication]) -> Future[list[Outcome]]:
         """Publish records in their order, each as `submit` does, and return one future of all outcomes.
 
         Args:
@@ -166,6 +166,7 @@ class RecordPublisher(Client[None]):
             UnknownEntity: no topic or queue has this name.
             Closed: the publisher is closed.
         """
+        publications = list(publications)
         batch = PublicationBatch(len(publications))
         sent = 0
         try:

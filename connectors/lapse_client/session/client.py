@@ -12,6 +12,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import ClassVar, Final, Generic, Self, TypeVar
 
+from lapse_client import fork
 from lapse_client.argument import check_timeout
 from lapse_client.kafka.connection import Connection
 from lapse_client.kafka.transport import Transport
@@ -33,6 +34,7 @@ class Client(ABC, Generic[T]):
         timeout_s: how long to wait for answers, in seconds.
 
     Raises:
+        TypeError: `connection` is none, such as the address of a broker.
         ValueError: `timeout_s` is no number, negative or infinite.
     """
 
@@ -40,11 +42,15 @@ class Client(ABC, Generic[T]):
     """Whether shards keep state for it, so that leaving it unclosed deserves a warning."""
 
     def __init__(self, what: str, connection: Connection | None, timeout_s: float) -> None:
+        given: object = connection
+        if not (given is None or isinstance(given, Connection)):
+            raise TypeError(f"connection = {given!r}: expected a Connection, such as Connection('localhost:9092')")
         check_timeout("timeout_s", timeout_s)
         self._connection = connection or Connection.from_environment()
         self._timeout_s = timeout_s
         self._lifecycle = Lifecycle(what)
         self._session: Session[T] | None = None
+        fork.note(self)
 
     def start(self) -> Self:
         """Connect, and subscribe if this is a subscription. `with` calls this method.
@@ -72,6 +78,12 @@ class Client(ABC, Generic[T]):
             LapseError: the error that ended the session.
         """
         return self._live()
+
+    def forked(self) -> None:
+        """Close the object in a child process, and keep its clients of Kafka."""
+        self._lifecycle.forked()
+        if self.is_forked:
+            fork.keep(self)
 
     @property
     def is_forked(self) -> bool:

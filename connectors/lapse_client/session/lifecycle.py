@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable
 from enum import StrEnum
 
-from lapse_client import fork
 from lapse_client.error import Closed, OtherProcess
 
 
@@ -54,7 +53,6 @@ class Lifecycle:
         self._start_under_way = False
         self._unwanted = False
         self._make_locks()
-        fork.note(self)
 
     def _make_locks(self) -> None:
         self.gate = threading.RLock()

@@ -215,6 +215,7 @@ OTHERS: Final = (
     _request('`publish(…, headers="trace")`', lambda one: one.publish("orders", b"A", headers="trace")),  # type: ignore[arg-type]
     _request('`publish(…, headers=["ab"])`', lambda one: one.publish("orders", b"A", headers=["ab"])),  # type: ignore[list-item]
     Case("`Publisher(serializer=JsonSerde)`, the class", lambda lapse: lapse.publisher(serializer=JsonSerde)),
+    Case('`Publisher("localhost:9092")`', lambda _: Publisher("localhost:9092")),  # type: ignore[arg-type]
     Case('`Publisher(timeout_s=float("inf"))`', lambda lapse: lapse.publisher(timeout_s=float("inf"))),
     _work("`cancel(delay_ms=-1)`", lambda one: one.cancel(delay_ms=-1)),
     _work("`renew(lease_ms=0)`", lambda one: one.renew(lease_ms=0)),

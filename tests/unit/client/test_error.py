@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 import lapse_client.error as errors
 from lapse.protocol.answer import Answer
-from lapse_client import LapseError, Retry
+from lapse_client import Connection, LapseError, Publisher, Retry
 
 
 def _all() -> list[LapseError]:
@@ -48,7 +48,16 @@ def test_a_publication_that_kafka_refused_says_so_by_kafkas_name() -> None:
     refused = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
     assert errors.PublishFailed("orders", None, refused).kafka_error == "MSG_SIZE_TOO_LARGE"
     assert errors.PublishFailed("orders", None, KafkaException(refused)).kafka_error == "MSG_SIZE_TOO_LARGE"
+    text = str(errors.PublishFailed("orders", None, refused))
+    assert "KafkaError{" not in text
+    assert "Publish smaller ones, or raise max.message.bytes of the topic and message.max.bytes" in text
     assert errors.PublishFailed("orders", None, "MSG_SIZE_TOO_LARGE: no error, but a text").kafka_error == ""
+
+
+@pytest.mark.feature("X7")
+def test_an_option_that_librdkafka_does_not_have_is_no_matter_of_passwords() -> None:
+    with pytest.raises(errors.ConnectionFailed, match='"foo". Correct this option of librdkafka'):
+        Publisher(Connection("nowhere:1", {"foo": 1}))
 
 
 def test_every_kind_of_error_is_tried() -> None:

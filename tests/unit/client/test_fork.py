@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 
@@ -84,3 +86,28 @@ def test_a_forked_process_asks_for_metadata_by_a_client_of_its_own() -> None:
     metadata = Metadata("nowhere:1", {}, Admin, None)  # type: ignore[arg-type]
     assert in_a_child(metadata.ask, metadata.ask) == ["2", "2"]
     assert metadata.ask() == 1  # type: ignore[comparison-overlap]
+
+
+@pytest.mark.feature("X3")
+def test_a_forked_process_opens_clients_of_its_own_and_ends() -> None:
+    script = """
+import os, sys
+from lapse_client import Connection, ConnectionFailed, Publisher
+
+connection = Connection("127.0.0.1:1")
+
+def ask():
+    try:
+        connection.await_broker(0.2)
+    except ConnectionFailed:
+        return
+
+ask()
+publisher = Publisher(connection)
+if child := os.fork():
+    os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+ask()
+own = Publisher(connection)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr

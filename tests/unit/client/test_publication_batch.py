@@ -35,7 +35,7 @@ def test_each_record_has_its_outcome_in_its_place() -> None:
 @pytest.mark.parametrize("refuses_at_once", [False, True])
 def test_all_outcomes_name_the_right_that_is_lacking(refuses_at_once: bool) -> None:
     with Publisher(connection(refuses_at_once)) as publisher:
-        outcomes = publisher.submit_all("orders", [(b"x", None, None, {})] * 3).result(20)
+        outcomes = publisher.submit_all("orders", iter([(b"x", None, None, {})] * 3)).result(20)
     assert len(outcomes) == 3
     for outcome in outcomes:
         assert isinstance(outcome, PublishFailed)
