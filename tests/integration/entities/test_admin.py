@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from lapse.config import QueueConfig, SowConfig, load
 from lapse.config.definition import Definition, DefinitionChange
@@ -31,6 +32,7 @@ from lapse_client import (
 )
 from lapse_client.aio import Admin as AsyncAdmin
 from lapse_client.letters.letter_purge import LetterPurge
+from support.kafka.created_topic import create
 from support.kafka.log import until
 from support.processes.deployment import Deploy, Deployment, WorkerProcess
 from support.processes.entitled import Entitled
@@ -207,14 +209,23 @@ def check_what_cannot_be_shared(here: Deployment, admin: Admin, name: str) -> No
 
 
 def check_how_much_is_created(here: Deployment, admin: Admin) -> None:
-    """A command that would create very many partitions is refused before any is there (C67)."""
+    """A command that would create very many partitions, or what Kafka refuses, creates nothing (C67, X7)."""
     one, other = here.name("huge"), here.name("vast")
     for settings in ({"partitions": 5_000}, {"topics": [one, other], "partitions": 2_500}):
         with pytest.raises(CommandFailed, match=r"would create \d topics with [\d,]+ partitions together") as caught:
             admin.create_queue(one, **settings)
         assert caught.value.code == ErrorCode.INVALID_ARGUMENT
-    there = AdminClient({"bootstrap.servers": here.servers}).list_topics(timeout=15).topics
-    assert not [topic for topic in there if one in topic or other in topic]
+    kafka = AdminClient({"bootstrap.servers": here.servers})
+    create(kafka, NewTopic(here.name("a_b"), 1, 1))
+    clash = here.name("a.b")
+    with pytest.raises(CommandFailed, match="Kafka does not create it beside") as caught:
+        admin.create_queue(clash, partitions=2)
+    assert caught.value.code == ErrorCode.INVALID_ARGUMENT
+    beside = here.name("beside")
+    with pytest.raises(CommandFailed, match="could not be created: .*collides"):
+        admin.alter_queue(here.name("orders"), topics=[here.name("orders"), beside, clash])
+    there = kafka.list_topics(timeout=15).topics
+    assert not [topic for topic in there if any(name in topic for name in (one, other, clash, beside))]
 
 
 @pytest.mark.feature("Q23", "C64", "C65", "C66", "C67", "C72", "X3", "D1")

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
@@ -338,14 +339,16 @@ class Cluster:
         deleted one for a moment longer, and an entity that was created just then had no changelog (C4).
 
         Raises:
-            TopologyError: the cluster refused one.
+            TopologyError: the cluster refused one. Nothing was created if it could know that beforehand.
         """
         copies = self._config.lapse.replication_factor
         safe = settings_of_new(copies)
         wanted = with_all_own(self._config, topics)
         new = [NewTopic(topic.name, topic.partitions, copies, config={**safe, **topic.config}) for topic in wanted]
-        for some in _parts(new, lambda one: 1 + one.num_partitions + len(one.config or ())):
-            self._create(some)
+        parts = list(_parts(new, lambda one: 1 + one.num_partitions + len(one.config or ())))
+        for request in (partial(self._admin.create_topics, validate_only=True), self._admin.create_topics):
+            for some in parts:
+                self._create(request, some)
         self._see({one.topic for one in new})
 
     def enlarge(self, topics: Iterable[str], partitions: int) -> None:
@@ -378,8 +381,8 @@ class Cluster:
                     return
                 time.sleep(_AGAIN_S)
 
-    def _create(self, new: list[NewTopic]) -> None:
-        for name, error in topic_creation.create(self._admin.create_topics, new, _PATIENCE_S).items():
+    def _create(self, request: Callable[..., Any], new: list[NewTopic]) -> None:
+        for name, error in topic_creation.create(request, new, _PATIENCE_S).items():
             if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
                 fault = f"{name}: could not be created: {error.args[0].str().rstrip('.')}"
                 raise TopologyError(f"{fault}. Mend that, or have Create on topics granted") from error

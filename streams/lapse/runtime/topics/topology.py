@@ -18,6 +18,7 @@ from lapse.runtime.topics.access import Access, Grant
 from lapse.runtime.topics.cleanup_policy import wrong_policies
 from lapse.runtime.topics.difference import Difference
 from lapse.runtime.topics.existing_shards import ExistingShards
+from lapse.runtime.topics.name_clash import with_clashes
 from lapse.runtime.topics.record_limits import ADDED_BYTES, DEFAULT_BYTES, record_limits
 from lapse.runtime.topics.replication import Copies
 from lapse.runtime.topics.retention import Retention
@@ -276,11 +277,9 @@ class Topology:
                     what += f"; {topic.entity} was deleted, this begins a new one"
                 found.append(Difference(topic.name, what, topic, bars=bars))
             elif self._there.is_growing(topic, count):
-                what = f"has {_partitions(count)}, and {topic.entity} {topic.partitions} shards: "
-                what += "giving it more was interrupted"
-                found.append(
-                    Difference(topic.name, f"{what}. Run `lapse queue partitions {topic.entity}` again; it is served")
-                )
+                what = f"has {_partitions(count)}, and {topic.entity} {topic.partitions} shards: giving it more was "
+                what += f"interrupted. Run `lapse queue partitions {topic.entity}` again; it is served"
+                found.append(Difference(topic.name, what))
             elif count != topic.partitions and topic.role not in _OF_ANY_BREADTH:
                 found.append(
                     Difference(
@@ -291,6 +290,7 @@ class Topology:
                     )
                 )
         changed = wrong_policies(self.wanted(), self.retentions)
+        found = with_clashes(found, self.existing, self._there.exists)
         return [*found, *self._misshapen(), *self._faults(), *self._too_small(), *changed, *self._not_granted()]
 
     def _forbidden(self, topic: str) -> str:
@@ -412,8 +412,7 @@ class Topology:
 
     def deleted(self) -> list[str]:
         """Return entities of the configuration that were deleted: of their topics only the events exist."""
-        entities = [*self.config.queue, *self.config.sow]
-        return [name for name in entities if self.standing(name) is Standing.DELETED]
+        return [name for name in self.entities() if self.standing(name) is Standing.DELETED]
 
     def without(self, entities: Iterable[str]) -> Topology:
         """Return the topology for the configuration without some entities."""
