@@ -130,6 +130,8 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         self._serializer = serializer
         self._transactional_id = transactional_id
         self._subscription: Subscription | None = None
+        self._inherited: Subscription | None = None
+        """The subscription of the parent process, which is kept, because it holds clients of Kafka."""
         self._handlers: set[int] = set()
         self._idle = threading.Event()
         self._idle.set()
@@ -146,8 +148,6 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         Messages handed out before can be settled until then. The others that were sent return to the queue as soon as
         its shards have confirmed that they send no more; in a queue with `max_cancels` with `close`.
         """
-        if self.is_forked:
-            return
         self._stopping.set()
         self._lifecycle.stop()
         if (subscription := self._subscription) is not None:
@@ -160,8 +160,6 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         A `start` under way in another thread raises `Closed`, and leaves no subscription behind. Later settlements
         are not sent: they are logged and go to `on_refused`, and `settle(wait=True)` raises `Closed`.
         """
-        if self.is_forked:
-            return
         self.stop()
         if threading.get_ident() not in self._handlers:
             while not self._idle.wait(LONGEST_WAIT_S):
@@ -327,9 +325,16 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
             Closed: the subscriber was never started.
             OtherProcess: it was started before a fork.
         """
-        if (subscription := self._subscription) is None or self._lifecycle.is_forked:
+        if (subscription := self._subscription) is None:
             raise self._lifecycle.error or Closed(self._lifecycle.what)
         return subscription
+
+    def forked(self) -> None:
+        """Close the object in a child process, where no handlers run. No check of each `receive` is needed for this."""
+        super().forked()
+        self._idle, self._stopping = threading.Event(), threading.Event()
+        self._idle.set()
+        self._inherited, self._subscription = self._subscription, None
 
     def _open(self) -> None:
         by_pattern = isinstance(self.queue, re.Pattern)
