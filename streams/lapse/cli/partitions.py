@@ -16,6 +16,7 @@ from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.definitions import understood
 from lapse.runtime.topics.enlargement import enlargement
 from lapse.runtime.topics.topology import TopologyError
+from lapse_client.reading.count_text import count_text
 
 
 @click.command()
@@ -45,7 +46,8 @@ def partitions(name: str, config: Path, dry_run: bool, as_json: bool) -> None:
         facts = {"entity": name, "shards": found.partitions, "before": found.shards, "topics": list(found.topics)}
         click.echo(orjson.dumps({**facts, "changed": bool(found.topics), "dry_run": dry_run}))
     elif not found.topics:
-        click.echo(f"Nothing to do: queue {name} has {found.shards} shards, as many as its topics have partitions.")
+        shards = count_text(found.shards, "shard")
+        click.echo(f"Nothing to do: queue {name} has {shards}, as many as its topics have partitions.")
     else:
         verb = "would get" if dry_run else "get"
         named = ", ".join(found.topics)
