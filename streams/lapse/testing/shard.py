@@ -137,7 +137,9 @@ class MemoryShard:
 
     def _has_something(self) -> bool:
         waits = self._inbox.has_messages(0) or self._inbox.has_commands
-        return waits or self._advanced_ms < self._cluster.now_ms or self.machine.is_due(self._cluster.now_ms)
+        now_ms = self._cluster.now_ms
+        due = self.machine.is_due(now_ms) or self.machine.waits_for_arrivals(now_ms)
+        return waits or due or self._advanced_ms < now_ms
 
     def _bring(self) -> bool:
         """Bring new records of the shard's logs into the inbox; return whether there were any."""

@@ -17,6 +17,7 @@ QUEUES = {
     "override": {"expiration": "1500ms"},
     "off": {"topic_expirations": {"off{}": "500ms"}},
     "deep": {"target_queue_depth": 2, "expiration": "enabled"},
+    "full": {"target_queue_depth": 1, "expiration": "enabled"},
     "late": {"expiration": "enabled"},
     "once": {"semantics": "at-most-once", "ordering": "total", "barrier": "/type = 'EOD'"},
     "crowd": {},
@@ -90,6 +91,20 @@ def test_beyond_the_depth_nothing_expires_before_it_would_enter(served: Deployme
             rest.append(received(subscriber))
             rest[-1].acknowledge()
         assert [one.value for one in rest] == [b"two", b"three"]
+
+
+@pytest.mark.feature("C51", "C12", "L11")
+def test_what_is_held_enters_and_expires_by_time_alone(served: Deployment) -> None:
+    """The message that fills the depth expires, and nobody sends a command: the held one has room, and its own end."""
+    now_ms = broker_now_ms()
+    own_ms = now_ms + 3_000
+    held = {"lapse-enqueue-at-ms": now_ms + 700, "lapse-expires-at-ms": own_ms}
+    served.write("full", "held", headers=[(name, b"%d" % at_ms) for name, at_ms in held.items()])
+    served.write("full", "fills", headers=ttl(1_500))
+    letters = served.letters("full", 2)
+    assert [letter.value() for letter in letters] == [b"fills", b"held"]
+    assert texts(letters[1])["lapse-expires-at-ms"] == str(own_ms)
+    assert [one.event for one in served.events("full")] == ["scheduled", "held", "dead_lettered", "dead_lettered"]
 
 
 @pytest.mark.feature("C15", "C16")

@@ -123,3 +123,16 @@ def test_a_close_without_answers_does_not_wait_for_kafka_as_well(
             lapse.lose(subscriber)
         waited.clear()
     assert waited[0] == (15.0 if answered else 1.0)
+
+
+@pytest.mark.feature("C51", "X8")
+def test_what_is_held_enters_at_the_instant_that_makes_room_for_it(lapse: Lapse) -> None:
+    """Nobody takes the message that fills the depth. It expires, and the held one is delivered without a command."""
+    lapse.queue("orders", target_queue_depth=1, expiration="enabled")
+    with lapse.publisher() as publisher, lapse.subscriber("orders", filter="/id = 1") as subscriber:
+        publisher.publish("orders", b'{"id": 1}', enqueue_at_ms=lapse.clock.now_ms + 1_000)
+        publisher.publish("orders", b'{"id": 0}', ttl_ms=3_000)
+        lapse.clock.advance(3)
+        delivery = subscriber.receive(timeout=5)
+        assert delivery is not None
+        assert delivery.value == b'{"id": 1}'

@@ -100,6 +100,13 @@ class ArrivalGate:
             self._machine.arrivals_are_in(read_to_ms)
         return True
 
+    def must_ask(self, reached_ms: int) -> bool:
+        """Return whether a message is due for which the logs have not been asked yet.
+
+        A step makes room below the target depth after it has let messages pass, for example when a lease ends.
+        """
+        return self._asked is None and self._machine.waits_for_arrivals(reached_ms)
+
     async def _read_to(self, reached_ms: int) -> int | None:
         """Return the instant up to which all arrivals are taken in, ms since the epoch; None if not known yet."""
         if self._asked is None:

@@ -316,6 +316,7 @@ class Runner:
             or bool(self._ahead)
             or machine.unfinished is not None
             or self._ticker.has_due_work
+            or self._arrival_gate.must_ask(self._ticker.reached_ms)
         )
         took_s = time.monotonic() - began
         figures.step_duration.add(took_s)
