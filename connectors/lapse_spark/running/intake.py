@@ -19,6 +19,7 @@ from lapse.protocol import topic as topics
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.event import EventKind
 from lapse.protocol.letter_family import LAPSE
+from lapse_client.error import LapseError
 from lapse_spark import read
 from lapse_spark.account import account, generation
 from lapse_spark.account.verdict import UNKNOWN_EPOCH
@@ -70,11 +71,26 @@ class Followed:
     app_id: str | None = None
     matching: re.Pattern[str] | None = None
 
-    def topics(self, there: Collection[str]) -> set[str]:
-        """Return its underlying topics, those of `there` that match included."""
+    def present_topics(self, connection: Connection, known: Collection[str] | None = None) -> set[str]:
+        """Return its underlying topics, those that match now included.
+
+        Args:
+            connection: connection to the cluster.
+            known: the answer if no broker answers; None = there is none.
+
+        Raises:
+            LapseError: no broker answers, and there is no answer for that.
+        """
         matching = self.matching
-        found = set() if matching is None else {name for name in there if matching.fullmatch(name)}
-        return {*self.underlying, *found}
+        if matching is None:
+            return {*self.underlying}
+        try:
+            there = connection.of_lapse().partitions()
+        except LapseError:
+            if known is None:
+                raise
+            return {*known}
+        return {*self.underlying, *filter(matching.fullmatch, there)}
 
     @property
     def starts(self) -> dict[tuple[str, int], int]:

@@ -107,7 +107,7 @@ class RunningLedger:
         latest = self.note
         known = latest.letter_topics if latest is not None else []
         self._subscribed = {topics.dead_letters(self._queue.name), *self._queue.dead_letter_topics, *known}
-        self._look()
+        self._there = self._queue.present_topics(self._connection)
         self._underlying = self._there
         rows = intake.stream(
             self._spark,
@@ -128,14 +128,9 @@ class RunningLedger:
         news = self._memory.table(number, memory.NEWS)
         balance.publish(self._spark, self._connection, self._rule.topic, self._queue.name, account, news)
 
-    def _look(self) -> None:
-        """Look up the present underlying topics."""
-        there = () if self._queue.matching is None else self._connection.of_lapse().partitions()
-        self._there = self._queue.topics(there)
-
     def _add(self, batch: DataFrame, number: int) -> Note:
         kept = self._memory
-        self._look()
+        self._there = self._queue.present_topics(self._connection, self._there)
         reached = intake.reach(kept.output, number, self._queue.starts)
         before = kept.note(number - 1)
         if before is None:

@@ -1,3 +1,4 @@
+import re
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
@@ -6,7 +7,7 @@ from confluent_kafka import KafkaError, Message
 
 from lapse.core.reason import Reason
 from lapse.protocol.event import EventKind
-from lapse_spark import local_rows
+from lapse_spark import Connection, local_rows
 from lapse_spark.account import account, inventory
 from lapse_spark.account.journal import Journal, NoJournal
 from lapse_spark.account.verdict import IN_TIME, OVERDUE
@@ -189,6 +190,12 @@ def test_what_a_rewind_brought_back_has_a_fate_of_its_own(spark, tmp_path):
     (found,) = results["differences"]
     assert found["difference"] == "not_published"
     assert found["bookmark"] != "t:0:20"
+
+
+def test_a_ledger_of_a_pattern_goes_on_with_the_topics_that_it_knows_while_no_broker_answers():
+    queue, nobody = intake.Followed(name="q", underlying=[], matching=re.compile("t.*")), Connection("127.0.0.1:1")
+    assert queue.present_topics(nobody, {"t1"}) == {"t1"}
+    assert intake.Followed(name="q", underlying=["t"]).present_topics(nobody) == {"t"}
 
 
 @pytest.mark.spark
