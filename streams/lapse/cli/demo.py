@@ -8,6 +8,7 @@ import click
 import orjson
 from rich.console import Console
 
+from lapse.cli.option_type import Number
 from lapse.demo.director import DemoOptions, run
 from lapse.demo.error import DemoFailed
 from lapse.demo.flights import IN_ALL
@@ -39,7 +40,7 @@ def _console(*, as_json: bool) -> Console:
 @click.command()
 @click.option(
     "--minutes",
-    type=click.FloatRange(0.1, 60),
+    type=Number(0.1, 60),
     default=3.0,
     show_default=True,
     help="How long the flights take, in minutes.",

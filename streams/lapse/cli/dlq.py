@@ -17,6 +17,7 @@ from rich.text import Text
 
 from lapse.cli import LazyGroup, cluster
 from lapse.cli.instant import INSTANT, When, at_ms
+from lapse.cli.option_type import Number
 from lapse.cli.tables import print_table
 from lapse.core.duration import duration_ms
 from lapse.core.expression import ExpressionError
@@ -147,7 +148,7 @@ def show(name: str, count: int, bootstrap_servers: str | None, as_json: bool, **
 @click.option("--again", is_flag=True, help="Include letters that were sent before.")
 @click.option("--overwrite", is_flag=True, help="Send a letter even if its SOW topic has a newer record of the key.")
 @click.option("--limit", type=click.IntRange(1), help="The greatest number of letters.")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="The greatest number of letters per second.")
+@click.option("--rate", type=Number(0, min_open=True), help="The greatest number of letters per second.")
 @click.option(
     "--audit", type=click.Path(dir_okay=False, path_type=Path), help="Append a line of JSON per letter to this file."
 )

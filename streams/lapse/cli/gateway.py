@@ -15,6 +15,7 @@ import click
 import orjson
 
 from lapse.cli import cluster
+from lapse.cli.option_type import Number
 from lapse.protocol import topic
 from lapse.runtime.worker_log import JsonFormatter, TextFormatter, begin
 from lapse_client.error import ConnectionFailed, LapseError
@@ -84,7 +85,7 @@ class _Deployment(click.ParamType):
 @click.option("--tls-key", type=click.Path(path_type=Path), help="The key, if it is in another file (PEM).")
 @click.option(
     "--rate",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(0, min_open=True),
     help="The greatest number of requests a second per user or address.",
 )
 @click.option(

@@ -1,11 +1,25 @@
-"""A type of options whose values a function parses."""
+"""Types of options: numbers, and values that a function parses."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import click
+
+
+class Number(click.FloatRange):
+    """An option's type whose values are numbers, perhaps in a range, and neither NaN nor infinite."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse a value of the command line."""
+        found = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{value!r} is not a valid number.", param, ctx)
+        return found
 
 
 class Read(click.ParamType):

@@ -17,6 +17,7 @@ from lapse.cli import Lazy, LazyGroup, cluster
 from lapse.cli.confirmation import confirm
 from lapse.cli.ending import treat_sigterm_as_ctrl_c
 from lapse.cli.instant import INSTANT, When, at_ms
+from lapse.cli.option_type import Number
 from lapse.cli.subscribed import print_subscriptions
 from lapse.cli.tables import print_table
 from lapse.protocol.command_field import QUEUE_STATES
@@ -65,7 +66,7 @@ def queue() -> None:
     help="The greatest number of unsettled deliveries.",
 )
 @click.option("-n", "--count", type=click.IntRange(1), help="End after this number of messages.")
-@click.option("--timeout", type=float, help="End after this many seconds without a message.")
+@click.option("--timeout", type=Number(0), help="End after this many seconds without a message.")
 @click.option(
     "--settle",
     type=click.Choice(["acknowledge", "cancel", "expire"]),

@@ -13,6 +13,7 @@ from rich.table import Column, Table
 
 from lapse.cli import Lazy, LazyGroup, cluster
 from lapse.cli.confirmation import confirm
+from lapse.cli.option_type import Number
 from lapse.cli.subscribed import print_subscriptions
 from lapse.cli.tables import print_table
 from lapse_client.error import LapseError
@@ -84,7 +85,7 @@ def query(
 @click.argument("expression", required=False)
 @click.option("--from-now", is_flag=True, help="Only updates, without the current records.")
 @click.option("--deltas", is_flag=True, help="Only changed fields of records that were shown before.")
-@click.option("--timeout", type=float, help="End after this many seconds without an update.")
+@click.option("--timeout", type=Number(0), help="End after this many seconds without an update.")
 @_SELECT
 @_SERVERS
 @click.option("--json", is_flag=True, expose_value=False, help="Changes nothing: the output is JSON in any case.")

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lapse.cli import cluster
+from lapse.cli.option_type import Number
 from lapse.cli.tables import fitted, print_table
 from lapse.protocol import topic
 from lapse.protocol.command_field import QUEUE_STATES
@@ -65,9 +66,7 @@ class Watched:
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[QUEUE]...")
-@click.option(
-    "--every", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds between two updates."
-)
+@click.option("--every", type=Number(0.1), default=1.0, show_default=True, help="Seconds between two updates.")
 @cluster.options
 @click.option("--json", "as_json", is_flag=True, help="Show the figures once, as JSON, one object per line.")
 def top(names: tuple[str, ...], every: float, bootstrap_servers: str | None, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import warnings
 from collections import Counter
@@ -32,11 +33,13 @@ from lapse.testing.virtual_clock import BEGIN_MS, VirtualClock
 from lapse_client import Admin, Connection, DeadLetter, DeadLetterReader, Publisher, QueueSubscriber, SowClient
 from lapse_client import Queue as QueueClient
 from lapse_client.aio.client import AsyncClient
+from lapse_client.argument import check_count, check_timeout
 from lapse_client.kafka.transport import defaulting_to
 from lapse_client.session.client import Client
 
 _LOOK_EVERY_S: Final = 0.001
 _UNTIL_S: Final = 30.0
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _KINDS: Final[tuple[Kind, ...]] = ("queue", "sow")
 _THE_TEST: Final = "the test"
 """The origin of definitions for which no client asked."""
@@ -89,7 +92,15 @@ class Lapse:
     # Entities and topics
 
     def topic(self, name: str, partitions: int = 1) -> None:
-        """Create a topic."""
+        """Create a topic.
+
+        Raises:
+            ValueError: Kafka would not create such a topic.
+        """
+        given: object = name
+        if not isinstance(given, str) or not _TOPIC.fullmatch(given) or given in (".", ".."):
+            raise ValueError(f"topic {name!r}: expected up to 249 letters, digits, '.', '_' and '-'")
+        check_count("partitions", partitions)
         self._cluster.create(name, partitions)
         self._cluster.touch()
 
@@ -257,6 +268,7 @@ class Lapse:
         Raises:
             TimeoutError: the condition did not hold in time.
         """
+        check_timeout("timeout_s", timeout_s)
         give_up = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() >= give_up:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Final
 
@@ -55,8 +54,11 @@ class VirtualClock:
             instant_ms: the instant, ms since the epoch.
 
         Raises:
-            ValueError: it is past.
+            ValueError: it is past, or no instant in whole ms.
         """
+        given: object = instant_ms
+        if isinstance(given, bool) or not isinstance(given, int) or given > NEVER:
+            raise ValueError(f"{instant_ms!r}: expected an instant, in whole ms since the epoch, up to {NEVER}")
         if instant_ms < self.now_ms:
             raise ValueError(f"{instant_ms} is past: it is {self.now_ms}, and time does not go back")
         self._cluster.settle()
@@ -68,7 +70,7 @@ class VirtualClock:
 
 
 def _is_duration(seconds: object) -> bool:
-    return isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds < math.inf
+    return isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds < NEVER
 
 
 class VirtualClientClock(ClientClock):

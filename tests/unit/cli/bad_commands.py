@@ -108,6 +108,8 @@ COMMANDS: Final = [
         "queue subscribe orders --max-backlog -1",
         "queue subscribe orders --settle twice",
         "queue subscribe orders --timeout soon",
+        "queue subscribe orders --timeout nan",
+        "top --every inf",
         "queue cancel orders --delay-ms -1",
         "queue expire orders --fault broken",
         "queue peek orders --skip -1",

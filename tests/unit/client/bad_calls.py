@@ -273,6 +273,10 @@ TESTING: Final = (
     Case('`lapse.queue("orders")`, which is there', lambda lapse: lapse.queue("orders")),
     Case("`lapse.clock.advance(-1)`", lambda lapse: lapse.clock.advance(-1)),
     Case('`lapse.clock.advance("1s")`', lambda lapse: lapse.clock.advance("1s")),  # type: ignore[arg-type]
+    Case('`lapse.clock.advance_to(float("inf"))`', lambda lapse: lapse.clock.advance_to(float("inf"))),  # type: ignore[arg-type]
+    Case('`lapse.topic("a b")`', lambda lapse: lapse.topic("a b")),
+    Case('`lapse.topic("fresh", 0)`', lambda lapse: lapse.topic("fresh", 0)),
+    Case('`lapse.until(…, timeout_s=float("nan"))`', lambda lapse: lapse.until(lambda: False, timeout_s=float("nan"))),
     Case('`lapse.crash(before="acks")`', lambda lapse: lapse.crash(before="acks")),
     Case('`lapse.records("order")`', lambda lapse: lapse.records("order")),
     Case('`lapse.records("orders", 1)`', lambda lapse: lapse.records("orders", 1)),
