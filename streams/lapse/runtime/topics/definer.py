@@ -47,7 +47,7 @@ SERVED_S: Final = 2.0
 """How long shards may take to serve a definition, s, before the answer names those that do not (C66)."""
 
 _LATEST_MS: Final = 60_000
-"""A command that waited longer, ms, is not carried out, because its sender has given up by then."""
+"""A command that waited longer, ms, is not begun, because its sender has given up by then."""
 
 OF_WORKERS: Final = b"\x00"
 """Prefix of the keys of records that workers write for each other."""
@@ -177,7 +177,8 @@ class Definer:
         command = admitted.command
         if command.command == "depth" and command.top_n == 0:  # a client checks whether any worker is here
             return (None if command.answer in {"none", "errors"} else _answer(admitted, None)), admitted.encoding
-        if self._services.clock.now_ms() - record.timestamp > _LATEST_MS:
+        # A creation that was begun is brought to its end, so that no entity is left half made.
+        if self._services.clock.now_ms() - record.timestamp > _LATEST_MS and not self._creations.begun:
             logger.warning("%s %s came too late, and is not carried out", command.command, command.entity)
             return None, admitted.encoding
         try:

@@ -1,4 +1,4 @@
-"""Remembers topics that a definer has created for temporary entities that are not defined yet (C65).
+"""Remembers creations that a definer has begun, and their topics if the entities are temporary (C65).
 
 The topics exist before the definition that says to which entity they belong. If the definer is killed in between, or
 somebody else changes definitions at that moment, the command is carried out again and finds the topics. A note says
@@ -26,11 +26,15 @@ class UnfinishedCreations:
     Args:
         connection: aiokafka's settings: brokers and security.
         group: the consumer group whose offset has the note.
+
+    Attributes:
+        begun: whether the next commands were begun, perhaps by a worker that was killed. Topics may exist already.
     """
 
     def __init__(self, connection: Mapping[str, Any], group: str) -> None:
         self._connection = connection
         self._group = group
+        self.begun = False
         self._topics: frozenset[str] = frozenset()
         self._is_read = False
         self._consumer: AIOKafkaConsumer | None = None
@@ -48,28 +52,30 @@ class UnfinishedCreations:
         Raises:
             KafkaError: the stored note cannot be read.
         """
+        if offset != self._offset:
+            self.begun = False  # another worker has finished what was begun here
         self._consumer, self._tp, self._offset = consumer, tp, offset
         if not self._is_read:
             self._topics |= await self._read()
             self._is_read = True
 
     async def note(self, topics: Iterable[str]) -> None:
-        """Remember further topics, before they are created.
+        """Note that a creation is begun, and remember further topics, before they are created.
 
         Raises:
             KafkaError: another worker carries the commands out now.
         """
         noted = self._topics.union(topics)
-        if noted == self._topics:
+        if noted == self._topics and self.begun:
             return
-        self._topics = noted
+        self._topics, self.begun = noted, True
         text = orjson.dumps(sorted(noted)).decode()
         if self._consumer is not None and len(text) <= _MOST_BYTES:
             await self._consumer.commit({self._tp: OffsetAndMetadata(self._offset, text)})
 
     def end(self) -> None:
         """Note that the commands are done, and their offset is committed."""
-        self._topics = frozenset()
+        self._topics, self.begun = frozenset(), False
 
     def forget(self) -> None:
         """Read the note again later, because another worker may have carried out commands meanwhile.
@@ -88,6 +94,7 @@ class UnfinishedCreations:
         found = committed.get(self._tp)
         if found is None or found.offset != self._offset or not found.metadata:
             return frozenset()
+        self.begun = True
         try:
             return frozenset(map(str, orjson.loads(found.metadata)))
         except (orjson.JSONDecodeError, TypeError):
