@@ -224,7 +224,11 @@ def check_how_much_is_created(here: Deployment, admin: Admin) -> None:
     beside = here.name("beside")
     with pytest.raises(CommandFailed, match="could not be created: .*collides"):
         admin.alter_queue(here.name("orders"), topics=[here.name("orders"), beside, clash])
+    phantom = names.commands(here.name("phantom"))
+    with pytest.raises(CommandFailed, match="only lapse creates topics whose names begin with 'lapse.'"):
+        admin.alter_queue(here.name("orders"), topics=[here.name("orders"), phantom])
     there = kafka.list_topics(timeout=15).topics
+    assert phantom not in there
     assert not [topic for topic in there if any(name in topic for name in (one, other, clash, beside))]
 
 

@@ -151,9 +151,18 @@ class Draft:
         own = {one.name for one in topology.wanted() if one.entity == name}
         found = [one for one in topology.differences() if name in one.bars or one.topic in own]
         # An entity is served and can be changed beside differences that bar nothing, such as added partitions (C81).
-        if stuck := [f"{one.topic}: {one.what}" for one in found if one.bars and not one.mended]:
+        lacking = {one.topic for one in found if one.topic not in topology.existing and self._adds(one.topic)}
+        stuck = [one for one in found if not one.mended and (one.bars or one.topic in lacking)]
+        if stuck := [f"{one.topic}: {one.what}" for one in stuck]:
             raise Refused(ErrorCode.INVALID_ARGUMENT, f"{name} could not be served: {'; '.join(stuck)}")
         return cluster, found, topology.partitions(name)
+
+    def _adds(self, topic: str) -> bool:
+        """Return whether the entity reads a topic that it did not read before."""
+        if self.differs is None or self.differs.before is None:
+            return False
+        before = self.differs.before.settings
+        return topic not in (*before.get("topics", ()), before.get("topic", self.after.name))
 
 
 def check_creation(name: str, differences: Iterable[Difference]) -> None:
