@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Final
 
 import fastavro
 from pyspark.sql import Column, DataFrame
@@ -12,8 +13,12 @@ from pyspark.sql.avro.functions import from_avro
 
 from lapse.protocol import codec
 from lapse.protocol import schema as avro
+from lapse.protocol.event import EventKind
 from lapse_spark import schema
 from lapse_spark.records import facts
+
+_MOST_REWOUND: Final = 1 << 24
+"""The longest range of an event about rewound messages, in offsets. A rewind goes on in far smaller parts."""
 
 
 def parse(raw: DataFrame, written_with: Sequence[str] = ()) -> DataFrame:
@@ -81,7 +86,15 @@ def _fault() -> Column:
             F.concat(F.lit("no event of a known schema: it begins with "), shown, F.lit(f", expected {_expected()}")),
         )
         .when(F.col("event").isNull() | F.col("entity").isNull(), "the Avro body is damaged")
+        .when(F.exists("messages", _is_damaged), "a range that is none")
     )
+
+
+def _is_damaged(messages: Column) -> Column:
+    """Return whether no messages are in a range. Rewound ones are counted one by one, so they must not be too many."""
+    first, last = messages["first"], messages["last"]
+    too_long = F.coalesce(F.try_subtract(last, first) >= _MOST_REWOUND, F.lit(True))
+    return (first < 0) | (last < first) | ((F.col("event") == EventKind.REWOUND.value) & too_long)
 
 
 def _expected() -> str:

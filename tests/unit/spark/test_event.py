@@ -1,6 +1,6 @@
 import io
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 
 import fastavro
@@ -67,6 +67,22 @@ def test_lengths_that_no_event_has_take_no_memory(events):
     ]
     read = events(*(bomb + b"q" * 20 for bomb in bombs), RECORDED).orderBy("event_offset").collect()
     assert [row.fault for row in read] == [*["the Avro body is damaged"] * 4, None]
+
+
+@pytest.mark.feature("D4", "X7")
+def test_an_event_about_messages_that_no_log_has_is_put_aside(events):
+    """A ledger made messages of ranges that end before they begin, and of billions that were said to be rewound."""
+    cases = [
+        (EventKind.ACKNOWLEDGED, 5, 2),
+        (EventKind.ACKNOWLEDGED, -3, -1),
+        (EventKind.REWOUND, 0, (1 << 48) + 3),
+        (EventKind.REWOUND, 5, 2),
+        (EventKind.REWOUND, (1 << 48) + 5, (1 << 48) + 9),
+        (EventKind.ACKNOWLEDGED, 0, 2**63 - 1),  # a ledger cuts it to the log
+    ]
+    written = [replace(RECORDED, event=kind, messages=(BookmarkRange("orders", 3, *ends),)) for kind, *ends in cases]
+    rows = events(*written).orderBy("event_offset").collect()
+    assert [row.fault for row in rows] == [*["a range that is none"] * 4, None, None]
 
 
 @pytest.mark.feature("D4")
