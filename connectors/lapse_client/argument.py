@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from lapse.protocol.bookmark import Bookmark
 
 T = TypeVar("T")
+
+_LATEST_MS: Final = (1 << 63) - 1
 
 
 def check_count(what: str, value: object, least: int = 1) -> None:
@@ -45,6 +47,18 @@ def check_wait(seconds: object) -> None:
         return
     if not isinstance(seconds, float) or seconds != seconds:
         raise ValueError(f"timeout = {seconds!r}: expected a number of seconds, or None to wait without a limit")
+
+
+def check_instant(what: str, value: object) -> None:
+    """Check an instant, in ms since the epoch; None = none is given.
+
+    Raises:
+        ValueError: it is no whole number, such as one of `time.time() * 1000`, or beyond 64 bits.
+    """
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LATEST_MS:
+        raise ValueError(f"{what} = {value!r}: expected an instant, in whole ms since the epoch")
 
 
 def several(what: str, given: Iterable[T]) -> Iterable[T]:

@@ -273,6 +273,9 @@ class Connection:
             UnknownEntity: no entity of this kind has this name.
             ConnectionFailed: no broker answered.
         """
+        given: object = name
+        if not isinstance(given, str):
+            raise TypeError(f"{what} = {given!r}: expected its name, as a text")
         commands, deliveries = topic.commands(name), self.deliveries(name)
         topics = self.partitions(commands) if known is None else known
         if known is None and deliveries not in topics and commands in topics:

@@ -8,6 +8,7 @@ from typing import Final, Generic, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from lapse_client.argument import check_instant
 from lapse_client.error import ConnectionFailed
 from lapse_client.kafka.connection import Connection, Silence
 from lapse_client.kafka.fault import raise_if_unreadable
@@ -57,6 +58,7 @@ class TopicReader(PacedReader[Message]):
         since_ms: int | None = None,
         newer: bool = False,
     ) -> None:
+        check_instant("since_ms", since_ms)
         self.topic = topic
         self._connection = connection
         self._partitions = partitions

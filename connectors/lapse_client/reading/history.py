@@ -90,7 +90,7 @@ def history(
         NoRecord: the message's partition ends before it, or nothing shows that a rewind brought it back (C61).
         LapseError: a topic cannot be read.
     """
-    name = Bookmark.parse(bookmark) if isinstance(bookmark, str) else bookmark
+    name = bookmark if isinstance(bookmark, Bookmark) else Bookmark.parse(bookmark)
     cluster = connection or Connection.from_environment()
     topics = cluster.partitions(name.topic)
     known = sorted({*entities(topics, sow=False), *entities(topics, sow=True), *_entities_with_events(topics)})

@@ -58,7 +58,7 @@ def paced(
     start: Bookmark | str, *, connection: Connection | None = None, follow: bool = False
 ) -> Iterator[Replayed | None]:
     """Yield as `replay` does, and None after each half second without a record, so that the caller can stop."""
-    first = Bookmark.parse(start) if isinstance(start, str) else start
+    first = start if isinstance(start, Bookmark) else Bookmark.parse(start)
     cluster = connection or Connection.from_environment()
     topics = cluster.partitions(first.topic)
     if first.partition >= topics.get(first.topic, 0):

@@ -109,6 +109,9 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         timeout_s: float = 30.0,
         on_refused: Callable[[SettlementResult], None] | None = None,
     ) -> None:
+        given: object = queue
+        if not isinstance(given, str | re.Pattern):
+            raise TypeError(f"queue = {given!r}: expected a name, or a compiled regular expression for names")
         check_serde("deserializer", deserializer)
         check_serde("serializer", serializer)
         self.queue = queue

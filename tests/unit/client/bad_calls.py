@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from lapse.config import ConfigError
 from lapse.testing import Lapse
-from lapse_client import Admin, Delivery, JsonSerde, LapseError, Publisher, QueueSubscriber, Retry
+from lapse_client import Admin, Delivery, EventReader, JsonSerde, LapseError, Publisher, QueueSubscriber, Retry
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +236,12 @@ OTHERS: Final = (
     _acknowledge('`acknowledge(["orders:3:0"])`, where `orders` has one partition', ["orders:0:0", "orders:3:0"]),
     _subscribe("`QueueSubscriber(…, name=…)` of 501 characters", name="n" * 501),
     _subscribe("`QueueSubscriber(…, name=7)`", name=7),
+    Case("`QueueSubscriber(7)`", lambda lapse: lapse.subscriber(7)),  # type: ignore[arg-type]
+    Case("`Queue(None)`", lambda lapse: lapse.queue_client(None).start()),  # type: ignore[arg-type]
+    Case(
+        '`EventReader("orders", since_ms=1.5e12)`',
+        lambda lapse: EventReader("orders", connection=lapse.connection, since_ms=1.5e12),  # type: ignore[arg-type]
+    ),
     _subscribe("`QueueSubscriber(…, name=…)` that UTF-8 cannot hold", name="\udcff"),
     _subscribe("`QueueSubscriber(…, filter=7)`", filter=7),
     _subscribe("`QueueSubscriber(…, max_backlog=1 << 63)`", max_backlog=1 << 63),
