@@ -79,9 +79,11 @@ class Ticker:
             self._timer = None
         due_ms = self._machine.next_due_ms()
         is_behind = due_ms <= self.reached_ms
-        if due_ms >= NEVER or (is_behind and not self.has_due_work):
-            return  # nothing is due, or it does not wait for time
-        delay_s = min(self._clock.seconds_until(due_ms), self._clock.seconds_until_measurement())
+        if due_ms >= NEVER:
+            return
+        delay_s = self._clock.seconds_until_measurement()
+        if not is_behind or self.has_due_work:  # else it waits for something else than time, and other timers go on
+            delay_s = min(delay_s, self._clock.seconds_until(due_ms))
         spacing_s = self._last_at + (_BEHIND_S if is_behind else _SPACING_S) - time.monotonic()
         self._timer = asyncio.get_running_loop().call_later(max(delay_s, spacing_s, 0), self._tick)
 

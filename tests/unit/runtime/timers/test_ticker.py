@@ -76,6 +76,26 @@ def test_a_step_does_not_put_a_measurement_off() -> None:
     finished(run())
 
 
+@pytest.mark.feature("C76", "L11")
+def test_what_waits_for_arrivals_does_not_stop_the_other_timers() -> None:
+    """A scheduled message may wait long for the ends of the logs. Leases and deadlines need ticks meanwhile."""
+
+    async def run() -> None:
+        world = World()
+        ticker = world.ticker("orders")
+        ticker.reached_ms = START_MS + HOUR_MS
+        ticker._machine.next_due_ms = lambda: START_MS  # type: ignore[method-assign]
+        ticker.arm()
+        assert 0 < waits_s(ticker) <= 1
+        world.now_s += 1
+        ticker._tick()
+        await asyncio.sleep(0)
+        assert world.sent == ["orders"]
+        await stop(ticker)
+
+    finished(run())
+
+
 def test_one_of_many_shards_measures_and_the_others_follow_if_it_hangs() -> None:
     async def run() -> None:
         world = World()
