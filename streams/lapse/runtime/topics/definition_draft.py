@@ -153,8 +153,9 @@ class Draft:
         # An entity is served and can be changed beside differences that bar nothing, such as added partitions (C81).
         lacking = {one.topic for one in found if one.topic not in topology.existing and self._adds(one.topic)}
         stuck = [one for one in found if not one.mended and (one.bars or one.topic in lacking)]
-        if stuck := [f"{one.topic}: {one.what}" for one in stuck]:
-            raise Refused(ErrorCode.INVALID_ARGUMENT, f"{name} could not be served: {'; '.join(stuck)}")
+        if stuck:
+            what = "; ".join(f"{one.topic}: {one.what}" for one in stuck)
+            raise Refused(ErrorCode.INVALID_ARGUMENT, f"{name} could not be served: {what}")
         return cluster, found, topology.partitions(name)
 
     def _adds(self, topic: str) -> bool:
