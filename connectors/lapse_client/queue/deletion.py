@@ -50,6 +50,7 @@ def wait_until_gone(connection: Connection, entity: str, timeout_s: float) -> No
         if time.monotonic() >= give_up:
             raise LapseError(
                 f"{entity} is deleted, but {', '.join(sorted(left))} could not be removed within {timeout_s:g} s: see "
-                "the worker's log. It tries again when it is started"
+                "the worker's log. While dead letters cannot be written, it waits for that: `lapse check` says whether "
+                "their topic is missing. What it may not delete it tries again when it is started"
             )
         time.sleep(_LOOK_EVERY_S)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from lapse.cli import main
 from lapse.config.document import load
@@ -24,8 +25,10 @@ from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.interrupted_removal import InterruptedRemovals
 from lapse.runtime.topics.topology import Standing, Topology
 from lapse_client.error import CommandFailed, EntityDeleted, LapseError
+from lapse_client.queue.queue import Queue
 from lapse_client.session.shard import Shard
 from support.consumers.kcat import Kcat
+from support.kafka.created_topic import create
 from support.kafka.log import until
 from support.processes.deployment import Deploy, Deployment
 from support.processes.worker import Worker
@@ -415,3 +418,19 @@ def test_a_forced_deletion_takes_along_what_the_log_held_when_it_was_decided(dep
     letters = one.letters("orders", len(values))
     assert sorted(str(int(letter.value() or b"")) for letter in letters) == sorted(values)
     assert {dict(letter.headers() or [])["lapse-reasons"] for letter in letters} == {Reason.PURGED.encode()}
+
+
+@pytest.mark.feature("D3", "C4")
+def test_a_deleted_queue_stays_until_its_letters_are_written(deploy: Deploy) -> None:
+    one = deploy({"orders": {"expiration": "enabled"}}).apply()
+    one.worker().wait_for_shards(1)
+    admin, letters = AdminClient({"bootstrap.servers": one.servers}), topic.dead_letters(one.name("orders"))
+    admin.delete_topics([letters])[letters].result(15)
+    one.write("orders", "late", headers=[("lapse-ttl-ms", b"1")])
+    until(lambda: one.depth("orders")["dying"] == 1, "its letter is refused")
+    client = Queue(one.name("orders"), connection=one.connection, timeout_s=6)
+    with client as queue, pytest.raises(LapseError, match="While dead letters cannot be written, it waits for that"):
+        queue.delete(force=True)
+    create(admin, NewTopic(letters, 1, 1))
+    assert [letter.value() for letter in one.letters("orders", 1)] == [b"late"]
+    until(lambda: not own(one, "orders"), "then the topics are removed", 40)
