@@ -174,7 +174,7 @@ class PublishFailed(LapseError):
         granted = "Have Write on it granted (docs/operations.md, Rights), and publish again"
         error = cause.args[0] if isinstance(cause, KafkaException) and cause.args else cause
         self.kafka_error: str = error.name() if isinstance(error, KafkaError) else ""
-        why = error.str().rstrip(".") if isinstance(error, KafkaError) else cause
+        why = f"{error.str().rstrip('.')} ({error.name()})" if isinstance(error, KafkaError) else cause
         remedy = "Publish again when that is mended"
         if self.kafka_error.endswith("AUTHORIZATION_FAILED"):
             remedy = granted

@@ -49,6 +49,7 @@ def test_a_publication_that_kafka_refused_says_so_by_kafkas_name() -> None:
     assert errors.PublishFailed("orders", None, refused).kafka_error == "MSG_SIZE_TOO_LARGE"
     assert errors.PublishFailed("orders", None, KafkaException(refused)).kafka_error == "MSG_SIZE_TOO_LARGE"
     text = str(errors.PublishFailed("orders", None, refused))
+    assert "(MSG_SIZE_TOO_LARGE)" in text
     assert "KafkaError{" not in text
     assert "Publish smaller ones, or raise max.message.bytes of the topic and message.max.bytes" in text
     assert errors.PublishFailed("orders", None, "MSG_SIZE_TOO_LARGE: no error, but a text").kafka_error == ""
