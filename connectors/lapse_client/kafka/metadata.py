@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
@@ -15,6 +14,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists no
     ClusterMetadata,
 )
 
+from lapse.protocol.topic import TOPIC_NAME
 from lapse.silence import Silence
 from lapse_client import fork
 from lapse_client.error import ConnectionFailed
@@ -34,9 +34,6 @@ starts again.
 """
 
 _LEAST_S: Final = 0.05
-
-_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
-"""The names that Kafka allows for topics. No topic can have another name, so none can be hidden."""
 
 
 class Metadata:
@@ -111,7 +108,8 @@ class Metadata:
 
     def _codes(self, topics: Iterable[str]) -> dict[str, int | None]:
         """Return with which code of an error brokers answer a question about each topic; None if they describe it."""
-        names = [*filter(_NAME.fullmatch, topics)]  # librdkafka aborts the process for a name that is not UTF-8
+        # No topic has another name, so none can be hidden. If one is not UTF-8, librdkafka aborts the process.
+        names = [*filter(TOPIC_NAME.match, topics)]
         if not names:
             return {}
         codes: dict[str, int | None] = dict.fromkeys(names)

@@ -23,7 +23,6 @@ from lapse_spark.running import balance, running_ledger
 from lapse_spark.running.intake import Followed
 from lapse_spark.running.running_ledger import Rule
 
-_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}\Z")
 _DIRECTORY: Final = "lapse-ledger"
 
 
@@ -145,7 +144,7 @@ def _check(follow: bool, once_only: Mapping[str, bool], following: Mapping[str, 
         if following["once"] and following["every"] is not None:
             raise ValueError("--every: not with --once, which ends when it has read what there is")
         named = following["publish_to"]
-        if named is not None and not _TOPIC.match(named):
+        if named is not None and not topic.TOPIC_NAME.match(named):
             raise ValueError(f"--publish-to {named!r}: no name of a topic: up to 249 letters, digits, '.', '_' and '-'")
         return
     if wrong := [f"--{name.replace('_', '-')}" for name, value in following.items() if value not in (None, False)]:

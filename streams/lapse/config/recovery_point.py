@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
 from lapse.config.fault import first_repeated
+from lapse.core.expression.civil import LATEST_MS
 from lapse.protocol.bookmark import Bookmark
 
 _EXPECTED = (
     'expected "beginning", "end", an instant in ms since the epoch, or a bookmark such as "orders:0:1200", '
     "or a list of bookmarks, one for each partition"
 )
-
-_LATEST_MS: Final = 253_402_300_799_999
-"""The end of the year 9999. Kafka takes no instant that needs more than 63 bits."""
 
 
 def recovery_point(value: object) -> object:
@@ -27,8 +25,8 @@ def recovery_point(value: object) -> object:
     if value in ("beginning", "end"):
         return value
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        if value > _LATEST_MS:
-            raise ValueError(f"{value} is no instant in ms since the epoch: the latest is {_LATEST_MS}")
+        if value > LATEST_MS:  # Kafka takes none that needs more than 63 bits
+            raise ValueError(f"{value} is no instant in ms since the epoch: the latest is {LATEST_MS}")
         return value
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list | tuple) or not texts or not all(isinstance(text, str) for text in texts):

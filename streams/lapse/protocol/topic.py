@@ -28,6 +28,9 @@ INTERNAL: Final = frozenset(
 _CHANGELOG: Final = "-changelog"
 _USUAL_DEPLOYMENT: Final = "lapse"
 
+TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}\Z")
+"""Matches the names that Kafka allows for topics, and `.` and `..`, which it does not allow."""
+
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}\Z")
 """Matches names of entities: Kafka topic names, short enough for the longest name derived from them."""
 

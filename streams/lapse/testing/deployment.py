@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 import warnings
 from collections import Counter
@@ -39,7 +38,6 @@ from lapse_client.session.client import Client
 
 _LOOK_EVERY_S: Final = 0.001
 _UNTIL_S: Final = 30.0
-_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _KINDS: Final[tuple[Kind, ...]] = ("queue", "sow")
 _THE_TEST: Final = "the test"
 """The origin of definitions for which no client asked."""
@@ -98,7 +96,7 @@ class Lapse:
             ValueError: Kafka would not create such a topic.
         """
         given: object = name
-        if not isinstance(given, str) or not _TOPIC.fullmatch(given) or given in (".", ".."):
+        if not isinstance(given, str) or not names.TOPIC_NAME.match(given) or given in (".", ".."):
             raise ValueError(f"topic {name!r}: expected up to 249 letters, digits, '.', '_' and '-'")
         check_count("partitions", partitions)
         self._cluster.create(name, partitions)
