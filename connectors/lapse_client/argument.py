@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, TypeVar
 
 from lapse.protocol.bookmark import Bookmark
@@ -21,6 +21,16 @@ def check_count(what: str, value: object, least: int = 1) -> None:
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{what} = {value!r}: expected a whole number, {least} or more")
+
+
+def check_choice(what: str, value: object, choices: Sequence[str]) -> None:
+    """Check a value that must be one of several texts.
+
+    Raises:
+        ValueError: it is none of them.
+    """
+    if value not in choices:
+        raise ValueError(f"{what}: {value!r}: expected {', '.join(choices[:-1])} or {choices[-1]}")
 
 
 def check_timeout(what: str, seconds: object) -> None:

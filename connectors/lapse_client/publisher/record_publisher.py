@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from lapse.protocol import topic as topics
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.command import Command
-from lapse_client.error import Closed, InvalidPublication, PublishFailed
+from lapse_client.error import InvalidPublication, PublishFailed
 from lapse_client.kafka.connection import Connection, is_for_people
 from lapse_client.payload.serde import SerializerLike, check_serde, write
 from lapse_client.publisher.publication import BuiltHeaders, Headers, headers, payload
@@ -330,7 +330,7 @@ class RecordPublisher(Client[None]):
         reported: Callable[[KafkaError | None, Message], None],
     ) -> None:
         if self._lifecycle.phase is not Phase.RUNNING:
-            raise self._lifecycle.error or Closed(self._lifecycle.what)
+            raise self._lifecycle.end_error()
         target = self.topic_of(to)
         if self._serializer is not None:
             value = write(self._serializer, value, target)

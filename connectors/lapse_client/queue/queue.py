@@ -10,7 +10,7 @@ from uuid import uuid4
 from lapse.protocol.answer import Answer, OpenSubscription, QueuedMessage
 from lapse.protocol.bookmark import Bookmark, BookmarkLike, BookmarkRange
 from lapse.protocol.command import MOST_PEEKED, Command
-from lapse_client.argument import check_count, several
+from lapse_client.argument import check_choice, check_count, several
 from lapse_client.kafka.connection import Connection
 from lapse_client.queue.bookmark_settlement import settle_bookmarks
 from lapse_client.queue.deletion import ask_deletion, wait_until_gone
@@ -161,8 +161,7 @@ class Queue(Client[None]):
             CommandFailed: a shard refused, for instance the filter.
             EntityDeleted: the queue was deleted.
         """
-        if how not in _SETTLING:
-            raise ValueError(f"settle: {how!r}: expected {', '.join(_SETTLING[:-1])} or {_SETTLING[-1]}")
+        check_choice("settle", how, _SETTLING)
         given = several("bookmarks", bookmarks)
         named = [one if isinstance(one, BookmarkRange) else BookmarkRange.parse(str(one)) for one in given]
         if bool(named) is (filter is not None):

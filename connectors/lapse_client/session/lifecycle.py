@@ -133,9 +133,12 @@ class Lifecycle:
             Closed: the object is closed, or was never started.
             BaseException: the error that ended the object.
         """
-        if self.is_open:
-            return
-        raise self.error or Closed(self.what)
+        if not self.is_open:
+            raise self.end_error()
+
+    def end_error(self) -> BaseException:
+        """Return the error for a call that the object cannot carry out: the one that ended it, or `Closed`."""
+        return self.error or Closed(self.what)
 
     def fail(self, error: BaseException) -> bool:
         """Mark the object as failed. Return whether it was open until then."""

@@ -14,7 +14,7 @@ from confluent_kafka import Message
 from lapse.protocol.answer import Answer
 from lapse_client.argument import check_wait
 from lapse_client.delivery.arrivals import Arrivals
-from lapse_client.error import Closed, CommandFailed, refusal
+from lapse_client.error import CommandFailed, refusal
 from lapse_client.kafka.clock import elapsed_ms
 from lapse_client.kafka.connection import Connection
 from lapse_client.payload.serde import DeserializerLike
@@ -110,7 +110,7 @@ class SowSubscription(Client[SowRecord]):
         """
         check_wait(timeout)
         if self._session is None or self.is_forked:
-            raise self._lifecycle.error or Closed(self._lifecycle.what)
+            raise self._lifecycle.end_error()
         transport = self.transport
         while taken := self.arrivals.take(1, transport.patience(timeout) if timeout else timeout):
             yield taken[0]

@@ -21,7 +21,7 @@ from lapse_client.delivery.delivery import Delivery
 from lapse_client.delivery.lot import Lot
 from lapse_client.delivery.referenced import Referenced
 from lapse_client.delivery.typed_delivery import TypedDelivery
-from lapse_client.error import Closed, LapseError, UnknownEntity
+from lapse_client.error import LapseError, UnknownEntity
 from lapse_client.kafka.connection import Connection
 from lapse_client.kafka.log_offsets import log_end
 from lapse_client.payload.serde import DeserializerLike, SerializerLike, check_serde
@@ -329,7 +329,7 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
             OtherProcess: it was started before a fork.
         """
         if (subscription := self._subscription) is None:
-            raise self._lifecycle.error or Closed(self._lifecycle.what)
+            raise self._lifecycle.end_error()
         return subscription
 
     def forked(self) -> None:

@@ -14,6 +14,7 @@ from lapse.protocol.answer import Answer, Settlement
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.command import Command
 from lapse.protocol.command_field import MOST_NAME_CHARACTERS
+from lapse_client.argument import check_choice
 from lapse_client.delivery.delivery import Delivery
 from lapse_client.delivery.lot import Lot
 from lapse_client.delivery.referenced import Referenced
@@ -286,7 +287,7 @@ class SubscriptionSettler:
             if not delivery.is_barrier:
                 batch.add(delivery.lot.source, delivery.token, delivery.lot.offsets[delivery.at])
         if raising:
-            raise self._session.lifecycle.error or Closed(self._session.lifecycle.what)
+            raise self._session.lifecycle.end_error()
         self._not_sent(how, batch.take(), "the subscriber is closed; settle before close()")
 
     def _report_failure(self, how: str, bookmarks: Sequence[str], future: Future[Answer]) -> None:
@@ -312,8 +313,7 @@ def _check(how: object, delay_ms: object, lease_ms: object, fault: object) -> No
     Raises:
         ValueError: see `SubscriptionSettler.command`.
     """
-    if how not in get_args(Settling):
-        raise ValueError(f"settle: {how!r}: expected {', '.join(get_args(Settling)[:-1])} or {get_args(Settling)[-1]}")
+    check_choice("settle", how, get_args(Settling))
     check("delay_ms", delay_ms)
     check("lease_ms", lease_ms)
     check("fault", fault[:MOST_NAME_CHARACTERS] if isinstance(fault, str) else fault)
