@@ -130,8 +130,9 @@ def unset(changed: dict[str, Any], key: str) -> None:
         raise click.UsageError(f"--unset {key!r}: no name of a setting")
     table = changed
     for name in path[:-1]:
-        inner = table.get(name)
-        table[name] = table = inner if isinstance(inner, dict) else {}
+        if not isinstance(table.get(name), dict):
+            table[name] = {}
+        table = table[name]
     table[path[-1]] = None
 
 

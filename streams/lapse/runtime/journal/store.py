@@ -109,11 +109,10 @@ class JournalStore(TableStore):
         for partition in sorted(self._owned - mine):
             await self._release(partition)
         owned = sorted(self._owned) if has_missed else []
+        mine_now = [False] * len(owned)
         # Another entity of the name may have a journal that ends where the deleted one's did (C4, C42).
-        is_another = bool(owned) and await self.owner.topic_id(self.changelog_topic) != self._topic_id
-        mine_now = (
-            [not is_another] * len(owned) if is_another else await asyncio.gather(*map(self._is_still_mine, owned))
-        )
+        if owned and await self.owner.topic_id(self.changelog_topic) == self._topic_id:
+            mine_now = await asyncio.gather(*map(self._is_still_mine, owned))
         for partition, mine_still in zip(owned, mine_now, strict=True):
             if not mine_still:
                 logger.warning("%s, partition %d: another worker has owned it meanwhile", self.table_name, partition)
