@@ -23,8 +23,9 @@ from lapse_client.kafka.headers import headers_of
 from lapse_client.kafka.log_offsets import log_bounds
 from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
 from lapse_client.queue import waiting
+from lapse_client.reading.causal_order import in_causal_order
 from lapse_client.reading.lineage import Lineage, Step
-from lapse_client.reading.moment import DEAD_LETTER, END, Moment, Watcher, is_about
+from lapse_client.reading.moment import ABORTED, ARRIVED, DEAD_LETTER, END, Moment, Watcher, is_about
 from lapse_client.reading.moment_search import MomentSearch
 
 _PRODUCERS_CLOCK_MS: Final = 300_000
@@ -38,9 +39,6 @@ _NO_EVENTS: Final = (".commands", ".deliveries", ".decisions")
 
 _EVERY: Final = {"isolation.level": "read_uncommitted"}
 """Options of a consumer that reads records of open and aborted transactions, too."""
-
-ARRIVED: Final = "arrived"
-ABORTED: Final = "aborted"
 
 HIDDEN: Final = "hidden"
 """What is shown of a record behind an open transaction: it may be part of it, and nobody reads it yet (C41)."""
@@ -103,12 +101,13 @@ def history(
         raise NoRecord(f"{name} does not exist: its partition ends before offset {end}. Correct the bookmark")
     bounds = _bounds(cluster, name)  # before the record is read: a transaction that ends meanwhile counts as open
     record = _record(cluster, name)
-    moments = _Chain(cluster, topics, known if entity is None else [entity], watcher).moments(name, record)
+    chain = _Chain(cluster, topics, known if entity is None else [entity], watcher)
+    moments = chain.moments(name, record)
     if entity is not None:
         moments = [moment for moment in moments if is_about(moment.message, name)]
     waits, silent = _waits_for(name, known if entity is None else [entity], topics, moments, cluster)
     moments += waits
-    moments.sort(key=lambda moment: (moment.at_ms, _RANK.get(moment.what, 1)))
+    moments = in_causal_order(moments, chain.links)
     missing = ""
     if record is None:
         missing, record, what = _missing(cluster, name, bounds)
@@ -155,13 +154,18 @@ def _entities_with_events(topics: Mapping[str, int]) -> Iterator[str]:
 
 
 class _Chain:
-    """Finds the moments of a message, of its predecessors and of its successors (C59)."""
+    """Finds the moments of a message, of its predecessors and of its successors (C59).
+
+    Attributes:
+        links: pairs of messages that were found, the earlier one first.
+    """
 
     def __init__(self, connection: Connection, topics: Mapping[str, int], of: Sequence[str], watcher: Watcher) -> None:
         self._connection = connection
         self._topics = topics
         self._entities = of
         self._watcher = watcher
+        self.links: list[tuple[Bookmark, Bookmark]] = []
         cluster = str(connection.admin().list_topics(timeout=METADATA_TIMEOUT_S).cluster_id)
         self._lineage = Lineage(connection, cluster, topics, lambda done, total: watcher("steps", done, total))
 
@@ -182,6 +186,7 @@ class _Chain:
                     if not _is_shown(other, seen) and not step.cluster and step.what != "replaced":
                         seen.add(other)
                         ways.append((other, self._find_record(other)))
+        self.links = list(steps)
         for step in steps.values():
             facts = {"from": str(step.before), "to": str(step.after), "cluster": step.cluster, "detail": step.detail}
             moments.append(
@@ -241,9 +246,6 @@ def _is_shown(message: Bookmark, seen: Iterable[Bookmark]) -> bool:
 
 _FORWARDING: Final = frozenset({EventKind.ACKNOWLEDGED, EventKind.DELIVERED_AT_MOST_ONCE})
 """The events of the forwarder's messages: an at-most-once queue has removed them before it sends them (Q6)."""
-
-_RANK: Final = {ARRIVED: 0, DEAD_LETTER: 2}
-"""The order of moments in the same millisecond: the record first, the dead letter last."""
 
 
 def _waits_for(

@@ -9,6 +9,9 @@ from typing import Any, Final
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.event import TERMINAL, EventKind
 
+ARRIVED: Final = "arrived"
+ABORTED: Final = "aborted"
+DELIVERED: Final = "delivered"
 DEAD_LETTER: Final = "dead letter"
 
 END: Final = TERMINAL | {EventKind.DELETED}

@@ -17,7 +17,7 @@ from lapse_client.kafka.headers import headers_of
 from lapse_client.kafka.span import span
 from lapse_client.letters import dead_letter
 from lapse_client.reading.lineage import place
-from lapse_client.reading.moment import DEAD_LETTER, END, Moment, Watcher, is_about
+from lapse_client.reading.moment import DEAD_LETTER, DELIVERED, END, Moment, Watcher, is_about
 
 _AFTERWARDS_MS: Final = 60_000
 """How long after a message's end its events are read, in ms: after a crash they may come twice."""
@@ -90,7 +90,7 @@ class MomentSearch:
                 yield Moment(
                     at_ms=at_ms,
                     entity=entity,
-                    what="delivered",
+                    what=DELIVERED,
                     facts=facts,
                     shown_by=place(message),
                     message=name,
