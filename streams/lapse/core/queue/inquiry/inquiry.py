@@ -119,14 +119,20 @@ class Inquiry:
         return slots[~expires | (segment.deadline_ms[slots] > due_ms)]
 
     def oldest(self, now_ms: int) -> int | None:
-        """Return the place of the first message that has not expired; None if there is none."""
+        """Return the place of the first message in the depth that has not expired; None if there is none.
+
+        A message that was sent at most once has left, and is not in the depth (C79).
+        """
         first, due_ms = self._state.first_occupied(), self._decisions.deadlines_count_ms(now_ms)
-        if first is None or self._state.outline(first // SIZE).min_deadline_ms > due_ms:
+        if first is None:
+            return None
+        outline = self._state.outline(first // SIZE)
+        if outline.min_deadline_ms > due_ms and not outline.count(State.SENT):
             return first
         for index in sorted(self._state.segments):
             if index >= first // SIZE and self._state.outline(index).occupied:
                 segment = self._state.segments.look(index)
-                slots = self._slots_in_states(segment, (*LIVE, State.SENT), now_ms)
+                slots = self._slots_in_states(segment, LIVE, now_ms)
                 if len(slots):
                     return segment.base + int(slots[0])
         return None

@@ -35,3 +35,14 @@ def test_at_most_once_never_delivers_twice() -> None:
     one.unsubscribe("inky")
     one.subscribe("blinky", 5)
     assert got(one.deliver(), "blinky") == [2]
+
+
+@pytest.mark.feature("C79", "Q15")
+def test_what_was_sent_at_most_once_is_not_the_oldest_message_of_the_queue() -> None:
+    one = with_messages(3, semantics=Semantics.AT_MOST_ONCE, fairness=Fairness.ROUND_ROBIN)
+    one.subscribe("inky", 2)
+    assert got(one.deliver(), "inky") == [0, 1]
+    assert one.shard.oldest(one.now_ms) == 2
+    one.settle("acknowledge", "inky", at(0))
+    assert got(one.deliver(), "inky") == [2]
+    assert one.shard.oldest(one.now_ms) is None, "the depth is 0, too"
