@@ -53,7 +53,9 @@ class DeliveriesUnderWay:
         self._sent = SentLog(floors)
         self._leased: deque[tuple[float, asyncio.Future[Any]]] = deque()
         """When deliveries were sent, on the monotonic clock, s, and the futures that are done once Kafka has them."""
-        self._patience: asyncio.TimerHandle | None = None
+        self._patience: asyncio.Handle | None = None
+        self._looks_at_s = 0.0
+        """When the watch looks next, on the loop's clock, s. A handle of uvloop may have no `when`."""
         self._expected: dict[int, float] = {}
         """Until when deliveries may be sent whose journal is being written, by step, on the monotonic clock, s."""
 
@@ -182,7 +184,7 @@ class DeliveriesUnderWay:
         """End the process if the oldest delivery has been under way for too long; else look again in time."""
         loop = asyncio.get_running_loop()
         patience_s = self._machine.delivery_patience_s
-        late_s = 0.0 if self._patience is None else loop.time() - self._patience.when()
+        late_s = 0.0 if self._patience is None else loop.time() - self._looks_at_s
         self._patience = None
         self._forget_done()
         if not self._leased:
@@ -193,6 +195,7 @@ class DeliveriesUnderWay:
         elif left_s <= 0:
             self._give_up()
             return
+        self._looks_at_s = loop.time() + left_s
         self._patience = loop.call_later(left_s, self._watch)
 
     def _forget_done(self) -> None:

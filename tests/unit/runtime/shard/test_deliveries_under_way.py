@@ -1,14 +1,18 @@
 """What was sent to clients and is not safe yet, beside the journal that goes on (C55)."""
 
 import asyncio
+import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import uvloop
 
 from lapse.core.queue.journal.queue_journal import RING
 from lapse.runtime.kafka.output import Output
 from lapse.runtime.kafka.record_batch import Leased
+from lapse.runtime.shard import deliveries_under_way as module
 from lapse.runtime.shard.deliveries_under_way import DeliveriesUnderWay
 from lapse.runtime.shard.sent_log import MOST_STEPS, PROGRESS_KEY, SentLog
 
@@ -39,6 +43,27 @@ def test_no_step_is_overwritten_in_the_journal_before_its_deliveries_are_safe() 
 
     anything: Any = SimpleNamespace(delivery_patience_s=5.0, delivery_sendable_s=1.0)
     assert asyncio.run(journaled()) == [False, True]
+
+
+@pytest.mark.feature("L10", "Q16")
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_the_watch_goes_on_if_it_looks_within_half_a_millisecond_of_the_end(
+    loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """uvloop then makes a handle without an instant, as for a call that is due at once."""
+
+    async def watched() -> None:
+        ended = asyncio.Event()
+        monkeypatch.setattr(module, "end_process", lambda why: ended.set())
+        anything: Any = SimpleNamespace(delivery_patience_s=0.000_4)
+        under_way = DeliveriesUnderWay("orders, partition 0", anything, anything, {})
+        under_way._leased.append((time.monotonic(), asyncio.get_running_loop().create_future()))
+        under_way._watch()
+        async with asyncio.timeout(10):
+            await ended.wait()
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(watched())
 
 
 @pytest.mark.feature("C55", "Q9")
