@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Final
+from typing import Final, Self
 
 from confluent_kafka import Consumer, TopicPartition
 
@@ -20,7 +20,6 @@ from lapse_client import Connection, Queue, QueueSubscriber
 _BEFORE_S = 5.0
 _AFTER_S = 1.0
 _PATIENCE_S = 180.0
-
 
 _FORMS: Final = ("expire", "come-due", "purge", "come-back", "restart")
 
@@ -49,69 +48,119 @@ def run(
     plain = f"plain-{stamp}"
     lead_s = lead_s or 25 + messages / 20_000
     entities = "".join(f'[queue.{name}]\nexpiration = "enabled"\n' for name in names.values())
-    with Worker(bootstrap_servers, names["same"], entities, turns=True) as worker, Ends(bootstrap_servers) as ends:
+    with Worker(bootstrap_servers, names["same"], entities, turns=True) as worker:
         for name in (*names.values(), plain):
             create(bootstrap_servers, name)
         worker.apply()
         worker.start()
-        due_s = time.time() + lead_s
-        at_due = b"%d" % int(due_s * 1000)
-        header = {"come-due": [("lapse-enqueue-at-ms", at_due)], "purge": [], "come-back": []}
-        headers: list[Headers] = [[*header.get(form, [("lapse-expires-at-ms", at_due)]), ("crowd", b"1")]]
-        letters = topics.dead_letters(names["same"])
-        connection = Connection(bootstrap_servers)
-        with Queue(names["same"], connection=connection) as queue:
-            holder = QueueSubscriber(names["same"], max_backlog=messages, connection=connection, payload="reference")
-            if form != "come-back":
-                queue.pause()
-            publish(bootstrap_servers, names["same"], messages, headers=headers)
-            if form == "come-back":
-                holder.start()
-                worker.until(lambda: queue.depth()["leased"] >= messages, every_s=0.5)
-                queue.pause()
-            counted = "scheduled" if form == "come-due" else "depth"
-            worker.until(lambda: queue.depth()[counted] >= messages, every_s=0.5)
-            if form == "restart":
-                worker.kill()
-                time.sleep(max(0.0, due_s - time.time()))
-                worker.start()
-                queue.depth()
-                due_s = time.time()
+        with _Crowd(bootstrap_servers, worker, names["same"], messages, form, time.time() + lead_s) as crowd:
+            crowd.enter()
             trickles = {what: Trickle(bootstrap_servers, name, rate) for what, name in names.items()}
             trickles["plain"] = PlainTrickle(bootstrap_servers, plain, rate)
-            if (late_s := time.time() + _BEFORE_S - due_s) > 0 and form in ("expire", "come-due"):
+            if (late_s := time.time() + _BEFORE_S - crowd.due_s) > 0 and form in ("expire", "come-due"):
                 raise RuntimeError(f"taken in {late_s:.0f} s too late; give more lead_s than {lead_s:.0f}")
-            time.sleep(max(0.0, due_s + 0.001 - time.time()))
+            time.sleep(max(0.0, crowd.due_s + 0.001 - time.time()))
             watch = Stopwatch(worker.process)
-            due_s = time.time() if form in ("purge", "come-back") else due_s
-            if form == "purge":
-                queue.purge()
-            elif form == "come-back":
-                holder.close()
-            if form in ("expire", "restart"):
-                queue.resume()
-                resumed_s = time.time()
-                worker.until(lambda: ends.of(letters) >= messages, timeout_s=_PATIENCE_S, every_s=0.02)
-            else:
-                resumed_s, left = due_s, messages if form != "purge" else 0
-                worker.until(lambda: queue.depth()["available"] >= left, timeout_s=_PATIENCE_S, every_s=0.1)
-        seconds = time.time() - due_s
-        figures = watch.figures(messages)
-        gaps: Figures = {}
-        after_s = due_s + seconds + _AFTER_S
+            resumed_s = crowd.fall_due()
+        over_s = time.time()
+        figures = {**watch.figures(messages), "seconds": over_s - crowd.due_s}
+        after_s = over_s + _AFTER_S
         time.sleep(max(0.0, after_s + _BEFORE_S / 2 - time.time()))
+        spans = {"during": (resumed_s, over_s), "after": (after_s, after_s + _BEFORE_S / 2)}
         for what, trickle in trickles.items():
             trickle.end()
-            gaps[f"{what}_during_ms"] = trickle.longest_ms(resumed_s, due_s + seconds)
-            gaps[f"{what}_after_ms"] = trickle.longest_ms(after_s, after_s + _BEFORE_S / 2)
-            gaps[f"{what}_delivered"] = len(trickle.delivered_at)
+            figures |= {f"{what}_{when}_ms": trickle.longest_ms(*span) for when, span in spans.items()}
+            figures[f"{what}_delivered"] = len(trickle.delivered_at)
         for what, name in names.items():
             settled = _settled_at(bootstrap_servers, name)
-            gaps[f"{what}_settled_during_ms"] = longest_ms(settled, resumed_s, due_s + seconds)
-            gaps[f"{what}_settled_after_ms"] = longest_ms(settled, after_s, after_s + _BEFORE_S / 2)
-        for what, since_s, until_s in (("during", due_s, due_s + seconds), ("after", after_s, time.time())):
-            gaps[f"turn_{what}_cpu_ms"], gaps[f"turn_{what}_ms"] = turns.longest(worker.turns_file, since_s, until_s)
-        return {**figures, "seconds": seconds, **gaps}
+            figures |= {f"{what}_settled_{when}_ms": longest_ms(settled, *span) for when, span in spans.items()}
+        for when, since_s, until_s in (("during", crowd.due_s, over_s), ("after", after_s, time.time())):
+            figures[f"turn_{when}_cpu_ms"], figures[f"turn_{when}_ms"] = turns.longest(
+                worker.turns_file, since_s, until_s
+            )
+        return figures
+
+
+class _Crowd:
+    """Many messages of a queue that are due at once.
+
+    Args:
+        bootstrap_servers: the broker.
+        worker: the worker that serves the queue.
+        name: name of the queue.
+        messages: how many messages there are.
+        form: what happens to all of them at once.
+        due_s: when that is to happen, s since the epoch.
+
+    Attributes:
+        due_s: when it happened, s since the epoch, once `fall_due` has returned.
+    """
+
+    def __init__(
+        self, bootstrap_servers: str, worker: Worker, name: str, messages: int, form: str, due_s: float
+    ) -> None:
+        self.due_s = due_s
+        self._bootstrap_servers = bootstrap_servers
+        self._worker = worker
+        self._name = name
+        self._messages = messages
+        self._form = form
+        connection = Connection(bootstrap_servers)
+        self._queue = Queue(name, connection=connection)
+        self._holder = QueueSubscriber(name, max_backlog=messages, connection=connection, payload="reference")
+
+    def __enter__(self) -> Self:
+        self._queue.start()
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self._queue.close()
+
+    def enter(self) -> None:
+        """Publish the messages, and wait until the queue has all of them. It is paused then."""
+        if self._form != "come-back":
+            self._queue.pause()
+        publish(self._bootstrap_servers, self._name, self._messages, headers=self._headers())
+        if self._form == "come-back":
+            self._holder.start()
+            self._worker.until(lambda: self._queue.depth()["leased"] >= self._messages, every_s=0.5)
+            self._queue.pause()
+        counted = "scheduled" if self._form == "come-due" else "depth"
+        self._worker.until(lambda: self._queue.depth()[counted] >= self._messages, every_s=0.5)
+        if self._form == "restart":
+            self._worker.kill()
+            time.sleep(max(0.0, self.due_s - time.time()))
+            self._worker.start()
+            self._queue.depth()
+            self.due_s = time.time()
+
+    def fall_due(self) -> float:
+        """Let it happen now, and wait until it is over. Return when the queue went on, s since the epoch."""
+        if self._form in ("purge", "come-back"):
+            self.due_s = time.time()
+        if self._form == "purge":
+            self._queue.purge()
+        elif self._form == "come-back":
+            self._holder.close()
+        if self._form in ("expire", "restart"):
+            self._queue.resume()
+            resumed_s = time.time()
+            letters = topics.dead_letters(self._name)
+            with Ends(self._bootstrap_servers) as ends:
+                self._worker.until(lambda: ends.of(letters) >= self._messages, timeout_s=_PATIENCE_S, every_s=0.02)
+            return resumed_s
+        left = 0 if self._form == "purge" else self._messages
+        self._worker.until(lambda: self._queue.depth()["available"] >= left, timeout_s=_PATIENCE_S, every_s=0.1)
+        return self.due_s
+
+    def _headers(self) -> list[Headers]:
+        at_due = b"%d" % int(self.due_s * 1000)
+        lifetimes: dict[str, Headers] = {
+            "come-due": [("lapse-enqueue-at-ms", at_due)],
+            "purge": [],
+            "come-back": [],
+        }
+        return [[*lifetimes.get(self._form, [("lapse-expires-at-ms", at_due)]), ("crowd", b"1")]]
 
 
 def _settled_at(bootstrap_servers: str, queue: str) -> list[float]:
