@@ -7,6 +7,7 @@ import multiprocessing
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from typing import Self
 
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -21,6 +22,7 @@ from lapse_client import Admin, Connection, Queue
 _AFTER_S = 1.0
 _START_S = 300.0
 _SHARDS = 2
+_OPTIONS = 'definitions = "topic"'
 
 
 def run(bootstrap_servers: str, queues: int = 200, workers: int = 1, rate: int = 200, together: int = 50) -> Figures:
@@ -42,20 +44,13 @@ def run(bootstrap_servers: str, queues: int = 200, workers: int = 1, rate: int =
     deployment = f"changes-{stamp}"
     idle = [f"idle-{stamp}-{number}" for number in range(queues - 2)]
     busy = [f"busy-{stamp}-{number}" for number in range(2)]
-    fresh = [f"fresh-{stamp}-{number}" for number in range(together + 1)]
+    one, *several = [f"fresh-{stamp}-{number}" for number in range(together + 1)]
     plain = f"plain-{stamp}"
-    admin_client = AdminClient({"bootstrap.servers": bootstrap_servers})
-    settings = {"message.timestamp.type": "LogAppendTime"}
-    made = [NewTopic(name, _SHARDS, 1, config=settings) for name in [*idle, *busy, *fresh, plain]]
-    for future in admin_client.create_topics(made).values():
-        future.result()
-    figures: Figures = {"queues": queues, "workers": workers}
-    options = 'definitions = "topic"'
+    _create_topics(bootstrap_servers, [*idle, *busy, one, *several, plain])
     with contextlib.ExitStack() as stack:
+        tables = _tables([*idle, *busy])
         serving = [
-            stack.enter_context(
-                Worker(bootstrap_servers, deployment, _tables([*idle, *busy]), "memory", options, turns=True)
-            )
+            stack.enter_context(Worker(bootstrap_servers, deployment, tables, "memory", _OPTIONS, turns=True))
             for _ in range(workers)
         ]
         first, connection = serving[0], Connection(bootstrap_servers)
@@ -66,49 +61,109 @@ def run(bootstrap_servers: str, queues: int = 200, workers: int = 1, rate: int =
             with Queue(name, connection=connection, timeout_s=_START_S) as queue:
                 queue.depth()
         trickles = [Trickle(bootstrap_servers, name, rate, partition) for partition, name in enumerate(busy)]
-        kafka = PlainTrickle(bootstrap_servers, plain, rate, 0)
+        measured = _Measured(serving, trickles, PlainTrickle(bootstrap_servers, plain, rate, 0))
         first.until(lambda: all(len(trickle.delivered_at) > rate for trickle in trickles))
-        # In another process, whose threads do not slow down the consumers of this one.
-        elsewhere = stack.enter_context(ProcessPoolExecutor(1, multiprocessing.get_context("spawn")))
+        removed = stack.enter_context(_Removal(bootstrap_servers, deployment, first))
         admin = stack.enter_context(Admin(deployment, connection=connection, timeout_s=60))
-
-        def measured(what: str, change: Callable[[], object], others: Sequence[Trickle] = trickles) -> None:
-            since_s = time.time()
-            change()
-            until_s = time.time() + _AFTER_S
-            time.sleep(_AFTER_S + 0.2)
-            figures[f"{what}_s"] = until_s - _AFTER_S - since_s
-            figures[f"{what}_gap_ms"] = max(trickle.longest_ms(since_s, until_s) for trickle in others)
-            figures[f"{what}_kafka_gap_ms"] = kafka.longest_ms(since_s, until_s)
-            if len(others) < len(trickles):
-                figures[f"{what}_own_gap_ms"] = max(trickle.longest_ms(since_s, until_s) for trickle in trickles)
-            found = [turns.longest(worker.turns_file, since_s, until_s) for worker in serving]
-            figures[f"{what}_turn_cpu_ms"] = max(cpu_ms for cpu_ms, _ in found)
-            figures[f"{what}_turn_ms"] = max(clock_ms for _, clock_ms in found)
-
-        def gone(ended: list[str]) -> None:
-            elsewhere.submit(_delete, bootstrap_servers, ended).result()
-            topics = {names.changelog(deployment, name) for name in ended}
-            first.until(lambda: not topics & admin_client.list_topics(timeout=10).topics.keys(), every_s=0.1)
-
-        one, several = fresh[0], fresh[1:]
-        elsewhere.submit(_delete, bootstrap_servers, []).result()  # start the process
-        measured("nothing", lambda: time.sleep(3))
-        measured("create", lambda: admin.create_queue(one))
-        measured("alter", lambda: admin.alter_queue(one, lease_period="50s"))
-        measured("delete", lambda: gone([one]))
-        measured("alter_busy", lambda: admin.alter_queue(busy[0], max_deliveries=50), trickles[1:])
 
         def apply() -> None:
             altered = f"[queue.{busy[0]}]\nmax_deliveries = 50"  # the file would alter the busy queue back
             first.apply("\n".join((altered, _tables([*idle, *busy[1:], *several]))))
             first.until(lambda: _restored(serving, several), every_s=0.1)
 
+        measured("nothing", lambda: time.sleep(3))
+        measured("create", lambda: admin.create_queue(one))
+        measured("alter", lambda: admin.alter_queue(one, lease_period="50s"))
+        measured("delete", lambda: removed([one]))
+        measured("alter_busy", lambda: admin.alter_queue(busy[0], max_deliveries=50), altered=trickles[0])
         measured("create_many", apply)
-        measured("delete_many", lambda: gone(several))
-        for trickle in [*trickles, kafka]:
+        measured("delete_many", lambda: removed(several))
+        measured.end()
+    return {"queues": queues, "workers": workers, **measured.figures}
+
+
+class _Measured:
+    """Makes changes, and measures how long busy queues wait meanwhile.
+
+    Args:
+        serving: the workers.
+        trickles: a steady trickle through each busy queue.
+        kafka: one through a plain topic.
+
+    Attributes:
+        figures: what was measured.
+    """
+
+    def __init__(self, serving: Sequence[Worker], trickles: Sequence[Trickle], kafka: PlainTrickle) -> None:
+        self.figures: Figures = {}
+        self._serving = serving
+        self._trickles = trickles
+        self._kafka = kafka
+
+    def __call__(self, what: str, change: Callable[[], object], altered: Trickle | None = None) -> None:
+        """Make a change.
+
+        Args:
+            what: its name, with which its figures begin.
+            change: makes it; returns when it is done.
+            altered: the trickle of the busy queue that is changed itself; None if none is.
+        """
+        figures = self.figures
+        since_s = time.time()
+        change()
+        until_s = time.time() + _AFTER_S
+        time.sleep(_AFTER_S + 0.2)
+        figures[f"{what}_s"] = until_s - _AFTER_S - since_s
+        gaps_ms = {trickle: trickle.longest_ms(since_s, until_s) for trickle in self._trickles}
+        figures[f"{what}_gap_ms"] = max(gap_ms for trickle, gap_ms in gaps_ms.items() if trickle is not altered)
+        figures[f"{what}_kafka_gap_ms"] = self._kafka.longest_ms(since_s, until_s)
+        if altered is not None:
+            figures[f"{what}_own_gap_ms"] = max(gaps_ms.values())
+        found = [turns.longest(worker.turns_file, since_s, until_s) for worker in self._serving]
+        figures[f"{what}_turn_cpu_ms"] = max(cpu_ms for cpu_ms, _ in found)
+        figures[f"{what}_turn_ms"] = max(clock_ms for _, clock_ms in found)
+
+    def end(self) -> None:
+        """End the trickles."""
+        for trickle in [*self._trickles, self._kafka]:
             trickle.end()
-    return figures
+
+
+class _Removal:
+    """Deletes queues from another process, whose threads do not slow down the consumers of this one.
+
+    Args:
+        bootstrap_servers: the broker.
+        deployment: the deployment's name.
+        worker: one of its workers.
+    """
+
+    def __init__(self, bootstrap_servers: str, deployment: str, worker: Worker) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._deployment = deployment
+        self._worker = worker
+        self._elsewhere = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+
+    def __enter__(self) -> Self:
+        self._elsewhere.submit(_delete, self._bootstrap_servers, []).result()  # starts the process
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self._elsewhere.shutdown()
+
+    def __call__(self, queues: list[str]) -> None:
+        """Delete queues, and wait until their changelogs are gone."""
+        self._elsewhere.submit(_delete, self._bootstrap_servers, queues).result()
+        admin = AdminClient({"bootstrap.servers": self._bootstrap_servers})
+        changelogs = {names.changelog(self._deployment, name) for name in queues}
+        self._worker.until(lambda: not changelogs & admin.list_topics(timeout=10).topics.keys(), every_s=0.1)
+
+
+def _create_topics(bootstrap_servers: str, topics: list[str]) -> None:
+    config = {"message.timestamp.type": "LogAppendTime"}
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    for future in admin.create_topics([NewTopic(name, _SHARDS, 1, config=config) for name in topics]).values():
+        future.result()
 
 
 def _restored(workers: list[Worker], queues: list[str]) -> bool:
