@@ -23,6 +23,7 @@ from lapse_client import LapseError, Queue
 ROOT = Path(__file__).parents[3]
 ELSEWHERE = {
     "docs/from-celery.md": "tests/unit/testing/test_recipes.py",
+    "docs/from-mqe.md": "tests/unit/testing/test_coming_from.py",
     "docs/protocol.md": "tests/integration/client/test_shell_consumer.py",
     "docs/spark.md": "tests/integration/spark/test_spark_cluster.py",
     "docs/testing-your-consumers.md": "tests/unit/testing/test_page.py",

@@ -1,4 +1,4 @@
-"""The ORDERS example of the page for users of AMPS, as it is written there, does what its table says (Q2)."""
+"""The examples of the pages for users of AMPS and MQe do what the pages say, as they are written there."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ import pytest
 
 from lapse.testing import Lapse
 
-PAGE = Path(__file__).parents[3] / "docs" / "from-amps.md"
+DOCS = Path(__file__).parents[3] / "docs"
 QUEUES = ("ORDERS_ANALYTICS", "ORDERS_RISK")
 
 
 def example() -> tuple[str, dict[str, set[str]]]:
     """The configuration, and by what is published to the queues that deliver it."""
-    part = PAGE.read_text(encoding="utf-8").split("## The same deployment, twice")[1].split("\n## ")[0]
+    page = (DOCS / "from-amps.md").read_text(encoding="utf-8")
+    part = page.split("## The same deployment, twice")[1].split("\n## ")[0]
     (toml,) = re.findall(r"```toml\n(.*?)```", part, re.DOTALL)
     lines = re.findall(r"^\| `(\w+)`[^|]* \| (.*) \|$", part, re.MULTILINE)
     return toml, {to: set(QUEUES) if by == "both" else set(re.findall(r"`(\w+)`", by)[:1]) for to, by in lines}
 
 
 @pytest.mark.feature("Q1", "Q2")
-def test_each_line_of_the_table_holds(lapse: Lapse, tmp_path: Path) -> None:
+def test_each_line_of_the_table_of_orders_holds(lapse: Lapse, tmp_path: Path) -> None:
     toml, table = example()
     assert len(table) == 5
     (tmp_path / "lapse.toml").write_text(toml)
@@ -34,3 +35,17 @@ def test_each_line_of_the_table_holds(lapse: Lapse, tmp_path: Path) -> None:
             before = {name: lapse.depth(name) for name in QUEUES}
             publisher.publish(to, b"an order")
             assert {name for name in QUEUES if lapse.depth(name) > before[name]} == delivered_by, to
+
+
+@pytest.mark.feature("L3", "L4")
+def test_both_messages_of_mqe_have_their_deadlines(lapse: Lapse) -> None:
+    lapse.queue("MyQueue", expiration="enabled")
+    (snippet,) = re.findall(r"```python\n(.*?)```", (DOCS / "from-mqe.md").read_text(encoding="utf-8"), re.DOTALL)
+    exec(compile(snippet, "docs/from-mqe.md", "exec"), {})
+    with lapse.subscriber("MyQueue") as subscriber:
+        delivery = subscriber.receive(timeout=5)
+        assert delivery is not None
+        assert delivery.expires_at_ms == lapse.clock.now_ms + 60_000
+        delivery.acknowledge()
+    (letter,) = lapse.dead_letters("MyQueue")
+    assert (letter.reasons, letter.expires_at_ms) == (("time_limit",), 989_940_300_000)
