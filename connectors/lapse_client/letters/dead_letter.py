@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from lapse.core.lifetime import EXPIRES_AT_MS
 from lapse.protocol import header, topic
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.letter_family import LAPSE, LetterFamily, family_of
+from lapse.protocol.redrive import OF_SECOND
 from lapse_client.error import NoRecord, UnknownEntity
 from lapse_client.kafka.connection import Connection
 from lapse_client.kafka.headers import headers_of
@@ -126,7 +127,7 @@ def parse_letter(record: Replayed) -> DeadLetter:
         message="" if family is None else texts.get(family.message, ""),
         delivery_count=_number(texts, header.DLQ_DELIVERY_COUNT, _INT32) or 0,
         cancel_count=_number(texts, header.CANCEL_COUNT, _INT32) or 0,
-        expires_at_ms=_number(texts, EXPIRES_AT_MS),
+        expires_at_ms=_number(texts, _deadline_name(texts)),
         expired_at_ms=_number(texts, header.EXPIRED_AT_MS),
         redriven_count=_number(texts, header.REDRIVEN_COUNT, _INT32) or 0,
         lapse_id=texts.get(header.LAPSE_ID, ""),
@@ -238,6 +239,12 @@ def _origin(family: LetterFamily, headers: Sequence[tuple[str, bytes | None]]) -
         return None
     generation = _GENERATION.search(texts.get(header.LAPSE_ID, ""))
     return Bookmark(topic_name, partition, position_of(offset, 0 if generation is None else int(generation[1])))
+
+
+def _deadline_name(texts: Container[str]) -> str:
+    """Return the header with the message's deadline. On a first letter that was redriven it has another name (C54)."""
+    redriven = header.FIRST_EXPIRES_AT_MS in texts and OF_SECOND not in texts
+    return header.FIRST_EXPIRES_AT_MS if redriven else EXPIRES_AT_MS
 
 
 def _entity(family: LetterFamily, headers: Sequence[tuple[str, bytes | None]], letter_topic: str) -> str:

@@ -19,7 +19,7 @@ from lapse.core.expression import SparkColumn, SparkColumns, to_spark_sql
 from lapse.core.lifetime import EXPIRES_AT_MS, TTL_MS
 from lapse.protocol import header as names
 from lapse.protocol.letter_family import LAPSE
-from lapse.protocol.redrive import MAX_REDRIVES, OF_FIRST, OF_OTHERS, OWN, message_id
+from lapse.protocol.redrive import MAX_REDRIVES, OF_FIRST, OF_OTHERS, OF_SECOND, OWN, message_id
 from lapse_client.letters.redrive_target import Target as Target
 from lapse_spark.connection import Connection
 from lapse_spark.letters import newer_records, origins, redriven, untaken
@@ -232,7 +232,9 @@ def _redriven_headers() -> Column:
         kept, lambda one: F.struct(F.coalesce(names_now[one["key"]], one["key"]).alias("key"), one["value"])
     )
     there = F.exists(kept, lambda one: one["key"].isin(sorted(OF_FIRST)))
-    return F.when(there, renamed).otherwise(kept)
+    of_second = F.exists(kept, lambda one: one["key"] == OF_SECOND)
+    without = F.filter(renamed, _is_not_named([names.FIRST_EXPIRES_AT_MS]))
+    return F.when(there & of_second, renamed).when(there, without).otherwise(kept)
 
 
 def _is_not_named(unwanted: Sequence[str]) -> Callable[[Column], Column]:

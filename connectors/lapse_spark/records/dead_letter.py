@@ -12,6 +12,7 @@ from lapse.core.lifetime import EXPIRES_AT_MS
 from lapse.protocol import header as names
 from lapse.protocol import topic as topics
 from lapse.protocol.letter_family import FAMILIES, LAPSE
+from lapse.protocol.redrive import OF_SECOND
 from lapse_spark import schema
 from lapse_spark.collected import LAST_MS
 from lapse_spark.records import facts, family, header
@@ -41,7 +42,13 @@ def parse(raw: DataFrame) -> DataFrame:
         F.coalesce(header.count(headers, names.REDRIVEN_COUNT), F.lit(0)).alias("redriven_count"),
         header.number(headers, names.EXPIRED_AT_MS).alias("expired_at_ms"),
         # On other families' letters this is the lifetime of a record that lapse never saw. It is the deadline, too.
-        header.number(headers, EXPIRES_AT_MS).alias("expires_at_ms"),
+        F.when(
+            # On a first letter that was redriven, it has another name (C54).
+            header.present(headers, names.FIRST_EXPIRES_AT_MS) & ~header.present(headers, OF_SECOND),
+            header.number(headers, names.FIRST_EXPIRES_AT_MS),
+        )
+        .otherwise(header.number(headers, EXPIRES_AT_MS))
+        .alias("expires_at_ms"),
         header.number(headers, names.EPOCH).alias("epoch"),
     )
     # In other systems' letters an empty name is no name.

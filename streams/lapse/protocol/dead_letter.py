@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from lapse.core.letter import PUT
 from lapse.core.lifetime import EXPIRES_AT_MS
 from lapse.core.reason import Reason, is_unconfirmed
 from lapse.protocol import header
@@ -31,7 +32,11 @@ NOT_COPIED: Final = header.DEAD_LETTER_NAMES | _FOR_THE_QUEUE | header.ORIGIN_NA
 """Headers of a record that are never copied to its letter, which no replication has brought (C54)."""
 
 _KEY = header.RECORD_KEY
-_FIRST: Final = frozenset(header.FIRST_NAMES.values())
+_FIRST: Final = frozenset(header.FIRST_NAMES.values()) - {header.FIRST_EXPIRES_AT_MS}
+"""Headers that only a letter's letter has. A redriven letter has the deadline under the same name as well."""
+
+_STATED_AGAIN: Final = PUT | {header.MESSAGE_ID}
+"""Headers behind those of a letter if it was put somewhere with a deadline of its own; see `is_letter`."""
 
 _MAX_TEXT_BYTES = 1000
 """The size to which a fault's text is cut, so that headers stay small."""
@@ -100,10 +105,11 @@ def copied_headers(names: Sequence[str]) -> list[tuple[int, str]]:
     again = header.LAPSE_ID in names
     first = header.DLQ_TOPIC in names and _FIRST.isdisjoint(names)
     originals = {name for name in names if name in header.ORIGINAL_NAMES.values()}
+    of_death = first and again and _STATED_AGAIN.isdisjoint(names[names.index(header.LAPSE_ID) :])
     found: list[tuple[int, str]] = []
     for at, name in enumerate(names):
         renamed = header.ORIGINAL_NAMES.get(name)
-        if first and name in header.FIRST_NAMES:
+        if first and name in header.FIRST_NAMES and (of_death or name != EXPIRES_AT_MS):
             found.append((at, header.FIRST_NAMES[name]))
         elif renamed is not None:
             if not again and renamed not in originals:
@@ -111,6 +117,18 @@ def copied_headers(names: Sequence[str]) -> list[tuple[int, str]]:
         elif name not in NOT_COPIED and not (again and name == _KEY):
             found.append((at, name))
     return found
+
+
+def kept_deadline(original: Sequence[tuple[str, bytes | None]]) -> list[tuple[str, bytes | None]]:
+    """Return the header that keeps a letter's deadline where the letter gets one of its own (C54); empty if none does.
+
+    Args:
+        original: headers of any record.
+    """
+    names = [name for name, _ in original]
+    if header.LAPSE_ID not in names or header.FIRST_EXPIRES_AT_MS in names:
+        return []
+    return [(name, original[at][1]) for at, name in copied_headers(names) if name == header.FIRST_EXPIRES_AT_MS]
 
 
 TELLING: Final = frozenset({header.REDRIVEN_COUNT, header.TRANSFER})

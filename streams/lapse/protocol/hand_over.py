@@ -11,6 +11,7 @@ from lapse.core.transfer_counts import NONE as NO_COUNTS
 from lapse.core.transfer_counts import Counts
 from lapse.protocol import header
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
+from lapse.protocol.dead_letter import kept_deadline
 
 _BECOMES: Final = ">"
 
@@ -100,6 +101,7 @@ def headers(
         origin: the queue and cluster that hand it over; empty = not stated.
     """
     kept = [(name, value) for name, value in original if name not in _REPLACED]
+    kept += kept_deadline(original)
     kept.append((header.TRANSFER, f"{queue}/{transfer}".encode()))
     if origin:
         kept.append((header.TRANSFER_FROM, origin.encode()))

@@ -125,13 +125,14 @@ DEAD_LETTER_NAMES: Final = frozenset(
 PREFIX: Final = "lapse-"
 FIRST_NAMES: Final = {
     name: f"{PREFIX}first-{name.removeprefix('__dlq.errors.').removeprefix(PREFIX).replace('.', '-')}"
-    for name in sorted(DEAD_LETTER_NAMES - {REDRIVEN_COUNT, EXPIRES_AT_MS})
+    for name in sorted(DEAD_LETTER_NAMES - {REDRIVEN_COUNT})
 }
 """The names of a dead letter's headers on the letter that is written when it dies itself (C54).
 
-A redrive of the second letter restores their names, so the record is the first letter again. The deadline is left out,
-because on a redriven record it would be the record's own.
+A redrive of the second letter restores their names, so the record is the first letter again. Only the deadline keeps
+this name there, because under its old one it would be the record's own.
 """
+FIRST_EXPIRES_AT_MS: Final = FIRST_NAMES[EXPIRES_AT_MS]
 
 OF_LETTERS: Final = (
     DEAD_LETTER_NAMES - {EXPIRES_AT_MS, EPOCH} | set(ORIGINAL_NAMES.values()) | set(FIRST_NAMES.values())

@@ -29,8 +29,11 @@ OWN: Final = (
 )
 """Headers of a letter that the redriven record lacks, or has with other values."""
 
-OF_FIRST: Final = {kept: name for name, kept in header.FIRST_NAMES.items()}
-"""By header of a letter's letter that describes the first one: its name on the first letter (C54)."""
+OF_FIRST: Final = {kept: kept if name == header.EXPIRES_AT_MS else name for name, kept in header.FIRST_NAMES.items()}
+"""By header of a letter's letter that describes the first one: its name on the redriven first letter (C54)."""
+
+OF_SECOND: Final = header.FIRST_NAMES[header.LAPSE_ID]
+"""A header of each letter's letter whose first one is of lapse. A redriven first letter does not have it."""
 
 OF_OTHERS: Final = letter.MARKERS - header.DEAD_LETTER_NAMES
 """Headers of other systems' letters, which a letter of lapse has if its message was such a letter."""
@@ -112,7 +115,10 @@ def headers(
         queue: the only queue that takes the record (C29); empty = every queue.
         lifetime: name and value of a lifetime header, ms; None = the default applies (C30).
     """
+    letter = list(letter)
     dropped = OWN - OF_OTHERS if queue else OWN | OF_FIRST.keys()
+    if all(name != OF_SECOND for name, _ in letter):
+        dropped |= {header.FIRST_EXPIRES_AT_MS}
     built = [(OF_FIRST.get(name, name), value) for name, value in letter if name not in dropped]
     built.append((header.REDRIVEN_COUNT, str(redriven_count + 1).encode()))
     if lapse_id:

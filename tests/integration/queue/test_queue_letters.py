@@ -263,6 +263,8 @@ def test_letters_as_messages_have_the_default_lifetime_alone_and_their_letters_n
                 "lapse-original-message-id",
             }
             assert facts["lapse-original-ttl-ms"] == b"200"
+            deadlines = {one.value(): dict(one.headers() or [])["lapse-expires-at-ms"] for one in first}
+            assert facts["lapse-first-expires-at-ms"] == deadlines[letter.value()]
     for letter in served.letters("brief", 3):
         facts = dict(letter.headers() or [])
         if letter.value() == b"x":

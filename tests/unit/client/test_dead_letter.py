@@ -35,6 +35,15 @@ def test_letters_of_other_systems_tell_where_their_messages_came_from(family: st
     assert letter.lapse_id == ""
 
 
+@pytest.mark.feature("C54", "C30")
+def test_a_first_letter_that_was_redriven_tells_its_message_s_deadline() -> None:
+    """It does not count as that of a letter's letter, which has one of its own or none."""
+    known: Headers = [*LAPSE, ("lapse-first-expires-at-ms", b"80")]
+    assert read(known).expires_at_ms == 80
+    assert read([*known, ("lapse-expires-at-ms", b"98")]).expires_at_ms == 80
+    assert read([*known, ("lapse-first-id", b"p/t:0:1/0")]).expires_at_ms is None
+
+
 @pytest.mark.feature("C54")
 def test_the_first_of_several_origins_that_spring_has_piled_up_counts() -> None:
     again: Headers = [

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from lapse.core import letter, lifetime
 from lapse.core.reason import Reason, in_order
-from lapse.protocol import header, redrive
+from lapse.protocol import hand_over, header, redrive
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.dead_letter import Death, headers, lapse_id, redriven_count
 
@@ -101,6 +101,45 @@ def test_a_letter_that_dies_and_is_redriven_is_the_first_letter_again(first):
     third = of_letter(second, "more", **DIED_AGAIN)
     kept = {name: value for name, value in second if name in header.FIRST_NAMES.values()}
     assert {name: value for name, value in third if name in header.FIRST_NAMES.values()} == kept or not kept
+
+
+@pytest.mark.feature("C54", "C30")
+def test_the_first_deadline_outlasts_a_second_death_and_a_redrive_and_is_no_lifetime_there():
+    first = headers(death(expires_at_ms=80), [])
+    second = of_letter(first, "again", **DIED_AGAIN)
+    assert (dict(second)[header.FIRST_EXPIRES_AT_MS], dict(second)[header.EXPIRES_AT_MS]) == (b"80", b"98")
+    assert dict(of_letter(second, "more", **DIED_AGAIN))[header.FIRST_EXPIRES_AT_MS] == b"80"
+    sent_back = {"lapse_id": "again/dlq.again:0:7/0", "redriven_count": 0, "queue": "again"}
+    for limit in (None, (header.EXPIRES_AT_MS, 98)):
+        back = redrive.headers(second, lifetime=limit, **sent_back)
+        stated = () if limit is None else lifetime.NAMES & dict(back).keys()
+        assert dict(back)[header.FIRST_EXPIRES_AT_MS] == b"80"
+        assert set(stated) == (set() if limit is None else {header.EXPIRES_AT_MS})
+        died_again = of_letter([(name, value) for name, value in back if value is not None], "again", **DIED_AGAIN)
+        assert dict(died_again)[header.FIRST_EXPIRES_AT_MS] == b"80"
+        assert len(dict(died_again)) == len(died_again)
+        once_more = redrive.headers(back, lapse_id="orders/t:1:2/0", redriven_count=1, queue="orders")
+        assert not {name for name, _ in once_more} & {header.FIRST_EXPIRES_AT_MS, header.EXPIRES_AT_MS}
+    elsewhere = redrive.headers(second, lapse_id="again/dlq.again:0:7/0", redriven_count=0)
+    assert header.FIRST_EXPIRES_AT_MS not in dict(elsewhere)
+
+
+@pytest.mark.feature("C54", "C38")
+def test_the_deadline_of_a_letter_that_was_forwarded_is_its_own_and_not_the_first_one():
+    first = headers(death(), [(header.MESSAGE_ID, b"mine")])
+    forwarded = [*first, (header.EXPIRES_AT_MS, b"97"), (header.MESSAGE_ID, b"forward/q/t:0:1/5")]
+    assert header.FIRST_EXPIRES_AT_MS not in dict(of_letter(forwarded, "again", **DIED_AGAIN))
+
+
+@pytest.mark.feature("C54", "C38", "Q17")
+def test_a_first_letter_that_is_handed_over_keeps_its_deadline_beside_its_own():
+    first = headers(death(expires_at_ms=80), [])
+    put = hand_over.headers(first, "orders", "t1", 97, None)
+    assert (dict(put)[header.FIRST_EXPIRES_AT_MS], dict(put)[header.EXPIRES_AT_MS]) == (b"80", b"97")
+    assert hand_over.headers(put, "orders", "t1", 97, None) == put, "it may be handed over again"
+    second = of_letter(put, "again", **DIED_AGAIN)
+    assert dict(second)[header.FIRST_EXPIRES_AT_MS] == b"80"
+    assert dict(hand_over.headers(second, "orders", "t2", None, None))[header.FIRST_EXPIRES_AT_MS] == b"80"
 
 
 @pytest.mark.feature("C54", "S10")

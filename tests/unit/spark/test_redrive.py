@@ -119,6 +119,17 @@ def test_a_letters_letter_goes_back_as_the_command_sends_it(letters):
             row = redrive.records(redrive.choose(letters((value, second)), Choice()), target).head()
             sent = of_command(second, lapse_id="again/orders:2:8/0", redriven_count=0, queue=queue)
             assert {one.key: bytes(one.value) for one in row.headers} == dict(sent)
+    back = of_command(
+        letter(8, original=first, entity="again")[1], lapse_id="again/orders:2:8/0", redriven_count=0, queue="again"
+    )
+    read = letters((b"{}", back)).head()
+    assert read.expires_at_ms == 900
+    once_more = redrive.records(redrive.choose(letters((b"{}", back)), Choice()), Target()).head()
+    assert {one.key for one in once_more.headers} == {
+        "lapse-redriven-count",
+        "lapse-message-id",
+        "lapse-redrive-queue",
+    }
 
 
 @pytest.mark.feature("C58", "X6")

@@ -21,6 +21,7 @@ from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Delivery, Step
 from lapse.core.sow.keys.home import murmur2
 from lapse.protocol import header
+from lapse.protocol.dead_letter import kept_deadline
 from lapse.protocol.redrive import REDRIVEN
 from lapse.runtime.kafka.output import Output
 from lapse.runtime.letters.refusal import Write
@@ -156,6 +157,7 @@ def _passed_on(headers: Sequence[tuple[str, bytes | None]]) -> list[tuple[str, b
     """Return the headers that the target gets, without those of lifetime and id."""
     given: Sequence[tuple[str, Any]] = headers  # a header may be null, which the wire allows
     kept = [(name, value) for name, value in given if name not in _REPLACED]
+    kept += kept_deadline(given)
     stated = next((value for name, value in given if name == header.MESSAGE_ID and value), None)
     if (
         stated is not None
