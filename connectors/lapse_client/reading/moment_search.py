@@ -112,7 +112,7 @@ class MomentSearch:
                     at_ms=letter.timestamp_ms,
                     entity=letter.entity,
                     what=DEAD_LETTER,
-                    facts={"lapse_id": letter.lapse_id, "message": letter.message},
+                    facts={"lapse_id": letter.lapse_id, "fault": letter.message},
                     shown_by=letter.bookmark,
                     message=letter.origin,
                 )

@@ -38,6 +38,9 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one ob
 _FILTER = click.option("-f", "--filter", "expression", help="Only messages for which this expression is true.")
 
 
+_INTAKE_S: Final = 10.0
+"""How long to wait until the shards confirm that they deliver no more, in seconds."""
+
 _LAZY: Final = {
     "create": Lazy("lapse.cli.define:create_queue", "Create the queue NAME in a running deployment.", extra="worker"),
     "alter": Lazy(
@@ -65,7 +68,7 @@ def queue() -> None:
     show_default=True,
     help="The greatest number of unsettled deliveries.",
 )
-@click.option("-n", "--count", type=click.IntRange(1), help="End after this number of messages.")
+@click.option("-n", "--count", type=click.IntRange(1), help="Take this number of messages, and end.")
 @click.option("--timeout", type=Number(0), help="End after this many seconds without a message.")
 @click.option(
     "--settle",
@@ -101,6 +104,8 @@ def subscribe(
         try:
             for number, delivery in enumerate(subscriber.messages(timeout), 1):
                 _print_delivery(delivery, as_json)
+                if number == count:  # else the settlement makes room for a delivery that counts and nobody sees
+                    subscriber.subscription.end_intake(_INTAKE_S)
                 getattr(delivery, settle)()
                 if number == count:
                     break

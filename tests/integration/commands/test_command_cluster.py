@@ -18,7 +18,7 @@ from support.processes.deployment import Deploy, Deployment
 from support.suite import command
 from unit.cli.test_wrong_address import EVERY_COMMAND, NOBODY
 
-QUEUES = {"found": {"default_publish_target": "found{}"}, "aged": {}}
+QUEUES = {"found": {"default_publish_target": "found{}"}, "aged": {}, "counted": {"max_deliveries": 1}}
 
 
 def lapse(*arguments: str, directory: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -134,3 +134,14 @@ def test_depth_is_quick_without_a_worker_and_an_empty_queue_has_no_age(served: D
     assert done.returncode == 1
     assert "within 3.5 s" in done.stderr
     assert "Start a worker" in done.stderr
+
+
+@pytest.mark.feature("Q3", "Q9", "C24")
+def test_a_count_of_messages_takes_no_further_one(served: Deployment) -> None:
+    """Its delivery would count, and here it would be the last: the message would die, and nobody saw it."""
+    served.write("counted", *"abcd")
+    for count, printed in ((1, "a\n"), (2, "b\nc\n")):
+        done = served.lapse("queue", "subscribe", served.name("counted"), "--count", str(count))
+        assert (done.returncode, done.stdout) == (0, printed), done.stderr
+    with served.queue("counted") as queue:
+        assert [(one.state, one.delivery_count) for one in queue.peek()] == [("available", 0)]

@@ -97,6 +97,7 @@ def test_every_step_of_a_life_is_reported_in_order(served: Deployment) -> None:
     lines = [json.loads(line) for line in explained.stdout.splitlines()]
     assert [line["what"] for line in lines] == ["arrived", *(moment.what for moment in mine)]
     assert lines[-1]["shown_by"].startswith(f"dlq.{life}:0:")
+    assert (lines[-1]["message"], lines[-1]["fault"]) == (bookmark, "cancelled more often than allowed")
 
 
 def test_a_life_in_a_deleted_queue_is_reported_from_its_events_and_letters(served: Deployment) -> None:
