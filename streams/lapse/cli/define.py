@@ -215,7 +215,7 @@ def _show(config: Config, made: Draft, differences: list[Difference], dry_run: b
         click.echo(f"topic {one.topic}: {one.what}; {'would be ' if dry_run else ''}mended by {one.mended}")
     word, what = WORD[after.kind], ", ".join(keys) or "new"
     if differs is None:
-        click.echo(f"Nothing to define: {word} {after.name} is what it is to be, since version {after.version}.")
+        click.echo(f"Nothing to define: {word} {after.name} has these settings since version {after.version}.")
         return
     verb = "would be" if dry_run else "is"
     click.echo(f"{word} {after.name}: version {after.version} {verb} defined ({what}).")

@@ -40,7 +40,9 @@ _VALUE_SHOWN: Final = 80
 _FAULT_SHOWN: Final = 200
 """The most characters of a value, and of an error, in a table. --json has all."""
 
-_INSTANTS: Final = frozenset({"first", "last"})
+_INSTANT: Final = "_at_ms"
+"""How the name of an instant ends."""
+
 _SERVERS = cluster.options
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
 
@@ -350,13 +352,13 @@ class _Summary:
     def __init__(self, lifetime: str) -> None:
         self.ready = 0
         self._lifetime = lifetime
-        self._letters: Counter[tuple[str, str, str, str]] = Counter()
-        self._passed: Counter[tuple[str, str, str, str]] = Counter()
+        self._letters: Counter[tuple[str, tuple[str, ...], str, str]] = Counter()
+        self._passed: Counter[tuple[str, tuple[str, ...], str, str]] = Counter()
 
     def counting(self, lines: Iterable[Line]) -> Iterator[Line]:
         """Yield lines, and count them."""
         for line in lines:
-            group = line.letter.entity, ",".join(line.letter.reasons), line.topic, line.refused
+            group = line.letter.entity, tuple(line.letter.reasons), line.topic, line.refused
             self._letters[group] += 1
             self._passed[group] += line.deadline_passed
             self.ready += not line.refused
@@ -367,7 +369,7 @@ class _Summary:
         return [
             {
                 "entity": entity,
-                "reasons": reasons,
+                "reasons": list(reasons),
                 "to": target,
                 "refused": refused,
                 "letters": count,
@@ -379,15 +381,15 @@ class _Summary:
 
 
 def _counted(letters: Iterable[DeadLetter]) -> list[dict[str, Any]]:
-    counts: dict[tuple[str, str], dict[str, Any]] = {}
+    counts: dict[tuple[str, tuple[str, ...]], dict[str, Any]] = {}
     for letter in letters:
-        group = letter.entity, ",".join(letter.reasons)
-        row = counts.setdefault(
-            group, {"entity": group[0], "reasons": group[1], "letters": 0, "first": letter.timestamp_ms, "last": 0}
-        )
+        group = entity, reasons = letter.entity, tuple(letter.reasons)
+        known = {"entity": entity, "reasons": list(reasons), "letters": 0}
+        at_ms = letter.timestamp_ms
+        row = counts.setdefault(group, {**known, "first_at_ms": at_ms, "last_at_ms": at_ms})
         row["letters"] += 1
-        row["first"] = min(row["first"], letter.timestamp_ms)
-        row["last"] = max(row["last"], letter.timestamp_ms)
+        row["first_at_ms"] = min(row["first_at_ms"], at_ms)
+        row["last_at_ms"] = max(row["last_at_ms"], at_ms)
     return [counts[group] for group in sorted(counts)]
 
 
@@ -417,11 +419,17 @@ def _print(rows: list[dict[str, Any]], as_json: bool, title: str, nothing: str =
         return
     table = Table(title=title)
     for name, value in rows[0].items():
-        zone = " (UTC)" if name in _INSTANTS else ""
-        table.add_column(name.replace("_", " ") + zone, justify="right" if isinstance(value, int) else "left")
+        title = f"{name.removesuffix(_INSTANT)} (UTC)" if name.endswith(_INSTANT) else name.replace("_", " ")
+        table.add_column(title, justify="right" if isinstance(value, int) else "left")
     for row in rows:
-        table.add_row(*(shown(value) if name in _INSTANTS else str(value) for name, value in row.items()))
+        table.add_row(*(_shown(name, value) for name, value in row.items()))
     print_table(table)
+
+
+def _shown(name: str, value: Any) -> str:
+    if name.endswith(_INSTANT):
+        return shown(value)
+    return ", ".join(value) if isinstance(value, list) else str(value)
 
 
 @contextlib.contextmanager

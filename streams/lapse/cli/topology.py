@@ -98,7 +98,7 @@ def apply(config: Path, yes: bool, as_json: bool) -> None:
     rights on topics that they need. Shows the differences first, and asks. A second run changes nothing.
 
     Writes the definitions of the entities to a topic that all workers follow, unless the file has
-    definitions = "file".
+    definitions = "file" below [lapse].
     """
     settings = _loaded(config)
     planned = _planned(config, settings)  # first: it waits for running deletions to finish

@@ -269,6 +269,8 @@ _COMPARED_CHARACTERS: Final = 60
 
 def _suggestion(path: list[str], value: object) -> str:
     """Return what to write instead of an unknown key with this value."""
+    if len(path) == 1 and not isinstance(value, Mapping) and path[0] in _keys_beside(["lapse", ""]):
+        return "; write it below [lapse]"
     known = sorted(_keys_beside(path))
     close = difflib.get_close_matches(path[-1][:_COMPARED_CHARACTERS], known, n=1)
     if close:

@@ -49,7 +49,9 @@ def test_letters_are_sent_back_counted_and_in_the_end_refused(served: Deployment
     served.write("orders", '{"n": 1}', '{"n": 2}', key=b"k")
     served.letters("orders", 2)
     (row,) = rows(dlq(served, "ls", name, "--json"))
-    assert (row["entity"], row["reasons"], row["letters"]) == (name, "time_limit", 2)
+    assert (row["entity"], row["reasons"], row["letters"]) == (name, ["time_limit"], 2)
+    assert 0 < row["first_at_ms"] <= row["last_at_ms"]
+    assert "first (UTC)" in dlq(served, "ls", name)
     assert f"dlq.{name}" in dlq(served, "ls")
     shown = rows(dlq(served, "show", name, "--filter", "/n = 2", "--json"))
     assert [one["value"] for one in shown] == ['{"n": 2}']

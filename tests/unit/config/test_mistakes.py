@@ -55,6 +55,7 @@ def test_durations(text: str, text_of_it: str) -> None:
             "2: queue.q.expiration_modle: unknown key; did you mean 'expiration_model'?",
         ),
         ('[lapse]\nstandby = "yes"', "2: lapse.standby: expected true or false, not 'yes'"),
+        ('definitions = "topic"\n', "1: definitions: unknown key; write it below [lapse]"),
         ("[queu.a]\n", "1: queu: unknown key; did you mean 'queue'?"),
         ("[queue.a.b]\n", '1: queue.a.b: unknown key; if the name has a dot, quote it: [queue."a.b"]'),
         ("[sow.a.b.c]\n", '1: sow.a.b: unknown key; if the name has a dot, quote it: [sow."a.b"]'),
