@@ -1,7 +1,8 @@
-"""Refused shards: Kafka refuses what a running shard writes, for a reason of the shard's own topics (C52).
+"""Refused shards: Kafka refuses what a running shard writes, or cannot let it read its logs (C52).
 
-A right was withdrawn, a topic takes no record of that size, or it is gone. That concerns the entity alone. So the
-shard is given up as in a crash, and taken over again until Kafka takes what it writes. All others go on.
+A right was withdrawn, a topic takes no record of that size, or it is gone. Or a partition has no leader for long. That
+concerns the entity alone. So the shard is given up as in a crash, and taken over again until Kafka takes what it writes
+and its leaders answer. All others go on.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from lapse.runtime.journal.store import Fenced, JournalStore
 from lapse.runtime.kafka.refusals import REFUSALS
+from lapse.runtime.shard.log import SilentLog
 from lapse.runtime.watch import end_process, start_task
 
 logger = logging.getLogger(__name__)
@@ -37,16 +39,20 @@ def check(shown: str, failed: Iterable[BaseException]) -> None:
 def begin(store: JournalStore, partition: int, why: Exception) -> None:
     """Give a shard up, which has stopped, once no rebalance is under way.
 
+    If its logs are silent, it waits for their leaders before it is taken over again.
+
     Args:
         store: keeps its journal.
         partition: its number.
-        why: what Kafka has answered.
+        why: what Kafka has answered, or that it has not.
     """
+    silent = isinstance(why, SilentLog)
     logger.error(
-        "%s, partition %d: Kafka refuses what it writes: %s. It is given up, and taken over again until that is mended",
+        "%s, partition %d: %s. It is given up, and taken over again %s",
         store.table_name,
         partition,
-        str(why) or type(why).__name__,
+        why if silent else f"Kafka refuses what it writes: {str(why) or type(why).__name__}",
+        "once they answer" if silent else "until that is mended",
     )
     start_task(_give_up(store, partition, why), f"give up {store.table_name}-{partition}", _tasks)
 

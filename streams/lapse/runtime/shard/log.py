@@ -17,6 +17,10 @@ Record: TypeAlias = Any
 """aiokafka's `ConsumerRecord`, which has no types, or an object with the same attributes."""
 
 
+class SilentLog(TimeoutError):
+    """The leader of an existing partition does not answer for long."""
+
+
 class Log(Protocol):
     """Reads records of any partition; `LogReader` reads them from Kafka."""
 
@@ -25,6 +29,9 @@ class Log(Protocol):
 
         Returns:
             Records with ascending offsets from `first` on; empty if the log has none there, or the topic is deleted.
+
+        Raises:
+            SilentLog: no broker answers.
         """
 
     async def one(self, topic: str, partition: int, offset: int) -> Record | None:
@@ -37,7 +44,11 @@ class Log(Protocol):
         """Return where partitions end now, or the offsets that belong to an instant in ms since the epoch."""
 
     async def existing_ends(self, tps: Iterable[TP]) -> dict[TP, int]:
-        """Return where partitions end now, without those whose topics are missing."""
+        """Return where partitions end now, without those whose topics are missing.
+
+        Raises:
+            SilentLog: no leader of a partition answers.
+        """
 
     async def offset_at(self, tps: Iterable[TP], instant_ms: int) -> dict[TP, int]:
         """Return the first offset at or after an instant, ms since the epoch, or the log's end; skip missing topics.

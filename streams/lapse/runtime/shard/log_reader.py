@@ -20,7 +20,7 @@ from lapse.runtime.kafka.fetched import joined_blocks
 from lapse.runtime.kafka.metadata import NeededTopics, client_of, ensure_metadata, forget
 from lapse.runtime.kafka.offsets_asked import Question, ask
 from lapse.runtime.kafka.shared_question import SharedQuestion
-from lapse.runtime.shard.log import AT_ONCE_RECORDS, READ_AHEAD_RECORDS, Record
+from lapse.runtime.shard.log import AT_ONCE_RECORDS, READ_AHEAD_RECORDS, Record, SilentLog
 from lapse.runtime.topics.topic_id import TopicIds
 from lapse.runtime.tp import TP
 
@@ -86,7 +86,7 @@ class LogReader:
             Records with ascending offsets from `first` on; empty if the log has none there, or the topic is deleted.
 
         Raises:
-            TimeoutError: no broker answers.
+            SilentLog: no broker answers.
         """
         tp, began = TopicPartition(topic, partition), time.monotonic()
         async with self._locks[tp]:
@@ -95,14 +95,15 @@ class LogReader:
             while True:
                 try:
                     return await self._read(tp, first, last)
-                except (KafkaTimeoutError, KafkaConnectionError, TimeoutError):
+                except (KafkaTimeoutError, KafkaConnectionError, TimeoutError) as error:
                     if await self._is_gone(topic):
                         self._next.pop(tp, None)
                         if (consumer := self._consumers.pop(tp, None)) is not None:
                             await consumer.stop()
                         return []
                     if time.monotonic() - began > _SILENT_FOR_S:
-                        raise
+                        silent = f"{topic}, partition {partition}: no leader answers for {_SILENT_FOR_S:.0f} s"
+                        raise SilentLog(silent) from error
 
     async def _read(self, tp: TopicPartition, first: int, last: int) -> Sequence[Record]:
         consumer = await self._consumer(tp)
@@ -181,7 +182,8 @@ class LogReader:
             instant_ms: return the first offset at or behind this instant, ms since the epoch; the end if there is none.
 
         Raises:
-            KafkaTimeoutError: no answer, or a topic is missing.
+            SilentLog: no answer.
+            KafkaTimeoutError: a topic is missing.
         """
         wanted = list(tps)
         ends = _all_of(wanted, await self.existing_ends(wanted))
@@ -207,7 +209,7 @@ class LogReader:
         """Return where partitions end now, without those whose topics are missing.
 
         Raises:
-            KafkaTimeoutError: no answer.
+            SilentLog: no answer.
         """
         return await self._offsets_of_existing(self._ends, tps)
 
@@ -215,7 +217,8 @@ class LogReader:
         """Return the first offset that Kafka still has of each partition.
 
         Raises:
-            KafkaTimeoutError: no answer, or a topic is missing.
+            SilentLog: no answer.
+            KafkaTimeoutError: a topic is missing.
         """
         wanted = list(tps)
         return _all_of(wanted, await self._offsets_of_existing(self._begins, wanted))
@@ -232,7 +235,7 @@ class LogReader:
             if not silent:
                 return {TP(*tp): offset for tp, offset in found.items()}
             if time.monotonic() - began > _OFFSETS_WITHIN_S:
-                raise KafkaTimeoutError(f"no offsets: no leader of {', '.join(silent)} answers")
+                raise SilentLog(f"no leader of {', '.join(silent)} answers for {_OFFSETS_WITHIN_S:.0f} s")
             await asyncio.sleep(_AGAIN_S)
 
     async def _ask_ends(self, tps: list[TopicPartition]) -> dict[TopicPartition, int]:

@@ -27,6 +27,7 @@ from lapse.runtime.shard.effects import Effects
 from lapse.runtime.shard.gate import ArrivalGate, Gate
 from lapse.runtime.shard.inbox import Inbox
 from lapse.runtime.shard.intake import Intake
+from lapse.runtime.shard.log import SilentLog
 from lapse.runtime.shard.log_reader import LogReader
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.pause import Pauses
@@ -239,7 +240,7 @@ class Runner:
         except Fenced as error:
             self._store.lose(self.partition, error)
             self._lose()
-        except REFUSALS as error:
+        except (*REFUSALS, SilentLog) as error:
             refused_shard.check(self._shown, await self._writing.settle())
             self._lose()
             refused_shard.begin(self._store, self.partition, error)

@@ -1,4 +1,4 @@
-"""A shard that Kafka refuses a write is given up once its other step under way is over (C52, D3)."""
+"""A shard that Kafka refuses a write, or a read, is given up once its other step under way is over (C52, D3)."""
 
 import asyncio
 from types import SimpleNamespace
@@ -12,19 +12,19 @@ from aiokafka.errors import KafkaTimeoutError, TopicAuthorizationFailedError
 
 from lapse.runtime.journal import refused_shard
 from lapse.runtime.shard.concurrent_writes import ConcurrentWrites
+from lapse.runtime.shard.log import SilentLog
 from lapse.runtime.shard.runner import Runner
 
 pytestmark = pytest.mark.feature("C52", "D3")
 
 
-def refuse() -> None:
-    raise TopicAuthorizationFailedError("events")
-
-
 class Refused(Runner):
-    """A runner that learns of a refusal at its next step."""
+    """A runner that learns of a refusal at its next step, or of a leader that does not answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, why: Exception) -> None:
+        def refuse() -> None:
+            raise why
+
         self.entity, self.partition, self._shown = "orders", 0, "orders, partition 0"
         self._more, self._writing = True, ConcurrentWrites()
         self._news, self._idle, self._may_run = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -36,8 +36,13 @@ class Refused(Runner):
     def _stop_tasks(self) -> None: ...
 
 
+@pytest.mark.parametrize(
+    "why", [TopicAuthorizationFailedError("events"), SilentLog("no leader answers")], ids=["refused", "silent"]
+)
 @pytest.mark.parametrize("fails", [False, True], ids=["is written", "is unknown"])
-def test_the_step_under_way_ends_before_the_shard_is_given_up(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_step_under_way_ends_before_the_shard_is_given_up(
+    fails: bool, why: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Beside the next epoch it would write into its store, and its read positions would count for ever."""
     happened: list[str] = []
     monkeypatch.setattr(refused_shard, "begin", lambda *_: happened.append("given up"))
@@ -52,7 +57,7 @@ def test_the_step_under_way_ends_before_the_shard_is_given_up(fails: bool, monke
             if fails:
                 raise KafkaTimeoutError("no answer")
 
-        runner = Refused()
+        runner = Refused(why)
         await runner._writing.begin(write)
         running = asyncio.create_task(runner._run())
         for _ in range(20):
