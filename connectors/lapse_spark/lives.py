@@ -78,8 +78,7 @@ def lives(events: DataFrame, messages: DataFrame | None = None, deliveries: Data
     ends = F.col("event").isin([kind.value for kind in TERMINAL])
     # Copies, as a crash makes them, have the same message, kind and instant.
     steps = (
-        event.ranges(events)
-        .withColumn("offset", F.explode(F.sequence("first", "last")))
+        event.each_message(event.ranges(events))
         .groupBy("entity", "topic", "partition", "offset", "event", "at_ms")
         .agg(F.max("subscription").alias("subscription"), F.max(F.array_join("reasons", ",")).alias("reasons"))
     )

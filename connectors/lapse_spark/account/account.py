@@ -91,9 +91,8 @@ def rewound_messages(events: DataFrame, queue: str, until_ms: int | None = None)
     back = events.where((F.col("entity") == queue) & (F.col("event") == EventKind.REWOUND.value))
     if until_ms is not None:
         back = back.where(F.col("at_ms") < until_ms)
-    ranges = generation.split_positions(event.ranges(back))
-    offset = F.explode(F.sequence("first", "last")).alias("offset")
-    return ranges.select("topic", "partition", offset, "at_ms", F.lit(OURS).alias("place"))
+    each = event.each_message(generation.split_positions(event.ranges(back)))
+    return each.select("topic", "partition", "offset", "at_ms", F.lit(OURS).alias("place"))
 
 
 _GENERATION: Final = "~([0-9]+)/[0-9]+$"

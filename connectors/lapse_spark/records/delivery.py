@@ -18,8 +18,8 @@ from lapse_spark.records import facts, header, packed_delivery
 
 _BOOKMARK = r"^([A-Za-z0-9._-]{1,249}):([0-9]{1,10}):([0-9]{1,19})(?:~([1-9][0-9]{0,4}))?$"
 _WITH_BOOKMARK = ("delivery", "barrier")
-_MOST_IN_A_RANGE: Final = 1 << 24
-"""The longest valid range, in offsets. A longer one is damaged, and would fill the memory."""
+_MOST_MESSAGES: Final = 1 << 20
+"""The most messages of a valid record. One with more is damaged, and would fill the memory."""
 
 
 def parse(raw: DataFrame) -> DataFrame:
@@ -83,9 +83,10 @@ def _fault() -> Column:
             few["first"].isNull()
             | (few["first"] < 0)
             | (few["last"] < few["first"])
-            | (few["last"] - few["first"] >= _MOST_IN_A_RANGE)
+            | (few["last"] - few["first"] >= _MOST_MESSAGES)
         ),
     )
+    messages = F.aggregate("ranges", F.lit(0).cast("bigint"), lambda sum_of, few: sum_of + _messages(few))
     return (
         F.when(F.col("kind").isNull(), f"header {names.KIND} is missing")
         .when(
@@ -95,7 +96,12 @@ def _fault() -> Column:
         .when((F.col("kind") == "reference") & F.col("body.topic").isNull(), "no reference of the known schema")
         .when((F.col("kind") == "packed") & F.col("packed").isNull(), "no packed delivery of the known version")
         .when(damaged, "a range that is none")
+        .when(messages > _MOST_MESSAGES, "more messages than a delivery has")
     )
+
+
+def _messages(few: Column) -> Column:
+    return few["last"] - few["first"] + 1
 
 
 def each(deliveries: DataFrame) -> DataFrame:

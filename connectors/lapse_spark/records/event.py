@@ -11,14 +11,21 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
+from lapse.core.generation import OFFSET_BITS
 from lapse.protocol import codec
 from lapse.protocol import schema as avro
 from lapse.protocol.event import EventKind
 from lapse_spark import schema
 from lapse_spark.records import facts
 
-_MOST_REWOUND: Final = 1 << 24
-"""The longest range of an event about rewound messages, in offsets. A rewind goes on in far smaller parts."""
+MOST_IN_A_RANGE: Final = 1 << 24
+"""The longest range whose messages are counted one by one, in offsets. Steps of a queue have far fewer messages.
+
+Only an event about records that Kafka has removed unread (C80) may have a longer one, which a ledger cuts to the log.
+"""
+
+_AT_ONCE: Final = 4_096
+"""How many offsets of a range are in one array. An array of a whole range could fill the memory."""
 
 
 def parse(raw: DataFrame, written_with: Sequence[str] = ()) -> DataFrame:
@@ -70,6 +77,21 @@ def ranges(events: DataFrame) -> DataFrame:
     return events.select(*(F.col(name) for name in events.columns if name != "messages"), F.inline("messages"))
 
 
+def each_message(ranges: DataFrame) -> DataFrame:
+    """Return one row per message of ranges: `offset`, and the other columns without `first` and `last`.
+
+    Ranges of more than `MOST_IN_A_RANGE` offsets are left out.
+
+    Args:
+        ranges: ranges with `first` and `last`, both included, with `first` ≤ `last`.
+    """
+    first, last = F.col("first"), F.col("last")
+    short = ranges.where(F.try_subtract(last, first) < MOST_IN_A_RANGE)
+    parts = short.withColumn("first", F.explode(F.sequence(first, last, F.lit(_AT_ONCE))))
+    until = first + F.least(last - first, F.lit(_AT_ONCE - 1))
+    return parts.withColumn("offset", F.explode(F.sequence(first, until))).drop("first", "last")
+
+
 def _header(written: str) -> bytes:
     try:
         return codec.header_of(fastavro.parse_schema(json.loads(written)))
@@ -91,10 +113,11 @@ def _fault() -> Column:
 
 
 def _is_damaged(messages: Column) -> Column:
-    """Return whether no messages are in a range. Rewound ones are counted one by one, so they must not be too many."""
+    """Return whether a range is none of one generation. Rewound ones are counted one by one, so they must be short."""
     first, last = messages["first"], messages["last"]
-    too_long = F.coalesce(F.try_subtract(last, first) >= _MOST_REWOUND, F.lit(True))
-    return (first < 0) | (last < first) | ((F.col("event") == EventKind.REWOUND.value) & too_long)
+    apart = F.shiftright(first, OFFSET_BITS) != F.shiftright(last, OFFSET_BITS)
+    too_long = F.coalesce(F.try_subtract(last, first) >= MOST_IN_A_RANGE, F.lit(True))
+    return (first < 0) | (last < first) | apart | ((F.col("event") == EventKind.REWOUND.value) & too_long)
 
 
 def _expected() -> str:

@@ -81,10 +81,15 @@ def test_a_reference_names_its_messages(spark):
     assert [(row.offset, row.expires_at_ms) for row in other] == [(5, None), (6, None), (9, None)]
 
     good = reference.encode("orders", 2, ranges, b"")
-    bad = rows(b"", None, b"foreign", good[:-3], reference.encode("t", 0, [(9, 5, 1)], b""), good)
+    half = 1 << 19
+    long = [
+        reference.encode("t", 0, some, b"") for some in ([(9, 5, 1)], [(0, 2 * half, 1)], [(0, half, 1), (0, half, 1)])
+    ]
+    bad = rows(b"", None, b"foreign", good[:-3], *long, good)
     assert [row.fault for row in bad.orderBy("delivery_offset").collect()] == [
         *["no reference of the known schema"] * 4,
-        "a range that is none",
+        *["a range that is none"] * 2,
+        "more messages than a delivery has",
         None,
     ]
 

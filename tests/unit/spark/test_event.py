@@ -78,11 +78,22 @@ def test_an_event_about_messages_that_no_log_has_is_put_aside(events):
         (EventKind.REWOUND, 0, (1 << 48) + 3),
         (EventKind.REWOUND, 5, 2),
         (EventKind.REWOUND, (1 << 48) + 5, (1 << 48) + 9),
-        (EventKind.ACKNOWLEDGED, 0, 2**63 - 1),  # a ledger cuts it to the log
+        (EventKind.ACKNOWLEDGED, 1000, (1 << 48) + 5),
+        (EventKind.ACKNOWLEDGED, 0, 2**63 - 1),
+        (EventKind.ACKNOWLEDGED, 0, (1 << 48) - 1),  # a ledger cuts it to the log
     ]
     written = [replace(RECORDED, event=kind, messages=(BookmarkRange("orders", 3, *ends),)) for kind, *ends in cases]
     rows = events(*written).orderBy("event_offset").collect()
-    assert [row.fault for row in rows] == [*["a range that is none"] * 4, None, None]
+    assert [row.fault for row in rows] == [*["a range that is none"] * 4, None, *["a range that is none"] * 2, None]
+
+
+@pytest.mark.feature("D6", "X7")
+def test_lives_leave_out_a_range_that_no_step_of_a_queue_has(events):
+    """Kafka may remove a billion unread records (C80), and anybody may forge as many: one row each filled the memory."""
+    ranges = [(1_000, 9_191), (0, 10**9), (2**48 - 10**9, 2**48 - 1), (2**62, 2**62 + 9)]
+    ends = [replace(RECORDED, event=EventKind.EXPIRED, messages=(BookmarkRange("orders", 0, *one),)) for one in ranges]
+    found = lives.lives(events(*ends)).collect()
+    assert sorted(row.offset for row in found) == [*range(1_000, 9_192), *range(2**62, 2**62 + 10)]
 
 
 @pytest.mark.feature("D4")
