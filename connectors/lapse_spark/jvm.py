@@ -24,6 +24,11 @@ def hadoop_settings(spark: SparkSession) -> Any:
     return session.sessionState().newHadoopConf()
 
 
+def has_checksum_files(spark: SparkSession, system: Any) -> bool:
+    """Return whether a file system of Hadoop keeps checksums in files of their own, like that of this machine."""
+    return bool(view(spark).java.lang.Class.forName("org.apache.hadoop.fs.ChecksumFileSystem").isInstance(system))
+
+
 def set_property_unless_set(spark: SparkSession, name: str, value: str) -> None:
     """Set a system property of the driver's JVM, unless it is set."""
     system = view(spark).java.lang.System

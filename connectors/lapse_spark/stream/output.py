@@ -192,13 +192,18 @@ class Output:
             stream.close()
 
     def put_text(self, name: str, text: str) -> None:
-        """Write a small file atomically, so that a reader sees the old file or the new one.
+        """Write a small file atomically, so that a reader sees the old file or the new one, also after a kill.
 
         If a file system cannot rename over an existing file, like HDFS, a reader may for a moment see no file.
         """
         directory, slash, file = name.rpartition("/")
         part, whole = self._path(f"{directory}{slash}_{file}.part"), self._path(name)
         system = whole.getFileSystem(self._configuration)
+        if jvm.has_checksum_files(self._spark, system):
+            # A checksum is in a file of its own, which would be renamed after the other. A kill in between would leave
+            # the new file with the old checksum, and nobody could read it.
+            checksum, system = system.getChecksumFile(whole), system.getRawFileSystem()
+            system.delete(checksum, False)
         stream = system.create(part, True)
         try:
             stream.write(bytearray(text.encode()))

@@ -89,7 +89,7 @@ def test_an_event_about_messages_that_no_log_has_is_put_aside(events):
 
 @pytest.mark.feature("D6", "X7")
 def test_lives_leave_out_a_range_that_no_step_of_a_queue_has(events):
-    """Kafka may remove a billion unread records (C80), and anybody may forge as many: one row each filled the memory."""
+    """Kafka may remove a billion unread records (C80), or somebody forge as many. One row each filled the memory."""
     ranges = [(1_000, 9_191), (0, 10**9), (2**48 - 10**9, 2**48 - 1), (2**62, 2**62 + 9)]
     ends = [replace(RECORDED, event=EventKind.EXPIRED, messages=(BookmarkRange("orders", 0, *one),)) for one in ranges]
     found = lives.lives(events(*ends)).collect()

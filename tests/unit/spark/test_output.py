@@ -1,6 +1,6 @@
 import pytest
 
-from lapse_spark import schema
+from lapse_spark import jvm, schema
 from lapse_spark.letters import archive, delta
 from lapse_spark.letters.delta import DeltaOutput
 from lapse_spark.stream.output import Output
@@ -43,6 +43,21 @@ def test_many_batches_become_one_and_the_newest_stays(spark, tmp_path):
     (directory / "_merged-3").mkdir()
     assert output.compact("letters") == 0
     assert state() == (["batch_id=3", "batch_id=4"], everything)
+
+
+def test_a_kill_at_any_step_leaves_a_small_file_that_can_be_read(spark, tmp_path):
+    """Hadoop renames a file and its checksum one after the other, so a kill left a new file with an old checksum."""
+    output, checksum = Output(spark, str(tmp_path)), tmp_path / ".topics.json.crc"
+    path = jvm.view(spark).org.apache.hadoop.fs.Path(str(tmp_path / "topics.json"))
+    stream = path.getFileSystem(jvm.hadoop_settings(spark)).create(path)
+    stream.write(bytearray(b"as Spark writes its checkpoint"))
+    stream.close()
+    before = checksum.read_bytes()
+    output.put_text("topics.json", "as a job writes it")
+    if checksum.exists():
+        checksum.write_bytes(before)  # the job was killed between the two
+    assert output.text("topics.json") == "as a job writes it"
+    assert [one.name for one in tmp_path.iterdir()] == ["topics.json"]
 
 
 @pytest.mark.feature("D2")
