@@ -57,6 +57,7 @@ class Death:
         detail: text of the fault; empty = a standard sentence.
         epoch: the epoch that removed it; None = not stated.
         null_value: whether its value is known to have been null, which it is not if its record is gone (C84).
+        incarnation: distinguishes its topic from earlier ones with the same name (C42); 0 = there were none.
     """
 
     entity: str
@@ -69,6 +70,7 @@ class Death:
     detail: str = ""
     epoch: int | None = None
     null_value: bool = False
+    incarnation: int = 0
 
 
 def redriven_count(headers: Sequence[tuple[str, bytes | None]]) -> int:
@@ -79,9 +81,12 @@ def redriven_count(headers: Sequence[tuple[str, bytes | None]]) -> int:
     return 0
 
 
-def lapse_id(entity: str, bookmark: Bookmark, redriven: int) -> str:
-    """Return the deterministic id of a dead letter. A duplicate after a crash has the same id (D3)."""
-    return f"{entity}/{bookmark}/{redriven}"
+def lapse_id(entity: str, bookmark: Bookmark, redriven: int, incarnation: int = 0) -> str:
+    """Return the deterministic id of a dead letter. A duplicate after a crash has the same id (D3).
+
+    A topic that was created again has the same bookmarks for other messages (C42). So its `incarnation` is in the id.
+    """
+    return f"{entity}@{incarnation}/{bookmark}/{redriven}" if incarnation else f"{entity}/{bookmark}/{redriven}"
 
 
 def headers(death: Death, original: Sequence[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
@@ -151,7 +156,7 @@ def death_headers(death: Death, original: Sequence[tuple[str, bytes]]) -> list[t
         (header.CANCEL_COUNT, str(death.cancel_count)),
         (header.EXPIRED_AT_MS, str(death.expired_at_ms)),
         (header.REDRIVEN_COUNT, str(redriven)),
-        (header.LAPSE_ID, lapse_id(death.entity, death.bookmark, redriven)),
+        (header.LAPSE_ID, lapse_id(death.entity, death.bookmark, redriven, death.incarnation)),
     ]
     transfer = next((value for name, value in original if name == header.TRANSFER), None)
     if transfer is not None and is_unconfirmed(death.detail):

@@ -1,5 +1,6 @@
 """Topics that are deleted and created again, or lose their beginning, under and beside workers (C40, C42)."""
 
+import re
 import time
 
 import pytest
@@ -7,13 +8,13 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from lapse_client import SowClient, TransactionFailed
+from lapse_client import DeadLetterReader, SowClient, TransactionFailed
 from support.kafka.created_topic import create
 from support.kafka.log import texts, until, write
 from support.processes.deployment import Deploy, Deployment
 
 
-@pytest.mark.feature("C42", "C13", "D2", "L14", "X9")
+@pytest.mark.feature("C42", "C13", "D2", "D3", "L14", "X9")
 def test_a_topic_created_again_while_no_worker_runs_is_another_one(deploy: Deploy) -> None:
     """Old messages leave with letters of headers only, new ones are read from offset 0, old settlements are stale."""
     here = deploy({"orders": {"lease_period": "5m"}}, session_timeout="2s").apply()
@@ -49,10 +50,21 @@ def test_a_topic_created_again_while_no_worker_runs_is_another_one(deploy: Deplo
     assert [letter.value() for letter in letters] == [None] * 4
     assert {texts(letter)["lapse-reasons"] for letter in letters} == {"log_truncated"}
     assert [int(texts(letter)["__dlq.errors.offset"]) for letter in letters] == [1, 2, 3, 4]
+    with here.queue("orders") as queue:
+        assert queue.expire([f"{name}:0:2"])[0].settled
     worker.kill()
     worker.start().wait_for_shards(1)
-    assert here.depth("orders")["depth"] == 7, "closed once only"
+    assert here.depth("orders")["depth"] == 6, "closed once only"
     assert "was deleted and created again" not in worker.text
+    # The new messages have the offsets of the old ones. Their letters are no copies, which readers would leave out.
+    with here.queue("orders") as queue:
+        assert [one.settled for one in queue.expire([f"{name}:0:3-4"])] == [True]
+    ids = [texts(letter)["lapse-id"] for letter in here.letters("orders", 7)]
+    old_ids, new_ids = ([one.partition("/") for one in some] for some in (ids[:4], ids[4:]))
+    assert [one[2] for one in new_ids] == [one[2] for one in old_ids[1:]]
+    assert {one[0] for one in old_ids} == {here.name("orders")}
+    assert re.fullmatch(re.escape(here.name("orders")) + "@[1-9][0-9]*", *{one[0] for one in new_ids})
+    assert len(list(DeadLetterReader(here.name("orders"), connection=here.connection))) == 7
 
 
 @pytest.mark.feature("C42", "C1", "S8")

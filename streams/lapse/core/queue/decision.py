@@ -162,7 +162,10 @@ class Decisions:
     ) -> None:
         """Record the removal of messages for reasons, with dead letters if the queue writes them for these reasons."""
         letter = self.settings.writes_letter(reasons)
-        step.removals.append(Removal(messages, reasons, self.decided_ms(at_ms), letter, detail, subscription, places))
+        number = self.state.sources.find(messages.topic, messages.partition)
+        incarnation = 0 if number is None else self.state.sources[number].since_epoch
+        at_ms = self.decided_ms(at_ms)
+        step.removals.append(Removal(messages, reasons, at_ms, letter, detail, subscription, places, incarnation))
 
     def record_event(
         self, kind: EventKind, slots: Slots, now_ms: int, step: Step, subscription: str, detail: str

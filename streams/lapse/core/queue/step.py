@@ -187,6 +187,7 @@ class Removal:
         detail: text of the fault; empty = a standard sentence.
         subscription: id of the subscription that caused it; empty = none did.
         places: place of each message; for a message that never had one, the next place then. None = not known.
+        incarnation: distinguishes their topic from earlier ones with the same name (C42); 0 = there were none.
     """
 
     messages: Messages
@@ -196,6 +197,7 @@ class Removal:
     detail: str = ""
     subscription: str = ""
     places: NDArray[np.int64] | None = None
+    incarnation: int = 0
 
     def place(self, at: int) -> int:
         """Return the place of a message, by its index; 0 if places are not known."""

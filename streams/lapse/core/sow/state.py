@@ -396,6 +396,10 @@ class SowState:
         """Return the number of an underlying partition; None if this shard has not read it."""
         return self._source_numbers.get((topic, partition))
 
+    def incarnation(self, source: int | None) -> int:
+        """Return how many earlier topics had the name of a source's topic (C42), as far as this shard has read them."""
+        return 0 if source is None else self.sources[:source].count(self.sources[source])
+
     def bookmark(self, source: int, offset: int) -> Bookmark:
         """Return the bookmark of an offset of a source."""
         return Bookmark(*self.sources[source], offset)

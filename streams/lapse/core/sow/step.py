@@ -59,6 +59,7 @@ class Removal(NamedTuple):
         in_log: whether the underlying log contains the same record.
         letter: whether it gets a dead letter.
         record_key: the key in the record's payload; None = none, or not known.
+        incarnation: distinguishes its topic from earlier ones with the same name (C42); 0 = there were none.
     """
 
     bookmark: Bookmark
@@ -73,6 +74,7 @@ class Removal(NamedTuple):
     in_log: bool = False
     letter: bool = True
     record_key: bytes | None = None
+    incarnation: int = 0
 
 
 class Kind(StrEnum):

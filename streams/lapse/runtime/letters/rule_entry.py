@@ -42,6 +42,7 @@ class Entry:
         cancels: cancel count of each.
         reasons: why they left, in L14's order.
         at_ms: instant of the decision, ms since the epoch.
+        incarnation: distinguishes the topic from earlier ones with the same name (C42); 0 = there were none.
         copy: key, value and headers of a single message that the log no longer has; None if the log has it.
     """
 
@@ -53,6 +54,7 @@ class Entry:
     cancels: Sequence[int]
     reasons: tuple[str, ...]
     at_ms: int
+    incarnation: int = 0
     copy: tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]] | None = None
 
     def __len__(self) -> int:
@@ -82,7 +84,9 @@ class Entry:
             expired_at_ms=self.at_ms,
             delivery_count=self.deliveries[at],
             cancel_count=self.cancels[at],
-            lapse_id=lapse_id(entity, Bookmark(self.topic, self.partition, offset), redriven_count(headers)),
+            lapse_id=lapse_id(
+                entity, Bookmark(self.topic, self.partition, offset), redriven_count(headers), self.incarnation
+            ),
         )
 
     def encode(self) -> bytes:
@@ -96,6 +100,7 @@ class Entry:
             "cancels": list(self.cancels),
             "reasons": self.reasons,
             "at_ms": self.at_ms,
+            "incarnation": self.incarnation,
         }
         value: bytes | None = b""
         if self.copy is not None:
@@ -141,6 +146,7 @@ def of_removal(removal: Removal) -> list[Entry]:
             cancels[at : at + MOST_MESSAGES],
             reasons,
             removal.at_ms,
+            removal.incarnation,
         )
         for at in range(0, count, MOST_MESSAGES)
     ]
@@ -157,6 +163,7 @@ def of_copy(left: RecordRemoval) -> Entry:
         [0],
         tuple(str(reason) for reason in left.reasons),
         left.at_ms,
+        left.incarnation,
         (left.key, left.value, left.headers),
     )
 

@@ -108,6 +108,7 @@ class QueueLetters:
         there &= Reason.LOG_TRUNCATED not in dying.reasons
         record = await self._payloads.one(source.topic, source.partition, source_offset[1]) if there else None
         removal = dying.removal(source.topic, source.partition, source_offset[1])
+        removal = replace(removal, incarnation=source.since_epoch)
         return self._output.letters(removal, removal.messages, [record])
 
 

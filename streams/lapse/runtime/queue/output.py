@@ -104,7 +104,7 @@ class QueueOutput(ShardOutput):
             records: their records, None where Kafka lost one (C40).
         """
         source = messages.topic, messages.partition
-        death = self._death(source, removal.reasons, removal.at_ms, removal.detail)
+        death = self._death(source, removal.reasons, removal.at_ms, removal.detail, removal.incarnation)
         if isinstance(records, FetchedRows):
             return self._packed(source, RowLetters(death).pack(messages, records))
         return self._packed(source, PackedLetters(death).pack(with_records(messages, records)))

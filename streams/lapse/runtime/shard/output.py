@@ -135,7 +135,13 @@ class ShardOutput:
         return outputs
 
     def _letters_of(
-        self, source: tuple[str, int], reasons: tuple[Reason, ...], at_ms: int, detail: str, dead: Iterable[Dead]
+        self,
+        source: tuple[str, int],
+        reasons: tuple[Reason, ...],
+        at_ms: int,
+        detail: str,
+        incarnation: int,
+        dead: Iterable[Dead],
     ) -> Packed:
         """Return dead letters of messages from one source that left for the same reasons (D2, C27).
 
@@ -144,11 +150,14 @@ class ShardOutput:
             reasons: why they left, in L14's order.
             at_ms: the instant of the decision, ms since the epoch.
             detail: the text of the fault; empty for a standard sentence.
+            incarnation: distinguishes the topic from earlier ones with the same name (C42); 0 = there were none.
             dead: the messages.
         """
-        return self._packed(source, PackedLetters(self._death(source, reasons, at_ms, detail)).pack(dead))
+        return self._packed(source, PackedLetters(self._death(source, reasons, at_ms, detail, incarnation)).pack(dead))
 
-    def _death(self, source: tuple[str, int], reasons: tuple[Reason, ...], at_ms: int, detail: str) -> Death:
+    def _death(
+        self, source: tuple[str, int], reasons: tuple[Reason, ...], at_ms: int, detail: str, incarnation: int
+    ) -> Death:
         """Return what the letters of these messages have in common."""
         bookmark = Bookmark(*source, 0)
         return Death(
@@ -158,6 +167,7 @@ class ShardOutput:
             expired_at_ms=at_ms,
             detail=detail,
             epoch=self.epoch,
+            incarnation=incarnation,
         )
 
     def _packed(self, source: tuple[str, int], letters: Sequence[bytes]) -> Packed:

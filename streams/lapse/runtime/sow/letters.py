@@ -75,9 +75,9 @@ class SowLetters:
 
     def _removal(self, journal_key: bytes) -> Removal:
         state = self._shard.state
-        return pending_letters.unpack(
-            state.pending[journal_key], pending_letters.bookmark_of(journal_key, state.sources)
-        )
+        source, offset = pending_letters.source_and_offset(journal_key)
+        bookmark, incarnation = state.bookmark(source, offset), state.incarnation(source)
+        return pending_letters.unpack(state.pending[journal_key], bookmark)._replace(incarnation=incarnation)
 
 
 def _with_key(removal: Removal) -> Removal:

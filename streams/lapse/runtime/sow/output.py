@@ -313,9 +313,10 @@ class SowOutput(ShardOutput):
                 reasons,
                 at_ms,
                 detail,
+                incarnation,
                 [(one.bookmark.offset, None if lost else one, 0, 0, one.deadline_ms) for one in alike],
             )
-            for (source, reasons, at_ms, detail), alike in groupby(removals, _fate)
+            for (source, reasons, at_ms, detail, incarnation), alike in groupby(removals, _fate)
         ]
 
     def events(self, events: Sequence[SowEvent], sources: Sequence[tuple[str, int]]) -> list[Output]:
@@ -407,6 +408,6 @@ def _passed_on(headers: Iterable[tuple[str, bytes | None]]) -> _Headers:
     return [item for item in own if not item[0].startswith(_OWN_PREFIX) and item[0] != CE_EXPIRYTIME]
 
 
-def _fate(removal: Removal) -> tuple[tuple[str, int], tuple[Reason, ...], int, str]:
-    """Return what letters in one piece share: source, reasons, instant, detail."""
-    return removal.bookmark[:2], removal.reasons, removal.at_ms, removal.detail
+def _fate(removal: Removal) -> tuple[tuple[str, int], tuple[Reason, ...], int, str, int]:
+    """Return what letters in one piece share: source, reasons, instant, detail, incarnation."""
+    return removal.bookmark[:2], removal.reasons, removal.at_ms, removal.detail, removal.incarnation

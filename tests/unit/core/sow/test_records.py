@@ -478,3 +478,16 @@ def test_what_no_topic_would_take_is_a_dead_letter_and_a_merged_record_stops_gro
     long = Desk(shard_of(key=(path("/k"),)))
     (letter,) = long.put(None, {"k": "x" * 40_000}, 0).letters
     assert "is the most that a key from a payload may have" in letter.detail
+
+
+@pytest.mark.feature("C42", "D3")
+def test_a_removal_says_of_which_of_the_topics_of_one_name_its_record_is():
+    """The letters of a topic that was created again have the bookmarks of earlier ones, and are no copies of them."""
+    desk = Desk(shard_of(1000, dead_letter_reasons=SOW_DEAD_LETTER_REASONS | {Reason.TIME_LIMIT}))
+    desk.put("old", {}, 0)
+    assert [one.incarnation for one in desk.put("bad", {}, 1, lapse_ttl_ms=-1).removals] == [0]
+    for _ in range(2):
+        desk.step(lambda step: desk.shard.replace_topic("t", 5, T, step))
+    assert [one.incarnation for one in desk.put("bad", {}, 2, lapse_ttl_ms=-1).removals] == [2]
+    desk.put("new", {}, 3)
+    assert [(one.key, one.incarnation) for one in desk.advance(2000).removals] == [(b"old", 0), (b"new", 2)]

@@ -54,7 +54,7 @@ def record(offset: int) -> Any:
     return SimpleNamespace(offset=offset, key=b"k", value=b"v%d" % offset, headers=headers, timestamp=1)
 
 
-def removal(offsets: Sequence[int], deadlines_ms: Sequence[int] | None = None) -> Removal:
+def removal(offsets: Sequence[int], deadlines_ms: Sequence[int] | None = None, incarnation: int = 0) -> Removal:
     count = len(offsets)
     messages = Messages(
         "t",
@@ -64,7 +64,7 @@ def removal(offsets: Sequence[int], deadlines_ms: Sequence[int] | None = None) -
         np.arange(count).astype(np.uint32),
         None,
     )
-    return Removal(messages, (Reason.TIME_LIMIT, Reason.MAX_CANCELS), 99, letter=True)
+    return Removal(messages, (Reason.TIME_LIMIT, Reason.MAX_CANCELS), 99, letter=True, incarnation=incarnation)
 
 
 async def settled(caller: Caller, count: int) -> None:
@@ -119,6 +119,22 @@ def test_a_deadline_in_1970_is_one_over_a_crash_too():
         return [one.expires_at_ms for one in caller.called]
 
     assert [asyncio.run(run(first_owner)) for first_owner in (True, False)] == [[0, None, 0]] * 2
+
+
+@pytest.mark.feature("C42", "D3")
+def test_the_letter_id_names_a_topic_that_was_created_again_over_a_crash_too():
+    async def run(first_owner: bool) -> list[str]:
+        made = ExpiryRule("q", 1, caller := Caller(), Log())
+        left = RecordRemoval(Bookmark("s", 0, 1), None, None, (), 1, (Reason.TIME_LIMIT,), 5, incarnation=1)
+        items = [*made.removed(removal([4], incarnation=7), [record(4)]), *made.copied([left])]
+        rule = made if first_owner else ExpiryRule("q", 2, caller, Log(), dict(items))
+        caller.gate.set()
+        rule.start(lambda: None)
+        await settled(caller, 2)
+        rule.stop()
+        return [one.lapse_id for one in caller.called]
+
+    assert [asyncio.run(run(first_owner)) for first_owner in (True, False)] == [["q@7/t:3:4/2", "q@1/s:0:1/0"]] * 2
 
 
 def test_a_slow_function_holds_nothing_up_and_the_journal_forgets_only_what_is_done():

@@ -30,11 +30,10 @@ def journal_key_of(source: int, offset: int) -> bytes:
     return journal.DYING + _KEY.pack(source, offset)
 
 
-def bookmark_of(journal_key: bytes, sources: list[tuple[str, int]]) -> Bookmark:
-    """Return the bookmark of a pending letter's journal key."""
+def source_and_offset(journal_key: bytes) -> tuple[int, int]:
+    """Return source and offset of a pending letter's journal key."""
     source, offset = _KEY.unpack_from(journal_key, 1)
-    topic, partition = sources[source]
-    return Bookmark(topic, partition, offset)
+    return source, offset
 
 
 def pack(letter: Removal) -> bytes:
@@ -116,7 +115,7 @@ class PendingLetters:
         packed = self._state.pending.get(journal_key)
         if packed is None:
             return
-        letter = unpack(packed, bookmark_of(journal_key, self._state.sources))
+        letter = unpack(packed, self._state.bookmark(*source_and_offset(journal_key)))
         key = letter.key if letter.record_key is None else letter.record_key
         step.events.append(
             ShardEvent(

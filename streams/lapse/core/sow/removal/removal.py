@@ -220,6 +220,7 @@ class Removals:
             step, self._state.bookmark(version.source, version.offset), self._own_key(version.key, headers),
             version.payload, publishers_headers(headers), version.timestamp_ms, version.deadline_ms, (reason,), at_ms,
             detail, version.key, record_key=version.key if self._settings.key else None,
+            incarnation=self._state.incarnation(version.source),
         )  # fmt: skip
 
     def refuse(self, record: Record, topic: str, partition: int, refused: Refused, at_ms: int, step: Step) -> None:
@@ -234,6 +235,7 @@ class Removals:
         self._add_removal(
             step, Bookmark(topic, partition, record.offset), record.key, record.value, tuple(record.headers),
             record.timestamp, NEVER, (refused.reason,), at_ms, str(refused), None, in_log=True, record_key=record_key,
+            incarnation=self._state.incarnation(self._state.find_source(topic, partition)),
         )  # fmt: skip
 
     def retain(self, journal_key: bytes, at_ms: int, step: Step) -> None:
@@ -324,7 +326,7 @@ class Removals:
         self._add_removal(
             step, bookmark, self._own_key(key, headers), payload_of(entry), publishers_headers(headers),
             facts.timestamp_ms, deadline_of(entry), reasons, now_ms, "", key,
-            record_key=key if self._settings.key else None,
+            record_key=key if self._settings.key else None, incarnation=self._state.incarnation(facts.source),
         )  # fmt: skip
 
     def _own_key(self, key: bytes, headers: Headers) -> bytes | None:
@@ -350,6 +352,7 @@ class Removals:
         key: bytes | None,
         in_log: bool = False,
         record_key: bytes | None = None,
+        incarnation: int = 0,
     ) -> None:
         """Record a removal, with a dead letter if one of its reasons requires one (C22, C25, D1)."""
         at_ms = self._decided_ms(at_ms)
@@ -369,6 +372,7 @@ class Removals:
                 in_log,
                 lettered,
                 record_key,
+                incarnation,
             )
             step.removals.append(removal)
         kind = EventKind.DEAD_LETTERED if lettered else EventKind.EXPIRED
