@@ -103,14 +103,19 @@ def read_settings(given: tuple[str, ...]) -> dict[str, Any]:
     """Parse settings from the command line: TOML, in which the quotes of a text may be left out.
 
     Raises:
-        click.UsageError: a setting has no `=`, or its key is not valid.
+        click.UsageError: a setting has no `=`, its key is not valid, or it is given twice.
     """
     found: dict[str, Any] = {}
+    paths: set[tuple[str, ...]] = set()
     for one in given:
         key, equals, value = one.partition("=")
         read = _toml(key, value) if equals else None
         if read is None:
             raise click.UsageError(f"{one!r} is no setting: expected KEY=VALUE, such as expiration=30s")
+        path = _path(key)
+        if path in paths:
+            raise click.UsageError(f"{key.strip()} is set twice; set it once")
+        paths.add(path)
         found = patched(found, read)
     return found
 
@@ -119,21 +124,41 @@ def unset(changed: dict[str, Any], key: str) -> None:
     """Have a setting removed, or one of a table, such as `retry.factor`.
 
     Raises:
-        click.UsageError: it is no valid key.
+        click.UsageError: it is no valid key, or is set by the same command.
     """
-    path: list[str] = []
-    level: object = _toml(key, "0")
-    while isinstance(level, Mapping):
-        ((name, level),) = level.items()
-        path.append(name)
+    path = _path(key)
     if not path:
         raise click.UsageError(f"--unset {key!r}: no name of a setting")
     table = changed
     for name in path[:-1]:
-        if not isinstance(table.get(name), dict):
-            table[name] = {}
-        table = table[name]
+        inner = table.setdefault(name, {})
+        if inner is None:
+            return  # the whole table is removed
+        if not isinstance(inner, dict):
+            raise _set_as_well(key)
+        table = inner
+    if _sets(table.get(path[-1])):
+        raise _set_as_well(key)
     table[path[-1]] = None
+
+
+def _set_as_well(key: str) -> click.UsageError:
+    return click.UsageError(f"--unset {key}: the same command sets it; leave one of them out")
+
+
+def _sets(value: object) -> bool:
+    """Return whether a value, or one in a table, is to be set; None is to be removed."""
+    return any(map(_sets, value.values())) if isinstance(value, Mapping) and value else value is not None
+
+
+def _path(key: str) -> tuple[str, ...]:
+    """Return the names of which a key consists; empty if it is not valid."""
+    found: list[str] = []
+    level: object = _toml(key, "0")
+    while isinstance(level, Mapping):
+        ((name, level),) = level.items()
+        found.append(name)
+    return tuple(found)
 
 
 def _toml(key: str, value: str) -> Mapping[str, Any] | None:

@@ -78,7 +78,10 @@ COMMANDS: Final = [
         "transfer orders --to there:9092 --follow --max-clock-skew soon",
         "transfer orders --to there:9092 --follow --dry-run",
         "queue create orders lease_period",
+        "queue create orders lease_period=5s lease_period=6s",
         "queue alter orders",
+        "queue alter orders lease_period=5s --unset lease_period",
+        "queue alter orders --unset 'lease period'",
         "queue alter orders lease_period=5s --version new",
         "sow alter prices",
         "sow create prices key",
@@ -161,7 +164,7 @@ ELSEWHERE: Final = {
         "an address: whether somebody answers there is asked, and tests/integration/commands say what is told",
     ),
     **dict.fromkeys(
-        ("--dead-letter-topic", "--id", "--key", "--message-id", "--pattern", "--allow-host", "--unset"),
+        ("--dead-letter-topic", "--id", "--key", "--message-id", "--pattern", "--allow-host"),
         "a name: any text may be one, and Kafka, a shard or the definitions say whether there is one",
     ),
     **dict.fromkeys(

@@ -37,6 +37,40 @@ def test_what_is_no_setting_is_shown(given: str) -> None:
         read_settings((given,))
 
 
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize(
+    "given", [["lease_period=5s", "lease_period=6s"], ["retry.delay=5s", ' retry."delay" =6s'], ["topics=[]"] * 2]
+)
+def test_what_is_set_twice_is_refused(given: list[str]) -> None:
+    with pytest.raises(click.UsageError, match="is set twice; set it once"):
+        read_settings(tuple(given))
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize(
+    ("given", "removed"),
+    [
+        ("lease_period=5s", "lease_period"),
+        ("retry.delay=5s", "retry.delay"),
+        ("retry.delay=5s", "retry"),
+        ("retry=5s", "retry.delay"),
+        ("topic_expirations={}", "topic_expirations"),
+    ],
+)
+def test_what_is_set_and_unset_is_refused(given: str, removed: str) -> None:
+    with pytest.raises(click.UsageError, match=f"--unset {removed}: the same command sets it; leave one of them out"):
+        unset(read_settings((given,)), removed)
+
+
+@pytest.mark.feature("Q23")
+@pytest.mark.parametrize("removed", [["retry", "retry.factor"], ["retry.factor", "retry"]])
+def test_a_table_that_is_unset_is_unset_as_a_whole(removed: list[str]) -> None:
+    changed: dict[str, object] = {}
+    for key in removed:
+        unset(changed, key)
+    assert changed == {"retry": None}
+
+
 @pytest.mark.feature("Q23")
 @pytest.mark.parametrize("kind", ["queue", "sow"])
 def test_the_settings_that_the_help_shows_are_some_of_this_kind(kind: Kind) -> None:
