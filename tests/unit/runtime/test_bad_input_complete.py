@@ -56,7 +56,7 @@ BY_LAPSE = {
     *header.DEAD_LETTER_NAMES - {header.EXPIRES_AT_MS, header.REDRIVEN_COUNT},
     *(header.KIND, header.SUBSCRIPTION, header.COMMAND_ID, header.EPOCH, header.SHARDS, header.BOOKMARK),
     *(header.LEASE_UNTIL_MS, header.DELIVERY_COUNT, header.TIMESTAMP_MS, header.LIFETIMES, header.OPERATION),
-    *(header.UNWRITTEN, header.ORDER_VALUE, header.RECORD_KEY),
+    *(header.UNWRITTEN, header.ORDER_VALUE, header.RECORD_KEY, header.FIRST_EXPIRES_AT_MS),
 }
 """Headers that only lapse writes, on deliveries, dead letters and its compacted topics."""
 
