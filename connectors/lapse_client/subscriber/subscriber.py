@@ -7,7 +7,7 @@ import logging
 import re
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import CoroutineType
 from typing import ClassVar, Final
@@ -267,9 +267,11 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         """Acknowledge many deliveries, which is cheaper than one by one.
 
         Raises:
+            ValueError: a delivery is another subscriber's. Nothing is acknowledged.
             AlreadySettled: a delivery was settled before. The deliveries in front of it are acknowledged.
         """
-        self.subscription.settler.acknowledge(_several(deliveries))
+        settler = self.subscription.settler
+        settler.acknowledge(settler.own(deliveries))
 
     def settle(
         self,
@@ -295,14 +297,16 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
             One result for each range of messages; empty without `wait`.
 
         Raises:
-            ValueError: there is no such way to settle, or an option is out of range. Nothing is settled.
+            ValueError: there is no such way to settle, an option is out of range, or a delivery is another
+                subscriber's. Nothing is settled.
             AlreadySettled: a delivery was settled before.
             AnswerTimeout: a shard did not answer. It is unknown whether it has settled the messages.
             CommandFailed: a shard refused the whole command.
             EntityDeleted: the queue was deleted.
             Closed: with `wait`, after `close`. The deliveries are not settled then.
         """
-        settler, deliveries = self.subscription.settler, _several(deliveries)
+        settler = self.subscription.settler
+        deliveries = settler.own(deliveries)
         if wait:
             return settler.settled(how, deliveries, self._timeout_s, delay_ms=delay_ms, lease_ms=lease_ms, fault=fault)
         settler.command(how, deliveries, delay_ms=delay_ms, lease_ms=lease_ms, fault=fault)
@@ -312,9 +316,11 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         """Return a transaction that commits outputs and the acknowledgments of many deliveries together (X9).
 
         Raises:
+            ValueError: a delivery is another subscriber's.
             InvalidPublication: a delivery has no lease, because it is at most once, or a barrier.
         """
-        return self.subscription.settler.transaction(_several(deliveries))
+        settler = self.subscription.settler
+        return settler.transaction(settler.own(deliveries))
 
     def flush(self) -> None:
         """Send all waiting acknowledgments now."""
@@ -420,11 +426,6 @@ def _watch_for_queues(
             return
         subscriber.look_for(pattern)
         del subscriber
-
-
-def _several(deliveries: Iterable[Delivery]) -> Sequence[Delivery]:
-    """Return deliveries as a sequence, because they are looked at more than once."""
-    return deliveries if isinstance(deliveries, list | tuple) else tuple(deliveries)
 
 
 def _handle(handler: Handler, delivery: Delivery) -> None:

@@ -77,6 +77,21 @@ class SubscriptionSettler:
             session.shards, self._batch_size, self._send_acks, self.refusals.held_back
         )
 
+    def own(self, deliveries: Iterable[Delivery]) -> Sequence[Delivery]:
+        """Return deliveries as a sequence, because they are looked at more than once.
+
+        Raises:
+            ValueError: one is another subscriber's. Its place in the backlog there would never become free.
+        """
+        several = deliveries if isinstance(deliveries, list | tuple) else tuple(deliveries)
+        for delivery in several:
+            if delivery.lot.settler is not self:
+                raise ValueError(
+                    f"{delivery!r} was received by another subscriber: settle it there, or with its own methods, such "
+                    "as `delivery.acknowledge()`"
+                )
+        return several
+
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
         """Collect acknowledgments. Those of a shard are sent when they are enough, or old enough.
 

@@ -154,6 +154,15 @@ def _updates(lapse: Lapse) -> None:
         next(sow.subscribe().updates())
 
 
+def _foreign(subscriber: QueueSubscriber) -> None:
+    with Publisher() as publisher, QueueSubscriber("orders") as other:
+        publisher.publish("orders", b"A")
+        publisher.publish("orders", b"B")
+        delivery = subscriber.receive(timeout=5) or other.receive(timeout=5)
+        assert delivery is not None
+        (other if delivery.lot.settler is subscriber.subscription.settler else subscriber).acknowledge([delivery])
+
+
 def _raise(delivery: Delivery, after: object) -> None:
     with delivery:
         raise Retry(after=after)  # type: ignore[arg-type]
@@ -221,6 +230,7 @@ OTHERS: Final = (
     _work("`renew(lease_ms=0)`", lambda one: one.renew(lease_ms=0)),
     _work("`expire(fault=7)`", lambda one: one.expire(fault=7)),  # type: ignore[arg-type]
     _receive('`settle("forget", […])`', lambda one: one.settle("forget", [])),  # type: ignore[arg-type]
+    _receive("`acknowledge([delivery])` of another subscriber's delivery", _foreign),
     _receive('`receive(timeout=float("nan"))`', lambda one: one.receive(timeout=float("nan"))),
     _receive('`receive(timeout="5s")`', lambda one: one.receive(timeout="5s")),  # type: ignore[arg-type]
     _receive("`batches(0)`", lambda one: next(one.batches(0))),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lapse.testing import Lapse
-from lapse_client import Delivery, aio
+from lapse_client import Delivery, QueueSubscriber, aio
 
 
 async def _coroutine(_: Delivery) -> None:
@@ -49,6 +49,36 @@ def test_a_plain_function_ends_the_run_of_coroutines(lapse: Lapse) -> None:
     with pytest.raises(TypeError, match="coroutine function"):
         asyncio.run(main())
     assert (seen, lapse.depth("orders")) == ([b"1"], 1)
+
+
+@pytest.mark.feature("X7", "Q3", "Q8")
+@pytest.mark.parametrize("name", ["orders", "others"])
+@pytest.mark.parametrize(
+    "settle",
+    [
+        lambda other, delivery: other.acknowledge([delivery]),
+        lambda other, delivery: other.settle("cancel", iter([delivery]), wait=True),
+        lambda other, delivery: other.transaction([delivery]),
+    ],
+    ids=["acknowledge", "settle", "transaction"],
+)
+def test_a_delivery_of_another_subscriber_is_refused_and_stays_with_its_own(
+    settle: Callable[[QueueSubscriber, Delivery], object], name: str, lapse: Lapse
+) -> None:
+    """Its place in the backlog there would never become free."""
+    lapse.queue("orders")
+    lapse.queue("others")
+    with lapse.publisher() as publisher, lapse.subscriber("orders") as subscriber:
+        for _ in range(2):
+            publisher.publish("orders", b"1")
+        delivery = subscriber.receive(timeout=5)
+        assert delivery is not None
+        refused = pytest.raises(ValueError, match="was received by another subscriber: settle it there")
+        with lapse.subscriber(name) as other, refused:
+            settle(other, delivery)
+        assert delivery.settled_as == ""
+        subscriber.acknowledge([delivery])
+        assert subscriber.receive(timeout=5) is not None, "its place is free"
 
 
 @pytest.mark.feature("X7", "Q8")
