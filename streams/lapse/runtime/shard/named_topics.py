@@ -97,7 +97,7 @@ class NamedTopics(ABC):
         missing = {topic for topic in self.targets if topic not in shapes}
         for topic in sorted((missing & self._missed) - self._lacking):  # a broker that starts may lack some
             logger.warning("%s: %s", self.name, without(self.targets[topic], topic))
-        for topic in sorted(self._lacking - missing):
+        for topic in sorted(self._lacking.intersection(self.targets) - missing):
             logger.warning("%s: topic %s is there now, and is taken up", self.name, topic)
         self._lacking, self._missed = missing & (self._lacking | self._missed), missing
         self._note(shapes)

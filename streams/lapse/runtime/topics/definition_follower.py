@@ -254,6 +254,8 @@ class DefinitionFollower:
             new += await self._hear(name, self._found[name])
         if new:
             await self._begin(new, together_ms)
+        if gone or new:
+            await self._follow_targets()
         if named:
             await self._take_up_conflicting(named)
 
@@ -377,10 +379,16 @@ class DefinitionFollower:
             after.origin,
         )
         self.on_served(after.name)
+        await self._follow_targets()
+
+    async def _follow_targets(self) -> None:
+        """Take over anew the queues that forward to a queue if they now write to another topic.
+
+        That queue has another publish target, was deleted, or was created.
+        """
         for other in list(self._app.entities.values()):
-            if other.name in whole.queue and other.forward != whole.forward_topic(other.name):
-                # It forwards to this queue, and publishes to this queue go elsewhere from now on.
-                await self._renewed(other, whole)
+            if other.name in self._config.queue and other.forward != self._config.forward_topic(other.name):
+                await self._renewed(other, self._config)
 
     async def _take_up_conflicting(self, named: Collection[str]) -> None:
         """Take up changes that conflicted with others before these were taken up; log conflicts that are new."""
