@@ -22,12 +22,12 @@ LapseError
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
 from lapse.core.error_code import ErrorCode
+from lapse.core.near_name import nearest
 from lapse.protocol.answer import Answer
 
 _NAMES_SHOWN = 20
@@ -122,8 +122,8 @@ class UnknownEntity(LapseError):
         if cause:
             super().__init__(f"there is no {what} {name!r} on this cluster: {cause}")
             return
-        close = get_close_matches(name, self.known, 1)
-        meant = f"it is a {other}; " if other else f"did you mean {close[0]!r}? " if close else ""
+        close = nearest(name, self.known)
+        meant = f"it is a {other}; " if other else f"did you mean {close!r}? " if close else ""
         shown = ", ".join(self.known[:_NAMES_SHOWN]) + (" …" if len(self.known) > _NAMES_SHOWN else "")
         # Beside the name that was meant, a long list is noise.
         listed = "" if close and not other and len(self.known) > _FEW_NAMES else f"there is: {shown or 'none'}. "

@@ -12,7 +12,9 @@ import pytest
 
 CONNECTORS = Path(__file__).parents[2] / "connectors"
 
-ON_THE_WIRE = {f"lapse.core.{name}" for name in ("error_code", "expression", "generation", "letter", "lifetime")}
+ON_THE_WIRE = {
+    f"lapse.core.{name}" for name in ("error_code", "expression", "generation", "letter", "lifetime", "near_name")
+}
 ALLOWED = {
     "lapse_client": ON_THE_WIRE
     | {"lapse.controller", "lapse.core.broker_offset", "lapse.silence", "lapse.topic_creation"},
@@ -23,8 +25,7 @@ ALLOWED = {
         "lapse.embedded",  # the jars of Spark, and Java
         "lapse.recorded",
     },
-    "lapse_gateway": ON_THE_WIRE
-    | {"lapse", "lapse.core.entitlement", "lapse.core.near_name", "lapse.core.reason", "lapse.process_end"},
+    "lapse_gateway": ON_THE_WIRE | {"lapse", "lapse.core.entitlement", "lapse.core.reason", "lapse.process_end"},
     "lapse_kombu": {"lapse"},
 }
 """Beside `lapse.protocol`, which every package may use."""

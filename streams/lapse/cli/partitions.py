@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from pathlib import Path
 
 import click
@@ -12,6 +11,7 @@ from lapse.cli.config_option import CONFIG
 from lapse.cli.definition import opened
 from lapse.config import Config, ConfigError, load
 from lapse.config.definition import keep_entities, with_only_defined
+from lapse.core.near_name import nearest
 from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.definitions import understood
 from lapse.runtime.topics.enlargement import enlargement
@@ -83,6 +83,6 @@ def check(name: str, config: Config) -> None:
             "there, and let its users change over"
         )
     if name not in config.queue:
-        close = get_close_matches(name, config.queue, 1)
-        hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(sorted(config.queue)) or 'none'}."
+        close = nearest(name, config.queue)
+        hint = f"did you mean {close!r}?" if close else f"there are: {', '.join(sorted(config.queue)) or 'none'}."
         raise TopologyError(f"there is no queue {name}; {hint} Correct the name, or define it by `lapse apply`")

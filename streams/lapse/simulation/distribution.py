@@ -141,7 +141,11 @@ def pace(text: str) -> Pace:
         return Pace(Distribution("constant" if regular else "exponential", _PER_MS[unit] / per_unit))
     if not regular:
         raise ValueError(f"{text!r} is no rate; expected {PACES}")
-    gaps = distribution(text)
+    try:
+        gaps = distribution(text)
+    except ValueError as error:
+        why = f" ({error.__cause__})" if ":" in text else ""
+        raise ValueError(f"{text!r} is no rate{why}; expected {PACES}") from error
     if not gaps.first_ms and not gaps.second:
         raise ValueError(f"{text!r}: with no time between two arrivals there is no end; expected {PACES}")
     return Pace(gaps)

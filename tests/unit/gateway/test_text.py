@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from lapse_gateway.console import text
 from lapse_gateway.console.overview import group_needs
+from lapse_gateway.console.page import refused
+from lapse_gateway.fault import Fault
 
 pytestmark = pytest.mark.feature("Q15")
 
@@ -87,3 +89,9 @@ def test_an_instant_that_no_date_has_is_shown_as_what_it_is() -> None:
     assert text.second((1 << 63) - 2) == "epoch + 9223372036854775806 ms"
     assert text.second(1_767_225_600_123) == "2026-01-01 00:00:00"
     assert text.instant(None) == text.second(None) == "–"
+
+
+@pytest.mark.feature("X7")
+def test_the_title_of_a_page_that_cannot_be_shown_is_in_words() -> None:
+    page = bytes(refused(Fault("unknown_path", "there is no page /nope"), False, "").body).decode()
+    assert "<title>Unknown path · lapse</title>" in page

@@ -45,6 +45,8 @@ CASES: Final = [
     Case("--lifetime", distribution, "lognormal:1s:nan"),
     Case("--arrivals", pace, "50/x"),
     Case("--arrivals", pace, "0/s"),
+    Case("--arrivals", pace, "many"),
+    Case("--arrivals", pace, "uniform:2s:1s"),
     Case("--arrivals", pace, "poisson:20ms"),
     Case("--arrivals", pace, "0ms"),
 ]

@@ -44,6 +44,7 @@ def test_a_pace_is_a_rate_or_the_time_between_two(text: str, gap_ms: float) -> N
 def test_what_is_no_distribution_is_refused_with_what_is_expected(case: Case) -> None:
     assert case.message.startswith(f"{case.given!r}")
     assert "expected" in case.message
+    assert case.option != "--arrivals" or '"50/s"' in case.message
 
 
 def test_arrivals_are_the_same_for_the_same_seed_and_take_turns_between_partitions() -> None:

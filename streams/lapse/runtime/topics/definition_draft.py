@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -28,6 +27,7 @@ from lapse.config.retry import RetryConfig
 from lapse.config.topic import with_lifetimes
 from lapse.core.duration import in_words
 from lapse.core.error_code import ErrorCode, Refusal
+from lapse.core.near_name import nearest
 from lapse.protocol import topic as names
 from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.definitions import Unreadable
@@ -330,7 +330,7 @@ def _removed(changed: Mapping[str, Any]) -> set[str]:
 def _known(request: Request, there: Mapping[str, Definition]) -> str:
     """Say which entities of the kind exist, and what to do."""
     known = sorted(name for name, one in there.items() if one.kind == request.kind)
-    close = get_close_matches(request.name, known, 1)
+    close = nearest(request.name, known)
     listed = ", ".join(known[:_MOST_NAMED]) + (" …" if len(known) > _MOST_NAMED else "")
-    meant = f"did you mean {close[0]!r}?" if close else f"defined are: {listed or 'none'}."
+    meant = f"did you mean {close!r}?" if close else f"defined are: {listed or 'none'}."
     return f"{meant} Correct the name, or create it: `lapse {request.kind} create {request.name}`"
