@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final
 from urllib.parse import unquote
@@ -40,18 +41,35 @@ class _Place(Enum):
     BODY = "body"
 
 
+class _Answer:
+    """What a request's answer is written to.
+
+    Args:
+        transport: the connection's transport.
+        end: called instead of the transport's `close`.
+    """
+
+    def __init__(self, transport: asyncio.Transport, end: Callable[[], None]) -> None:
+        self.write = transport.write
+        self.is_closing = transport.is_closing
+        self.close = end
+
+
 class HttpConnection(HttpToolsProtocol):
     """Uvicorn's connection with httptools, and with what that leaves out.
 
-    The head of a request has a time limit, and so has the rest of a body whose request is already answered. Bytes that
-    are not HTTP are refused in the gateway's own form, behind the answers to earlier requests. httptools knows nothing
-    of the rules for `Host`, and takes any transfer encoding that ends with `chunked`.
+    The head of a request has a time limit, and so has the rest of a body whose request is already answered. A
+    connection that ends with such an answer takes that rest in first: most programs send all of a body before they
+    read, and would lose the answer. Bytes that are not HTTP are refused in the gateway's own form, behind the answers
+    to earlier requests. httptools knows nothing of the rules for `Host`, and takes any transfer encoding that ends
+    with `chunked`.
     """
 
     _deadline: asyncio.TimerHandle | None = None
     _place = _Place.BEFORE
     _overhead = 0
     _is_broken = False
+    _is_ending = False
 
     def connection_made(self, transport: Any) -> None:
         """Begin, with the time limit of the first head."""
@@ -71,10 +89,12 @@ class HttpConnection(HttpToolsProtocol):
         self._overhead = 0 if self._place is _Place.BEFORE else self._overhead + len(data)
         try:
             self._feed(data)
+            is_readable = self._overhead <= _MOST_OVERHEAD
         except httptools.HttpParserError:
-            self._refuse()
-            return
-        if self._overhead > _MOST_OVERHEAD:
+            is_readable = False
+        if self._is_ending and not is_readable:
+            self.transport.close()
+        elif not is_readable:
             self._refuse()
         elif (latest := self._latest) is None or latest.response_complete:
             self._await_head()  # the rest of a body that nobody wants has the same limit
@@ -125,6 +145,7 @@ class HttpConnection(HttpToolsProtocol):
         self._place, self._overhead = _Place.BODY, 0
         self.url = b"/"  # uvicorn refuses targets such as `*`, which have answers here
         super().on_headers_complete()
+        self.cycle.transport = _Answer(self.transport, self._end)  # type: ignore[assignment]  # a cycle needs no more
         self.scope |= {"path": decoded, "raw_path": path, "query_string": query}
 
     def on_body(self, body: bytes) -> None:
@@ -133,11 +154,27 @@ class HttpConnection(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """End the request."""
+        """End the request.
+
+        Raises:
+            EOFError: the connection ends with it. httptools passes this on as an error of its own.
+        """
+        if self._is_ending:
+            raise EOFError
         self._place, self._overhead = _Place.BEFORE, 0
         super().on_message_complete()
 
-    # Refusals
+    # The end of the connection, and refusals
+
+    def _end(self) -> None:
+        """End the connection behind an answer, and behind the body of its request if that is still coming."""
+        if self._place is not _Place.BODY or self.pipeline:
+            self.transport.close()
+            return
+        self._is_ending = True
+        if self.transport.can_write_eof():  # not with TLS
+            self.transport.write_eof()
+        self._await_head()
 
     def _refuse(self) -> None:
         """Refuse bytes that are not HTTP, behind the answers to the requests before them. Nothing more is read."""

@@ -121,6 +121,38 @@ def test_a_body_that_does_not_arrive_is_refused_in_a_sentence() -> None:
     serve(client, Settings(body_timeout_s=0.3))
 
 
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize(
+    ("head", "code"),
+    [
+        (b"POST /v1/publish/orders HTTP/1.1\r\nContent-Length: 9000000\r\n", b"too_large"),
+        (b"POST /v1/publish/orders HTTP/1.1\r\nTransfer-Encoding: chunked\r\n", b"too_large"),
+        (
+            b"POST /v1/publish/orders HTTP/1.1\r\nContent-Encoding: br\r\nContent-Length: 9000000\r\n",
+            b"unsupported_encoding",
+        ),
+        (b"POST /v1/nothing HTTP/1.1\r\nConnection: close\r\nContent-Length: 9000000\r\n", b"unknown_path"),
+    ],
+    ids=["length", "chunks", "encoding", "path"],
+)
+def test_a_program_that_sends_its_whole_body_first_gets_the_refusal(head: bytes, code: bytes) -> None:
+    """Urllib and most others send all before they read. What follows on the connection is not carried out."""
+    body = b"x" * 9_000_000
+    if b"chunked" in head:
+        body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+
+    async def client(port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(head + b"Host: x\r\n\r\n" + body + b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        await asyncio.wait_for(writer.drain(), 20)
+        answer = await asyncio.wait_for(reader.read(), 20)
+        assert code in answer
+        assert answer.count(b"HTTP/1.1 ") == 1
+        writer.close()
+
+    serve(client)
+
+
 POST = b"POST /v1/publish/orders HTTP/1.1\r\nHost: x\r\n"
 CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
 GET = b"GET /health HTTP/1.1\r\nHost: x\r\n"
