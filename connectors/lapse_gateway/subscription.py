@@ -108,10 +108,16 @@ class Subscription:
             return
 
     def give_back(self, deliveries: Iterable[Delivery]) -> None:
-        """Hand unseen deliveries out again, to a waiting request or to the next one."""
+        """Hand unseen deliveries out again, to a waiting request or to the next one. They return if none comes."""
         self._unsent.extend(deliveries)
         if self._unsent:
             self._came_back.set()
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a program was sent deliveries that it may still settle."""
+        unsent = set(map(id, self._unsent))
+        return any(id(one) not in unsent for one in self.held.values())
 
     def forget_late(self) -> None:
         """Drop deliveries whose leases are over."""
@@ -199,14 +205,14 @@ class Subscriptions:
         await subscription.subscriber.close()
 
     async def sweep(self) -> None:
-        """End the idle subscriptions, and drop deliveries whose leases are over."""
+        """End the idle subscriptions, so that what nobody has seen returns; drop deliveries whose leases are over."""
         now = asyncio.get_running_loop().time()
         for one in self._open.values():
             one.forget_late()
         idle = [
             key
             for key, one in self._open.items()
-            if not one.requests and not one.held and now - one.used_at_s >= self._idle_s
+            if not one.requests and not one.is_awaited and now - one.used_at_s >= self._idle_s
         ]
         ended = [self._open.pop(key) for key in idle]
         for key in [key for key, lock in self._locks.items() if key not in self._open and not lock.locked()]:

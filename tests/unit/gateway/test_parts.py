@@ -346,6 +346,32 @@ def test_what_is_given_back_is_for_who_waits_already() -> None:
     assert asyncio.run(run()) == [delivery]
 
 
+@pytest.mark.feature("X3", "Q5")
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_what_nobody_has_seen_returns_with_an_idle_subscription(is_seen: bool) -> None:
+    """Its caller left while it was sent. Else it would wait for the end of its lease, maybe for hours."""
+    closed: list[str] = []
+
+    async def batches(most: int, timeout: float) -> AsyncGenerator[list[Delivery], None]:  # noqa: ASYNC109
+        yield [_delivery(0)]
+
+    async def close() -> None:
+        closed.append("w")
+
+    async def run() -> None:
+        subscriber = SimpleNamespace(batches=batches, close=close)
+        subscription = Subscription("orders", "w", Terms(max_backlog=1), subscriber, lambda: 0.0)  # type: ignore[arg-type]
+        taken = await subscription.take(1, 60, asyncio.Event().wait)
+        if not is_seen:
+            subscription.give_back(taken)
+        subscriptions = Subscriptions(10, 0.0, 5.0)
+        subscriptions._open["", "orders", "w"] = subscription
+        await subscriptions.sweep()
+
+    asyncio.run(run())
+    assert closed == ([] if is_seen else ["w"])
+
+
 @pytest.mark.feature("X3")
 def test_a_subscription_that_has_failed_is_closed() -> None:
     closed: list[str] = []
