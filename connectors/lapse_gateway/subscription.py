@@ -115,9 +115,9 @@ class Subscription:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a program was sent deliveries that it may still settle."""
-        unsent = set(map(id, self._unsent))
-        return any(id(one) not in unsent for one in self.held.values())
+        """Whether a program was sent deliveries whose leases are not over."""
+        unsent, now_ms = set(map(id, self._unsent)), self._now_ms()
+        return any(id(one) not in unsent and one.lease_ends_ms > now_ms for one in self.held.values())
 
     def forget_late(self) -> None:
         """Drop deliveries whose leases are over."""
