@@ -153,7 +153,7 @@ async def _present_state(queue: Queue, bookmark: Bookmark) -> tuple[QueuedMessag
 
 
 async def _record(call: Call, bookmark: Bookmark) -> Replayed | None:
-    """Return the record of a message; None if Kafka no longer has it."""
+    """Return the record of a message; None if none can be read at its bookmark."""
     records = replay(bookmark, connection=call.caller.connection)
     try:
         async for record in records:

@@ -296,6 +296,8 @@ def test_a_queue_is_counted_shown_paused_purged_and_explained(gateway: Door) -> 
     assert purged["removed"] == 2
     answer = gateway.http.get("/explain", params={"bookmark": first, "entity": name}).json()
     assert [one["what"] for one in answer["moments"]][:2] == ["arrived", "delivered"]
+    never = f"{gateway.address}/console/queues/{name}/message/now?bookmark={name}:0:9"
+    assert "No record can be read at this bookmark" in gateway.http.get(never).text
     audited = [line for line in gateway.process.text.splitlines() if "lapse_gateway.audit" in line and name in line]
     assert [json.loads(line[line.index("{") :])["did"] for line in audited] == ["pause", "resume", "purge"]
     until(lambda: gateway.http.get(f"/figures/{name}").json().get("per_s"), "rates")
