@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from typing import Any, Final
@@ -22,6 +22,9 @@ _PATIENCE_S: Final = 5.0
 """How long all entities together may take to answer, s. They are asked at the same time."""
 
 _SLOW_S: Final = 1.0
+
+_FEW: Final = 10
+"""How many slow entities are asked again at the same time."""
 
 _NAMED: Final = 10
 """The most entities without an answer that have a finding each. More of them share one."""
@@ -52,20 +55,23 @@ class _EntityRequest:
     Args:
         kind: `queue` or `SOW topic`.
         name: name of the entity.
-        answer: its figures, once they arrive.
+        client: asks it.
 
     Attributes:
         what: kind and name.
         answer: its figures, once they arrive.
     """
 
-    def __init__(self, kind: str, name: str, answer: Future[Figures]) -> None:
+    def __init__(self, kind: str, name: str, client: Queues) -> None:
         self.what = f"{kind} {name}"
-        self.answer = answer
-        self._kind, self._name = kind, name
-        self._began_s = time.monotonic()
-        self._ended_s = self._began_s
-        answer.add_done_callback(self._record_end)
+        self._kind, self._name, self._client = kind, name, client
+        self._began_s = self._ended_s = time.monotonic()
+        self.answer: Future[Figures] = client.depth(name)
+        self.answer.add_done_callback(self._record_end)
+
+    def again(self) -> _EntityRequest:
+        """Ask the entity again; return the new request."""
+        return _EntityRequest(self._kind, self._name, self._client)
 
     def _record_end(self, _: Future[Figures]) -> None:
         self._ended_s = time.monotonic()
@@ -74,15 +80,22 @@ class _EntityRequest:
         """Return whether no answer has arrived. A later one is ignored."""
         return self.answer.cancel() or self.answer.cancelled()
 
+    @property
+    def _took_s(self) -> float:
+        return self._ended_s - self._began_s
+
+    def is_slow(self) -> bool:
+        """Return whether the answer has arrived, and late."""
+        return self.answer.done() and self._took_s > _SLOW_S
+
     def findings(self) -> Iterator[Finding]:
         """Yield the findings from the answer, which must have arrived."""
         if (error := self.answer.exception()) is not None:
             yield _refused(self.what, error)
             return
         figures = self.answer.result() if self._kind == "queue" else {}
-        took_s = self._ended_s - self._began_s
-        text = f"answers after {took_s * 1000:.0f} ms" + (f", {_contents_text(figures)}" if figures else "")
-        if took_s > _SLOW_S:
+        text = f"answers after {self._took_s * 1000:.0f} ms" + (f", {_contents_text(figures)}" if figures else "")
+        if self.is_slow():
             yield warning(self.what, text, "The worker lags behind, or is busy: see its log, and `lapse top`")
         else:
             yield fine(self.what, text)
@@ -104,13 +117,31 @@ def _check_entities(config: Config, connection: Connection) -> Iterator[Finding]
             if existing:
                 client = Queues(existing, sow=kind != "queue", connection=connection, timeout_s=_PATIENCE_S)
                 clients.enter_context(client)
-                requests += [_EntityRequest(kind, name, client.depth(name)) for name in existing]
+                requests += [_EntityRequest(kind, name, client) for name in existing]
         wait([one.answer for one in requests], _PATIENCE_S)
         silent = [one.what for one in requests if one.is_silent()]
+        requests = _with_slow_again(requests)
     for one in requests:
         if one.what not in silent:
             yield from one.findings()
     yield from _silent(silent, len(requests))
+
+
+def _with_slow_again(requests: Sequence[_EntityRequest]) -> list[_EntityRequest]:
+    """Ask slow entities again, a few at a time: all the other questions may have made them slow.
+
+    Returns:
+        All requests, with the second ones of those that were answered in time. A group that is slow again is the last.
+    """
+    slow, faster = [one for one in requests if one.is_slow()], dict[_EntityRequest, _EntityRequest]()
+    for first in range(0, len(slow), _FEW):
+        again = {one: one.again() for one in slow[first : first + _FEW]}
+        wait([one.answer for one in again.values()], _SLOW_S)
+        answered = {old: new for old, new in again.items() if not new.is_silent() and not new.is_slow()}
+        faster |= answered
+        if len(answered) < len(again):
+            break
+    return [faster.get(one, one) for one in requests]
 
 
 def _silent(silent: list[str], asked: int) -> Iterator[Finding]:
