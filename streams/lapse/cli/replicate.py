@@ -12,6 +12,7 @@ import click
 from lapse.cli import cluster
 from lapse.config import ConfigError
 from lapse.config import load as load_lapse_toml
+from lapse.config.fault import first_repeated
 from lapse.process_end import ended_by_signals
 from lapse.runtime.worker_log import TextFormatter, begin
 from lapse_client.error import LapseError
@@ -48,11 +49,14 @@ def replicate(config: Path | None, upstream: str | None, downstream: str | None,
 
     Runs until Ctrl-C or SIGTERM, and continues where it stopped. Run two for both directions.
     """
-    from lapse.replication.link import checked, load
+    from lapse.replication.link import load
     from lapse.replication.replicator import LinkError, Replicator
     from lapse.runtime.kafka.security import for_librdkafka
 
-    given = {"from": upstream, "to": downstream, "topics": dict(map(_topic, topics))}
+    named = [_topic(one) for one in topics]
+    if (repeated := first_repeated(name for name, _ in named)) is not None:
+        raise click.UsageError(f"--topic {repeated} is given twice; give it once")
+    given = {"from": upstream, "to": downstream, "topics": dict(named)}
     stated: dict[str, Any] = {name: value for name, value in given.items() if value}
     try:
         if config is not None and not cluster.is_lapse_toml(config):
@@ -60,7 +64,7 @@ def replicate(config: Path | None, upstream: str | None, downstream: str | None,
                 raise click.UsageError("give a --config or --from, --to and --topic, not both")
             link = load(config)
         else:
-            link = checked({**_from_lapse_toml(config, upstream), **stated}, "lapse replicate")
+            link = load(None, {**_from_lapse_toml(config, upstream), **stated})
         for servers, of_side in ((link.upstream, link.from_security), (link.downstream, link.to_security)):
             Connection(servers, for_librdkafka(of_side)).await_broker(cluster.PATIENCE_S)
         begin(TextFormatter("%(asctime)s %(levelname)s %(message)s"))

@@ -9,7 +9,7 @@ import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -76,7 +76,7 @@ def load(path: Path) -> Config:
     Raises:
         ConfigError: the file is missing, is not TOML, or has invalid content.
     """
-    text = _read_text(path, "write one (docs/configuration.md shows how) or pass --config")
+    text = read_text(path, "write one (docs/configuration.md shows how) or pass --config")
     config = loads(text, str(path), path.absolute().parent)
     faults = [*_check_files(config, text, path), *_check_functions(config, text, path)]
     if faults:
@@ -143,10 +143,19 @@ def read_toml(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: it is missing, cannot be read, or is not TOML.
     """
-    return parse_toml(_read_text(path, "write it, or name another one"), str(path))
+    return parse_toml(read_text(path, "write it, or name another one"), str(path))
 
 
-def _read_text(path: Path, if_missing: str) -> str:
+def read_text(path: Path, if_missing: str) -> str:
+    """Read a file.
+
+    Args:
+        path: the file.
+        if_missing: what to do if there is none.
+
+    Raises:
+        ConfigError: it is missing, cannot be read, or is not UTF-8.
+    """
     try:
         return path.read_text("utf-8-sig")
     except FileNotFoundError as error:
@@ -236,12 +245,13 @@ def _describe(fault: Any, lines: Lines, name: str) -> str:
     return f"{where}: {'.'.join(path)}: {message}"
 
 
-def describe_fault(fault: Any, table: Sequence[str] = ()) -> tuple[list[str], str]:
+def describe_fault(fault: Any, table: Sequence[str] = (), model: type[BaseModel] = Config) -> tuple[list[str], str]:
     """Return a fault of pydantic in terms of the file.
 
     Args:
         fault: an error of a `ValidationError`.
         table: path of the table that was checked separately, from the top of the file.
+        model: what the whole file is checked against.
 
     Returns:
         The path of the fault from the top of the file, and what is wrong.
@@ -253,12 +263,14 @@ def describe_fault(fault: Any, table: Sequence[str] = ()) -> tuple[list[str], st
         path.append(context["key"])
     message: str = fault["msg"].removeprefix("Value error, ")
     if kind == "extra_forbidden":
-        message = f"unknown key{_suggestion(path, None if table else fault.get('input'))}"
+        value = None if table else fault.get("input")
+        suggested = _suggestion(path, value) if model is Config else _known(path[-1], _keys_of_table(path[:-1], model))
+        message = f"unknown key{suggested}"
     elif kind == "missing":
         message = "has to be given"
     elif kind in _EXPECTED:
         message = f"expected {_EXPECTED[kind].format(**context)}"
-        if path[0] != "security":
+        if not path[0].endswith("security"):
             message += f", not {_SHORT.repr(fault['input'])}"
     return path, message
 
@@ -271,13 +283,16 @@ def _suggestion(path: list[str], value: object) -> str:
     """Return what to write instead of an unknown key with this value."""
     if len(path) == 1 and not isinstance(value, Mapping) and path[0] in _keys_beside(["lapse", ""]):
         return "; write it below [lapse]"
-    known = sorted(_keys_beside(path))
-    close = difflib.get_close_matches(path[-1][:_COMPARED_CHARACTERS], known, n=1)
-    if close:
-        return f"; did you mean {close[0]!r}?"
-    if isinstance(value, Mapping) and (named := _named_table(path)):
+    found = _known(path[-1], _keys_beside(path))
+    if "did you mean" not in found and isinstance(value, Mapping) and (named := _named_table(path)):
         return f"; if the name has a dot, quote it: [{named}]"
-    return f"; known here: {', '.join(known)}"
+    return found
+
+
+def _known(key: str, known: set[str]) -> str:
+    """Return which key may be meant, or else all that are known."""
+    close = difflib.get_close_matches(key[:_COMPARED_CHARACTERS], sorted(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; known here: {', '.join(sorted(known))}"
 
 
 def _named_table(path: list[str]) -> str:
@@ -314,6 +329,15 @@ def _keys_beside(path: list[str]) -> set[str]:
         section = Config.model_fields[path[0]].annotation
         model = section if isinstance(section, type) and issubclass(section, BaseModel) else Config
     return set(model.model_fields)
+
+
+def _keys_of_table(path: list[str], model: type[BaseModel]) -> set[str]:
+    """Return the keys of a table, as the file has them; `path` leads to it."""
+    for key in path:
+        field = next(one for name, one in model.model_fields.items() if key == (one.alias or name))
+        kinds = (field.annotation, *get_args(field.annotation))
+        model = next(one for one in kinds if isinstance(one, type) and issubclass(one, BaseModel))
+    return {field.alias or name for name, field in model.model_fields.items()}
 
 
 class Lines:

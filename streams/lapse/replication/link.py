@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from lapse.config.document import ConfigError, read_toml
+from lapse.config.fault import first_repeated
+from lapse.config.link_file import read_link
 from lapse.config.root import SecurityConfig
 from lapse.protocol import topic as names
+
+_MISSING: Final = {
+    "from": "the brokers of the deployment that is read, by --from, lapse.toml or a file like replicate.toml",
+    "to": "the brokers of the deployment that is written, by --to or in a file like replicate.toml",
+    "topics": "the SOW topics, by --topic or in a file like replicate.toml",
+}
+"""By required key: how it can be given."""
 
 
 class Link(BaseModel):
@@ -36,7 +46,13 @@ class Link(BaseModel):
     @field_validator("topics", mode="before")
     @classmethod
     def _by_name(cls, topics: object) -> object:
-        return {topic: topic for topic in topics} if isinstance(topics, (list, tuple)) else topics
+        if isinstance(topics, dict):
+            return topics
+        if not isinstance(topics, (list, tuple)) or not all(isinstance(one, str) for one in topics):
+            raise ValueError('expected a list of SOW topics, or a table such as { orders = "orders.raw" }')
+        if (repeated := first_repeated(topics)) is not None:
+            raise ValueError(f"{repeated} is named twice")
+        return {topic: topic for topic in topics}
 
     @field_validator("topics")
     @classmethod
@@ -45,7 +61,7 @@ class Link(BaseModel):
             raise ValueError("names no SOW topic; there is nothing to replicate")
         for name in [*topics, *topics.values()]:
             if not names.NAME.match(name):
-                raise ValueError(f"{name!r} is no name of a topic")
+                raise ValueError(f"{name!r} is no name of a topic: letters, digits, '.', '_' and '-' only")
         return topics
 
     def transactional_id(self, source: str) -> str:
@@ -53,32 +69,10 @@ class Link(BaseModel):
         return f"lapse-replicate-{source}-{','.join(sorted(self.topics))}"
 
 
-def load(path: Path) -> Link:
-    """Read a file like `replicate.toml`.
+def load(path: Path | None, stated: Mapping[str, object] = MappingProxyType({})) -> Link:
+    """Read a file like `replicate.toml`, or take the values of the command line.
 
     Raises:
-        ConfigError: it is missing, is not TOML, or has unknown contents.
+        ConfigError: it is missing, is not TOML, or has unknown contents; the text names every fault.
     """
-    return checked(read_toml(path), str(path))
-
-
-def checked(tree: dict[str, object], where: str) -> Link:
-    """Check the contents of a file or the values of the command line.
-
-    Raises:
-        ConfigError: the text names every fault.
-    """
-    try:
-        return Link.model_validate(tree)
-    except ValidationError as error:
-        faults = [f"{where}: {'.'.join(map(str, fault['loc']))}: {_fault_text(fault)}" for fault in error.errors()]
-        raise ConfigError("\n".join(faults)) from error
-
-
-def _fault_text(fault: Any) -> str:
-    """Return a fault in the terms of the file."""
-    if fault["type"] == "missing":
-        return "has to be given"
-    if fault["type"] == "extra_forbidden":
-        return f"unknown key; known here: {', '.join(Link.model_fields)}"
-    return str(fault["msg"]).removeprefix("Value error, ")
+    return read_link(Link, path, stated, "lapse replicate", _MISSING)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from lapse.config.document import ConfigError, read_toml
 from lapse.config.duration import DurationMs
+from lapse.config.link_file import read_link
 from lapse.config.root import SecurityConfig
 from lapse.protocol import topic as names
 from lapse.runtime.kafka import security
 from lapse_client.kafka.connection import Connection, identity
+
+_MISSING: Final = {"to": "the brokers of the deployment that takes over, by --to or in a file like transfer.toml"}
+"""By required key: how it can be given."""
 
 
 class Link(BaseModel):
@@ -43,7 +46,7 @@ class Link(BaseModel):
     @classmethod
     def _check_name(cls, name: str | None) -> str | None:
         if name is not None and not names.NAME.match(name):
-            raise ValueError(f"{name!r} is no name of a topic")
+            raise ValueError(f"{name!r} is no name of a topic: letters, digits, '.', '_' and '-' only")
         return name
 
     def source_connection(self) -> Connection:
@@ -74,16 +77,4 @@ def load(path: Path | None, stated: dict[str, str]) -> Link:
     Raises:
         ConfigError: it is missing, is not TOML, or has unknown contents; the text names every fault.
     """
-    where = "lapse transfer" if path is None else str(path)
-    tree = {} if path is None else read_toml(path)
-    try:
-        return Link.model_validate({**tree, **stated})
-    except ValidationError as error:
-        faults = [f"{where}: {'.'.join(map(str, fault['loc']))}: {_fault_text(fault)}" for fault in error.errors()]
-        raise ConfigError("\n".join(faults)) from error
-
-
-def _fault_text(fault: ErrorDetails) -> str:
-    if fault["loc"] == ("to",) and fault["type"] == "missing":
-        return "has to be given: the brokers of the deployment that takes over, by --to or in a file like transfer.toml"
-    return fault["msg"].removeprefix("Value error, ")
+    return read_link(Link, path, stated, "lapse transfer", _MISSING)

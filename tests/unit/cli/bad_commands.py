@@ -100,6 +100,7 @@ COMMANDS: Final = [
         "replicate --to there:9092",
         "replicate",
         "replicate --to there:9092 --topic 'a b'",
+        "replicate --to there:9092 --topic prices --topic prices=raw",
         "transfer orders --to there:9092 --all --to-topic 'a b'",
         "simulate orders --arrivals 5/s --backlog many",
         "simulate orders --arrivals 5/s --seed many",

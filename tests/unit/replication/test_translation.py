@@ -4,7 +4,7 @@ import pytest
 
 from lapse.config import ConfigError
 from lapse.core import lifetime
-from lapse.replication.link import checked
+from lapse.replication.link import load
 from lapse.replication.translation import Downstream, Translation, Upstream
 
 T = 1_700_000_000_000
@@ -53,7 +53,7 @@ def test_a_replicated_letter_keeps_the_deadline_that_is_stated() -> None:
 
 @pytest.mark.feature("S10")
 def test_two_links_with_other_topics_do_not_take_each_other_over() -> None:
-    links = [checked({"from": "a", "to": "b", "topics": topics}, "x") for topics in (["a", "b"], ["b", "a"], ["a-b"])]
+    links = [load(None, {"from": "a", "to": "b", "topics": topics}) for topics in (["a", "b"], ["b", "a"], ["a-b"])]
     ids = [link.transactional_id("A") for link in links]
     assert ids[0] == ids[1] != ids[2]
 
@@ -85,7 +85,7 @@ def test_a_delete_is_reported_and_an_expiry_is_not() -> None:
 
 @pytest.mark.feature("S10", "X7")
 def test_a_link_names_its_faults() -> None:
-    link = checked({"from": "a:1", "to": "b:1", "topics": ["prices"]}, "replicate.toml")
+    link = load(None, {"from": "a:1", "to": "b:1", "topics": ["prices"]})
     assert link.topics == {"prices": "prices"}
-    with pytest.raises(ConfigError, match=r"(?s)replicate.toml: to: .*topics: .*no SOW topic"):
-        checked({"from": "a:1", "topics": []}, "replicate.toml")
+    with pytest.raises(ConfigError, match=r"(?s)lapse replicate: to: .*topics: .*no SOW topic"):
+        load(None, {"from": "a:1", "topics": []})

@@ -50,6 +50,7 @@ from unit.gateway import bad_requests
 from unit.runtime import bad_partitions
 from unit.simulation import bad_options
 from unit.spark import bad_instants, bad_ledgers
+from unit.transfer import bad_links
 
 ARRIVAL_MS = 1_700_000_000_000
 """When all of it arrives."""
@@ -636,6 +637,8 @@ def page() -> str:
     parts.extend(f"| {_cell(case.shown)} | {_cell(case.message)} |\n" for case in bad_commands.COMMANDS)
     parts.append(_KEYS)
     parts.extend(f"| {_cell(case.shown)} | {_cell(case.message)} |\n" for case in bad_commands.KEYS)
+    parts.append(_LINKS)
+    parts.extend(f"| {_cell(case.shown)} | {_cell(case.message)} |\n" for case in bad_links.CASES)
     parts.append(_ENLARGED)
     parts.extend(f"| {_cell(case.shown)} | {_cell(case.message)} |\n" for case in bad_partitions.CASES)
     return "".join(parts)
@@ -725,6 +728,18 @@ _KEYS = """
 At least one mistake of each key that `lapse check`, `apply` and workers refuse, with their exit code 1. The text
 begins with the file and the line, which are left out here. Lines without a table are of `[queue.orders]`; a SOW topic
 says the same of the keys that both have ([configuration.md](configuration.md)).
+
+| keys | text |
+|---|---|
+"""
+
+_LINKS = """
+## Keys of `transfer.toml` and `replicate.toml`
+
+At least one mistake of each key of the files that `lapse transfer` and `lapse replicate` take with `--config`. What has
+to be given stands in front of it. Nothing is asked of Kafka, and the exit code is 1. The keys of `[from_security]` and
+`[to_security]` are those of `[security]`, and what is said of them is the same
+([queues.md](queues.md#handing-over), [sow.md](sow.md#replication)).
 
 | keys | text |
 |---|---|
