@@ -15,10 +15,10 @@ from lapse.config.retry import RetryConfig
 from lapse.config.root import Config, SecurityConfig, WorkerConfig
 from lapse.config.topic import TopicConfig
 from lapse.config.user import EntitlementConfig, UserConfig
-from lapse.protocol import header
+from lapse.protocol import header, schema
 from lapse.protocol.command import DEFINITION_COMMANDS, QUEUE_COMMANDS, SOW_COMMANDS
 from unit.cli.bad_commands import COMMANDS, ELSEWHERE, KEYS
-from unit.runtime.bad_input import CHAPTERS
+from unit.runtime.bad_input import CHAPTERS, response_to
 from unit.simulation import bad_options
 from unit.spark import bad_instants, bad_ledgers
 
@@ -102,6 +102,13 @@ def test_every_command_has_a_refusal(title: str, commands: frozenset[str]) -> No
         (filters,) = [one for one in CHAPTERS if one.title == "Filters"]
         asked |= {orjson.loads(case.given[-1].value or b"")["command"] for case in filters.cases}
     assert commands - asked - NO_REFUSAL.keys() == set()
+
+
+def test_every_field_of_a_command_has_a_refusal_that_names_it() -> None:
+    commands = [one for one in CHAPTERS if one.title.startswith("Commands to ")]
+    texts = [response_to(chapter, case) for chapter in commands for case in chapter.cases]
+    named = {name for text in texts for name in re.findall(r"\bfield (\w+)", text)}
+    assert {field["name"] for field in orjson.loads(schema.text("command"))["fields"]} - named == set()
 
 
 def options(command: click.Command, context: click.Context) -> Iterator[str]:
