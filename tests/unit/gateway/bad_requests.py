@@ -70,6 +70,11 @@ def _rewind(body: bytes, code: str = "invalid_argument") -> Case:
     return Case(shown=f"`{body.decode()}` to `…/rewind`", path="/v1/queues/orders/rewind", body=body, code=code)
 
 
+def _sent_to(path: str, body: bytes) -> Case:
+    """A body that a path does not take, shown as it is."""
+    return Case(shown=f"`{body.decode()}` to `{path}`", path=path, body=body, code="malformed")
+
+
 def _redrive(body: bytes, code: str = "malformed") -> Case:
     """A redrive of dead letters, shown as it is."""
     return Case(shown=f"`{body.decode()}` to `…/redrive`", path="/v1/letters/orders/redrive", body=body, code=code)
@@ -121,7 +126,25 @@ CASES: Final = (
     Case(shown="`POST …/receive` with a body", path=f"{_RECEIVE}?subscription=w", body=b"{}", code="malformed"),
     Case(shown="`POST /v1/publish/orders?ttl_ms=soon`", path="/v1/publish/orders?ttl_ms=soon", code=_BAD),
     Case(shown="`POST /v1/publish/orders?ttl_ms=-1`", path="/v1/publish/orders?ttl_ms=-1", code=_BAD),
+    Case(
+        shown="`POST /v1/publish/orders?expires_at_ms=tomorrow`",
+        path="/v1/publish/orders?expires_at_ms=tomorrow",
+        code=_BAD,
+    ),
+    Case(
+        shown="`POST /v1/publish/orders?ttl_ms=5&expires_at_ms=6`",
+        path="/v1/publish/orders?ttl_ms=5&expires_at_ms=6",
+        code=_BAD,
+    ),
+    Case(
+        shown="`POST /v1/publish/orders?enqueue_at_ms=later`", path="/v1/publish/orders?enqueue_at_ms=later", code=_BAD
+    ),
+    Case(shown="`POST /v1/publish/orders?message_id=`", path="/v1/publish/orders?message_id=", code=_BAD),
+    Case(shown="`POST /v1/publish/orders?delta=maybe`", path="/v1/publish/orders?delta=maybe", code=_BAD),
     Case(shown="`POST /v1/publish/orders?delete=true` without a key", path="/v1/publish/orders?delete=true", code=_BAD),
+    Case(shown="`GET …/records?skip=-1`", method="GET", path="/v1/sow/prices/records?skip=-1", code=_BAD),
+    Case(shown="`GET …/records?top_n=0`", method="GET", path="/v1/sow/prices/records?top_n=0", code=_BAD),
+    Case(shown="`GET …/follow?mode=fast`", method="GET", path="/v1/sow/prices/follow?mode=fast", code=_BAD),
     Case(
         shown="`POST /v1/publish/lapse.orders.commands`",
         path="/v1/publish/lapse.orders.commands",
@@ -232,6 +255,17 @@ CASES: Final = (
         path="/v1/queues/orders/messages?state=gone",
         code=_BAD,
     ),
+    _sent_to("/v1/queues/orders/renew", b'{"receipts": ["orders:0:1"], "lease_ms": 0}'),
+    _sent_to("/v1/queues/orders/expire", b'{"receipts": ["orders:0:1"], "fault": 5}'),
+    _sent_to("/v1/queues/orders/purge", b'{"all": true, "leased": "yes"}'),
+    _sent_to("/v1/sow/prices/delete", b'{"keys": "A"}'),
+    _sent_to("/v1/sow/prices/withdraw", b'{"bookmarks": "prices:0:1"}'),
+    _batch(b'{"messages": [{"value": 1, "key_base64": 5}]}'),
+    _rewind(b'{"to": "beginning", "handed_over": 1}', "malformed"),
+    _rewind(b'{"to": "beginning", "dry_run": "yes"}', "malformed"),
+    _redrive(b'{"dry_run": "yes"}'),
+    _redrive(b'{"again": "yes"}'),
+    _redrive(b'{"overwrite": 1}'),
     _redrive(b'{"reason": "purged"}'),
     _redrive(b'{"reasons": ["old"]}'),
     _redrive(b'{"value": {"id": 1}}'),

@@ -1,11 +1,16 @@
 """Requests that the gateway refuses before they reach Kafka: with a status, a code and one sentence (X7)."""
 
+import re
+
+import orjson
 import pytest
 
 from lapse.core.error_code import ErrorCode
 from lapse_client import error
+from lapse_gateway import openapi
+from lapse_gateway.application import DESCRIBED
 from lapse_gateway.fault import STATUSES, Fault, fault_of
-from unit.gateway.bad_requests import CASES, KEY, Case, ask
+from unit.gateway.bad_requests import CASES, KEY, Case, ask, refusal_of
 
 
 @pytest.mark.feature("X7")
@@ -62,3 +67,23 @@ def test_everything_that_the_client_raises_has_a_code() -> None:
         raised = kind.__new__(kind)
         if kind is not error.CommandFailed:
             assert fault_of(raised).code in STATUSES
+
+
+SHARDS_READ = {"order_by", "select"}
+"""Parameters that may be any text for the gateway. The refusals are among those of commands to a SOW topic."""
+
+
+@pytest.mark.feature("X7")
+def test_every_parameter_and_field_of_a_body_has_a_refusal() -> None:
+    described = orjson.loads(orjson.dumps(openapi.description(DESCRIBED, users=True)))
+    known = {
+        field
+        for name, one in described["components"]["schemas"].items()
+        if name != "Error"
+        for field in one["properties"]
+    }
+    for operations in described["paths"].values():
+        for operation in operations.values():
+            known |= {one["name"] for one in operation.get("parameters", []) if one["in"] == "query"}
+    words = {word for case in CASES for word in re.findall(r"\w+", f"{case.shown} {refusal_of(case)}")}
+    assert known - words == SHARDS_READ
