@@ -189,8 +189,8 @@ def test_a_journal_that_ends_in_a_transactions_marker_is_read_to_its_end(deploy:
 
 @pytest.mark.feature("Q16")
 def test_a_clean_stop_under_load_is_quick_and_the_next_start_goes_on(deploy: Deploy) -> None:
-    """SIGTERM: exit code 0 within seconds, the group is left at once, offsets are committed."""
-    here = deploy({"flow": FLOWING}).apply()
+    """SIGTERM: exit code 0 within seconds, the group is left at once, offsets are committed, steps go on."""
+    here = deploy({"flow": FLOWING}, store="rocksdb").apply()
     worker = here.worker().wait_for_shards(1)
     with Load(here, "flow", 1) as load:
         load.flow(300)

@@ -91,9 +91,8 @@ class RocksDBStore(JournalStore):
         if database is not None:
             database.close()
 
-    async def on_stop(self) -> None:
+    def close_copies(self) -> None:
         """Close the databases."""
-        await super().on_stop()
         for partition in list(self._databases):
             self._close(partition)
 

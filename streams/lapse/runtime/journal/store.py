@@ -389,6 +389,9 @@ class JournalStore(TableStore):
 
     # What differs between memory and disk
 
+    def close_copies(self) -> None:
+        """Close what is kept on disk, once no shard writes any more. Faust stops stores before that."""
+
     def _open(self, partition: int) -> Changelog:
         """Return the kept contents of a changelog partition; nothing in this class."""
         return Changelog(self.owner.records())

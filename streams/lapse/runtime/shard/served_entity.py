@@ -343,8 +343,9 @@ class Entity(NamedTopics):
         await self._store().forget_copies()
 
     async def close(self) -> None:
-        """Stop the rule processes, once all shards are given up."""
+        """Stop the rule processes and close copies on disk, once all shards are given up."""
         await self.rules.stop()
+        self._store().close_copies()
 
     def look_up(self, key: bytes) -> bytes | None:
         """Return the current value of a table key; None if no shard of this worker has it."""

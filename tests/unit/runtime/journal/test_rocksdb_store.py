@@ -1,5 +1,6 @@
 """The copy on local disk: it holds what was written, and is not trusted when it is too old (S9, Q16)."""
 
+import asyncio
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,8 @@ class Store(RocksDBStore):
         self.app = SimpleNamespace(conf=SimpleNamespace(tabledir=directory))
         self.table_name = "prices"
         self._databases = {}
+        self._lost = self._troubled = SimpleNamespace(settle=bool)
+        self._standby = None
         self._topic_id = "id"
 
 
@@ -56,6 +59,23 @@ def test_a_copy_from_a_clock_that_was_ahead_is_dropped(tmp_path: Path, monkeypat
         store._write(0, [(b"ra", b"1")], 1, 1)
     store._close(0)
     assert store._open(0).latest == {b"ra": b"1"}, "a small step"
+    store._close(0)
+
+
+@pytest.mark.feature("Q16")
+def test_steps_that_end_while_the_worker_stops_are_kept(tmp_path: Path) -> None:
+    """Faust stops a store before the shards finish their steps. A worker that got SIGTERM ended with an error there."""
+    store = Store(tmp_path)
+    store._open(0)
+
+    async def stop() -> None:
+        await store.on_stop()
+        store._write(0, [(b"ra", b"1")], 1, 1)
+
+    asyncio.run(stop())
+    store.close_copies()
+    kept = store._open(0)
+    assert (kept.latest, kept.next_offset) == ({b"ra": b"1"}, 1)
     store._close(0)
 
 
