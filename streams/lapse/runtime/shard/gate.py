@@ -8,7 +8,7 @@ from typing import Final
 
 from lapse.core.lifetime import NEVER
 from lapse.runtime.shard.inbox import Inbox
-from lapse.runtime.shard.log import Log
+from lapse.runtime.shard.log import Log, SilentLog
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.tp import TP
 
@@ -68,7 +68,8 @@ class Gate:
 class ArrivalGate:
     """Lets scheduled messages take their places, once everything that arrived before their instant is taken in (C76).
 
-    The logs are asked for their ends only when a message is due, and beside the steps, so that others go on.
+    The logs are asked for their ends only when a message is due, and beside the steps, so that others go on. While a
+    partition has no leader, they are asked again and again.
 
     Args:
         machine: the shard's machine.
@@ -115,7 +116,12 @@ class ArrivalGate:
             self._asked = reached_ms, task
         asked_ms, task = self._asked
         to_ms = min(asked_ms, reached_ms)  # later arrivals may have to wait for a command
-        if not task.done() or not await _are_taken_in(self._inbox, task.result(), self._on_news, to_ms):
+        if not task.done():
+            return None
+        if isinstance(task.exception(), SilentLog):
+            self._asked = None  # asked again in the next step: other messages, leases and deadlines go on
+            return None
+        if not await _are_taken_in(self._inbox, task.result(), self._on_news, to_ms):
             return None
         self._asked = None
         return to_ms
