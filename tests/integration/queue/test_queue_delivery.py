@@ -1,5 +1,8 @@
 """Who gets which message, under which lease, and what a settlement does: a real broker and a real worker."""
 
+import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from contextlib import ExitStack
@@ -38,6 +41,7 @@ QUEUES = {
     "purged": {"lease_period": "60s"},
     "order": {"partitions": 3},
     "many": {"lease_period": "60s"},
+    "printed": {"lease_period": "60s"},
 }
 
 
@@ -525,3 +529,26 @@ def collect(some: list[QueueSubscriber], got: list[int]) -> list[int]:
         while one.receive(0.05) is not None:
             got[index] += 1
     return got
+
+
+@pytest.mark.feature("Q5", "X3")
+def test_what_the_command_has_printed_is_acknowledged_when_sigterm_ends_it_and_the_rest_is_back(
+    served: Deployment,
+) -> None:
+    served.write("printed", *numbers(2_000))
+    name = served.name("printed")
+    command = [sys.executable, "-m", "lapse", "queue", "subscribe", name, "--max-backlog", "500"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=served.environment()) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        printed = [process.stdout.readline() for _ in range(700)]
+        process.send_signal(signal.SIGTERM)
+        printed += process.stdout.readlines()
+        assert (process.wait(60), process.stderr.read()) == (0, b"")
+    depth = served.depth("printed")
+    assert (depth["leased"], depth["subscriptions"]) == (0, 0)
+    # The signal may come between the print of a message and its settlement.
+    assert depth["available"] - (2_000 - len(printed)) in (0, 1)
+    if len(printed) < 2_000:
+        with served.subscriber("printed") as subscriber:
+            assert (take(subscriber, 1)[0].value or b"") in (printed[-1].strip(), b"%d" % len(printed))
