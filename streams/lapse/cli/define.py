@@ -16,7 +16,7 @@ from lapse.cli.definition import live, opened
 from lapse.config import Config, ConfigError, load
 from lapse.config.definition import WORD, Kind
 from lapse.config.document import parse_toml
-from lapse.runtime.topics.definition_draft import Draft, Refused, Request, create_and_grant, draft, patched
+from lapse.runtime.topics.definition_draft import Draft, Refused, Request, create_and_grant, draft, patched, remove_lost
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange
 from lapse.runtime.topics.deleted_entities import settled
 from lapse.runtime.topics.difference import Difference
@@ -200,12 +200,17 @@ def _define(
         OutdatedChange: concurrent changes of definitions made all tries fail.
     """
     created: set[str] = set()
-    for _ in range(_TRIES - 1):
-        try:
-            return _try_define(asked, topic, config, beside, dry_run, created)
-        except OutdatedChange:
-            time.sleep(_AGAIN_S * random.uniform(1, 5))  # noqa: S311  # so that two commands do not collide again
-    return _try_define(asked, topic, config, beside, dry_run, created)
+    try:
+        for _ in range(_TRIES - 1):
+            try:
+                return _try_define(asked, topic, config, beside, dry_run, created)
+            except OutdatedChange:
+                time.sleep(_AGAIN_S * random.uniform(1, 5))  # noqa: S311  # so that two commands do not collide again
+        return _try_define(asked, topic, config, beside, dry_run, created)
+    except Refused:
+        if created:
+            remove_lost(asked, created, topic.read_to_change(), config)
+        raise
 
 
 def _try_define(
@@ -222,6 +227,7 @@ def _try_define(
     made = made.with_topics(differences, created)
     created.update(made.after.made)
     if not dry_run:
+        created.update(one.create.name for one in differences if one.create is not None)
         create_and_grant(cluster, differences)
         if made.differs is not None:
             topic.publish([made.after], beside)

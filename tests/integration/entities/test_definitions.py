@@ -6,6 +6,7 @@ import sys
 import threading
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -16,6 +17,7 @@ from lapse.config.definition import Definition, in_file
 from lapse.core.shard.changelog import CLAIM
 from lapse.protocol import topic as names
 from lapse.runtime.topics import deleted_entities
+from lapse.runtime.topics.definition_draft import create_and_grant
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange
 from lapse_client import Admin, SowClient
 from support.kafka.log import until
@@ -507,6 +509,21 @@ def test_a_deleted_entity_is_waited_for_and_counts_for_nothing_once_its_topics_a
     assert here.lapse("queue", "create", name, "lease_period=8s").returncode == 0
     assert (defined(here)[name].version, defined(here)[name].settings) == (3, {"lease_period": "8s"})
     assert changelog in here.connection.partitions()
+
+    lost = here.name("lost")
+    with monkeypatch.context() as patch:
+
+        def create_late(*given: Any) -> None:
+            """The queue is there when the topics of the SOW topic are, and before its definition."""
+            patch.undo()
+            create_and_grant(*given)
+            assert here.lapse("queue", "create", lost).returncode == 0
+
+        patch.setattr("lapse.cli.define.create_and_grant", create_late)
+        refused = here.lapse("sow", "create", lost)
+    assert f"there is a queue {lost} already" in refused.stderr
+    until(lambda: names.sow(lost) not in here.connection.partitions(), "nobody would use it")
+    assert names.commands(lost) in here.connection.partitions()
 
     gone(names.commands(name), names.deliveries(name), changelog)
     here.configure({"orders": {"lease_period": "8s"}}, definitions="topic")

@@ -351,6 +351,22 @@ class Cluster:
                 self._create(request, some)
         self._see({one.topic for one in new})
 
+    def remove(self, topics: Iterable[str]) -> None:
+        """Delete topics; those that do not exist are passed over.
+
+        Raises:
+            TopologyError: the cluster refused one.
+        """
+        going = [*topics]
+        if not going:
+            return
+        for name, future in self._admin.delete_topics(going, operation_timeout=_PATIENCE_S).items():
+            try:
+                future.result()
+            except KafkaException as error:
+                if error.args[0].name() != "UNKNOWN_TOPIC_OR_PART":
+                    raise TopologyError(f"{name}: could not be removed: {error.args[0].str()}") from error
+
     def enlarge(self, topics: Iterable[str], partitions: int) -> None:
         """Add partitions to topics, all in one request.
 

@@ -31,7 +31,15 @@ from lapse.runtime.repeated_error import RepeatedError
 from lapse.runtime.shard.output import ShardOutput
 from lapse.runtime.shard.services import Services
 from lapse.runtime.topics.creation_rights import lacking, lacking_on_name
-from lapse.runtime.topics.definition_draft import Draft, Refused, Request, check_creation, create_and_grant, draft
+from lapse.runtime.topics.definition_draft import (
+    Draft,
+    Refused,
+    Request,
+    check_creation,
+    create_and_grant,
+    draft,
+    remove_lost,
+)
 from lapse.runtime.topics.definition_request import read_request
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange
 from lapse.runtime.topics.deleted_entities import settled
@@ -200,8 +208,14 @@ class Definer:
         """
         user = parted(admitted.command.id)[0] if self._guard is not None else ""
         request = read_request(admitted.command, user)
+        created: set[str] = set()
         try:
-            made, shards = await self._definitions.retry_if_outdated(lambda: self._publish(request, user))
+            made, shards = await self._definitions.retry_if_outdated(lambda: self._publish(request, user, created))
+        except Refused:
+            if created:
+                there = await asyncio.to_thread(self._definitions.read_to_change)
+                await asyncio.to_thread(remove_lost, request, created, there, self._config)
+            raise
         except OutdatedChange as error:
             raise Refused(ErrorCode.OUTDATED, str(error)) from error
         late = await self._messages.await_served(request.name, made.after.version, shards, SERVED_S)
@@ -209,8 +223,8 @@ class Definer:
         waiting = tuple(f"{request.name}:{shard}" for shard in late)
         return _answer(admitted, None, tuple(counts.items()), (("late", waiting),))
 
-    async def _publish(self, request: Request, user: str) -> tuple[Draft, int]:
-        """Check and write a definition; return it, and its number of shards."""
+    async def _publish(self, request: Request, user: str, created: set[str]) -> tuple[Draft, int]:
+        """Check and write a definition; return it, and its number of shards. Add new topics to `created`."""
         if self._guard is not None:
             _check_right(lacking_on_name(self._config, request.name, user), request.name, user)
         there, deleted = await asyncio.to_thread(
@@ -232,6 +246,7 @@ class Definer:
         if made.differs is not None and made.differs.before is None:
             self._messages.forget(request.name)  # what was served of a deleted entity of that name
             await self._creations.note(made.after.made)
+        created.update(one.create.name for one in differences if one.create is not None)
         await asyncio.to_thread(create_and_grant, cluster, differences)
         if made.differs is not None:
             await asyncio.to_thread(self._definitions.publish, [made.after], self._beside)

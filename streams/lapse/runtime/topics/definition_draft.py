@@ -6,6 +6,7 @@ workers carry out.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,6 +33,7 @@ from lapse.protocol import topic as names
 from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.definitions import Unreadable
 from lapse.runtime.topics.difference import Difference
+from lapse.runtime.topics.topology import TopologyError
 from lapse.runtime.topics.wanted import Role
 
 _NONE: Final[Mapping[str, Unreadable]] = MappingProxyType({})
@@ -191,6 +193,23 @@ def create_and_grant(cluster: Cluster, differences: list[Difference]) -> None:
     cluster.create([one.create for one in differences if one.create is not None])
     cluster.alter([one for one in differences if one.alter])
     cluster.grant([one for one in differences if one.grants])
+
+
+def remove_lost(request: Request, created: Collection[str], there: Mapping[str, Definition], config: Config) -> None:
+    """Remove the state topic of a refused SOW topic if a queue of its name was defined since it was created.
+
+    What else was created belongs to that queue, or to the user.
+
+    Args:
+        request: the refused request.
+        created: topics that did not exist before it.
+        there: the current definitions, by name.
+        config: configuration of the deployment.
+    """
+    state, winner = names.sow(request.name), there.get(request.name)
+    if state in created and winner is not None and winner.kind == "queue":
+        with contextlib.suppress(TopologyError):  # the refusal says what matters
+            Cluster(config).remove([state])
 
 
 def draft(
