@@ -121,6 +121,12 @@ def is_lapse_toml(path: Path) -> bool:
         return False
 
 
+def configuration_path() -> Path:
+    """Return the file of `--config`, or `lapse.toml`, which need not exist."""
+    named: Path | None = click.get_current_context().meta.get(_CONFIG)
+    return named or _DEFAULT
+
+
 def configuration(path: Path | None = None) -> Config | None:
     """Load the file of `--config`, or `lapse.toml`; return None if no file is named and there is no `lapse.toml`.
 
@@ -130,7 +136,7 @@ def configuration(path: Path | None = None) -> Config | None:
     Raises:
         LapseError: the file cannot be read, or is not valid.
     """
-    path = path or click.get_current_context().meta.get(_CONFIG) or _DEFAULT
+    path = path or configuration_path()
     if path is _DEFAULT and not path.exists():
         return None
     from lapse.config import ConfigError, load

@@ -20,6 +20,7 @@ from lapse.cli.instant import INSTANT, When, at_ms
 from lapse.cli.option_type import Number
 from lapse.cli.subscribed import print_subscriptions
 from lapse.cli.tables import print_table
+from lapse.cli.unserved import delete_unserved
 from lapse.protocol.command_field import QUEUE_STATES
 from lapse_client.delivery.delivery import Delivery
 from lapse_client.error import AnswerTimeout, LapseError
@@ -377,13 +378,18 @@ def delete(name: str, force: bool, yes: bool, bootstrap_servers: str | None, as_
     """Delete the queue NAME, if it is empty.
 
     Its underlying topics, dead letters and events stay, unless it is temporary and they were created with it.
+    A queue that is defined, and that no worker can serve, is deleted with --force only.
     """
-    with _open(name, bootstrap_servers) as client:
-        if force and not yes:
-            there = client.depth()
-            messages = sum(there.get(state, 0) for state in ("depth", "scheduled", "held"))
-            confirm(f"Delete {name} with {count_text(messages, 'message')} in it?")
-        counts = client.delete(force=force)
+    counts: dict[str, int] = {}
+    try:
+        with _open(name, bootstrap_servers) as client:
+            if force and not yes:
+                there = client.depth()
+                messages = sum(there.get(state, 0) for state in ("depth", "scheduled", "held"))
+                confirm(f"Delete {name} with {count_text(messages, 'message')} in it?")
+            counts = client.delete(force=force)
+    except click.ClickException as error:
+        delete_unserved("queue", name, force, yes, error)
     click.echo(orjson.dumps({"deleted": name, **counts}) if as_json else f"{name} is deleted.")
 
 

@@ -16,6 +16,7 @@ from lapse.cli.confirmation import confirm
 from lapse.cli.option_type import Number
 from lapse.cli.subscribed import print_subscriptions
 from lapse.cli.tables import print_table
+from lapse.cli.unserved import delete_unserved
 from lapse_client.error import LapseError
 from lapse_client.reading.count_text import count_text
 from lapse_client.reading.instant import shown
@@ -209,11 +210,16 @@ def delete_topic(topic: str, force: bool, yes: bool, bootstrap_servers: str | No
     """Delete the SOW topic TOPIC, if it is empty.
 
     Its underlying topic, dead letters and events stay, unless it is temporary and they were created with it.
+    A SOW topic that is defined, and that no worker can serve, is deleted with --force only.
     """
-    with _open(topic, bootstrap_servers) as client:
-        if force and not yes:
-            confirm(f"Delete {topic} with all its records?")
-        counts = client.delete_topic(force=force)
+    counts: dict[str, int] = {}
+    try:
+        with _open(topic, bootstrap_servers) as client:
+            if force and not yes:
+                confirm(f"Delete {topic} with all its records?")
+            counts = client.delete_topic(force=force)
+    except click.ClickException as error:
+        delete_unserved("sow", topic, force, yes, error)
     click.echo(orjson.dumps({"deleted": topic, **counts}) if as_json else f"{topic} is deleted.")
 
 

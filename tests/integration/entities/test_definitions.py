@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from lapse.config import load
 from lapse.config.definition import Definition, in_file
@@ -20,6 +21,7 @@ from lapse.runtime.topics import deleted_entities
 from lapse.runtime.topics.definition_draft import create_and_grant
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange
 from lapse_client import Admin, SowClient
+from support.kafka.created_topic import create
 from support.kafka.log import until
 from support.processes.deployment import Deploy, Deployment, WorkerProcess
 
@@ -347,6 +349,7 @@ def test_an_entity_that_cannot_be_served_when_it_is_defined_is_served_once_it_ca
     name = here.name("fresh")
     DefinitionsTopic(load(here.config)).publish([Definition(name, "queue", 1, "somebody", {"max_deliveries": 1})])
     until(lambda: f"{name} is defined, and cannot be served" in worker.text, "its topics are missing")
+    check_that_what_cannot_be_served_can_be_deleted(here)
     DefinitionsTopic(load(here.config)).publish([Definition(name, "queue", 2, "somebody", {"max_deliveries": 2})])
     until(lambda: worker.text.count(f"{name} is defined, and cannot be served") == 2, "it is changed")
     here.configure({"orders": {}, "fresh": {"max_deliveries": 2}}, definitions="topic")
@@ -361,6 +364,27 @@ def test_an_entity_that_cannot_be_served_when_it_is_defined_is_served_once_it_ca
         delivery = fresh.receive(20)
         assert delivery is not None
         delivery.acknowledge()
+
+
+def check_that_what_cannot_be_served_can_be_deleted(here: Deployment) -> None:
+    """By force only, because nobody can say what is in it; whether its commands have a topic or not."""
+    for stem, kind, command in (("bare", "queue", ("queue", "delete")), ("partly", "sow", ("sow", "delete-topic"))):
+        name = here.name(stem)
+        DefinitionsTopic(load(here.config)).publish([Definition(name, kind, 1, "somebody", {})])
+        if stem == "partly":
+            own = [NewTopic(one, 1, 1) for one in (names.commands(name), names.sow(name))]
+            create(AdminClient({"bootstrap.servers": here.servers}), *own)
+        refused = here.lapse(*command, name)
+        assert refused.returncode == 1
+        assert f"{name} cannot be served: " in refused.stderr
+        assert "or delete it with --force" in refused.stderr
+        assert name in defined(here)
+        done = here.lapse(*command, name, "--force", "--yes")
+        assert (done.returncode, done.stdout) == (0, f"{name} is deleted.\n"), done.stderr
+        assert name not in defined(here)
+        assert not {names.commands(name), names.sow(name)} & here.connection.partitions().keys()
+    served = here.lapse("queue", "delete", here.name("nobody"), "--force", "--yes")
+    assert "there is no queue" in served.stderr
 
 
 def check_that_a_missing_topic_is_named_and_deletion_is_defined(here: Deployment, name: str, prices: str) -> None:
