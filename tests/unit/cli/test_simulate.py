@@ -100,7 +100,7 @@ def test_a_run_without_an_end_says_so(config: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (["--arrivals", "10"], 2, "'10' is no distribution"),
+        (["--arrivals", "10"], 2, "'10' is no rate"),
         (["--arrivals", "1s", "--service", "fast"], 2, "'fast' is no distribution"),
         (["--arrivals", "1s", "--subscribers", "two"], 2, "'two': expected whole numbers"),
         (["--arrivals", "1s", "--goal", "quick"], 2, "'quick' is no goal; expected"),

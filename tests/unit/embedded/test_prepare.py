@@ -36,7 +36,7 @@ def test_jars_are_fetched_for_a_free_port_only(fetched: list[str], monkeypatch: 
     assert len(fetched) == 1
 
 
-@pytest.mark.parametrize("command", [["dev"], ["kafka", "start"]])
+@pytest.mark.parametrize("command", [["dev", "--console-port", "0"], ["kafka", "start"]])
 def test_no_other_display_runs_beside_the_bar_of_the_download(
     command: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
