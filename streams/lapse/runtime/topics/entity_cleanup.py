@@ -53,6 +53,19 @@ _AT_ONCE: Final = 50
 """How many topics one request deletes. Kafka answers once all of them are deleted."""
 
 
+def unneeded(deleted: Iterable[Entity], left: Iterable[Entity]) -> set[str]:
+    """Return the topics of deleted entities that stay on the cluster, and that no entity which is left names.
+
+    Somebody may remove them, too. The worker's clients would then log for ever that they are missing.
+    """
+
+    def named(entities: Iterable[Entity]) -> set[str]:
+        each = ((names.events(one.name), one.forward, *one.targets, *one.shapes) for one in entities)
+        return {topic for some in each for topic in some if topic}
+
+    return named(deleted) - named(left)
+
+
 class ServingWorker(Protocol):
     """The part of a worker that the end of an entity needs.
 
@@ -205,7 +218,7 @@ class EntityCleanup:
             await entity.forget_copies()
             await entity.close()
             await asyncio.sleep(0)  # a turn for others after each entity (C90)
-        app.services.forget(own)
+        app.services.forget(own | unneeded(entities, app.entities.values()))
         for entity in entities:
             app.reading.remove(entity.name)
         await self._read_what_is_left()

@@ -1,10 +1,15 @@
-"""Entities that read one missing topic: `lapse apply` makes it wide enough for all of them (Q1, C81)."""
+"""Topics of several entities: `lapse apply` makes them wide enough, and workers ask for them as long as one is left."""
 
 from __future__ import annotations
+
+from collections.abc import Collection
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from lapse.config import Config
+from lapse.runtime.topics.entity_cleanup import unneeded
 from lapse.runtime.topics.topology import Topology
 
 
@@ -45,3 +50,15 @@ def test_an_entity_that_is_there_says_how_wide_a_missing_topic_becomes() -> None
     topology = Topology(config, created)
     assert topology.partitions("new") == topology.partitions("old") == 4
     assert {topic.name: topic.partitions for topic in topology.wanted()}["t"] == 4
+
+
+def _entity(name: str, *targets: str, shapes: Collection[str] = (), forward: str | None = None) -> Any:
+    return SimpleNamespace(name=name, targets=dict.fromkeys(targets), shapes=dict.fromkeys(shapes), forward=forward)
+
+
+@pytest.mark.feature("C4", "C52")
+def test_workers_ask_no_more_for_topics_that_only_deleted_entities_name() -> None:
+    """They stay on the cluster. Clients log every five minutes that they are missing if somebody removes them."""
+    deleted = _entity("a", "a", "dlq.a", "shared", "target", shapes=("by-pattern",))
+    left = [_entity("b", "b", "dlq.b", "shared"), _entity("c", "c", forward="target")]
+    assert unneeded([deleted], left) == {"lapse.events.a", "a", "dlq.a", "by-pattern"}
