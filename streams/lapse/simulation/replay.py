@@ -23,6 +23,7 @@ from lapse.runtime.queue.rewind import PART
 from lapse.runtime.queue.unwritten import parse_noted, read_written
 from lapse.runtime.shard.effects import Effects
 from lapse.runtime.shard.inbox import Inbox
+from lapse.runtime.shard.long_command import UNFINISHED, WAITING
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.sent_log import AT_START, BEGIN, BEHIND
 from lapse.runtime.tp import TP
@@ -231,12 +232,13 @@ class ReplayedShard:
 
     def _feed_records(self, inbox: Inbox, step: RecordedStep, positions: Mapping[TP, int]) -> None:
         """Bring the records that the step read up to these positions, batch by batch as recorded."""
-        unfinished = step.instants.get("unfinished")
+        begun = max((step.instants[name] for name in (UNFINISHED, WAITING) if name in step.instants), default=-1)
         for tp, end in positions.items():
             if tp not in inbox.received:
                 inbox.adopt(tp, 0)
-            # The noted position of a command that was begun and not finished is that of the command itself.
-            stop = end if unfinished is None or tp != self._commands else max(end, unfinished + 1)
+            # The noted position of a command that was begun and not finished is that of the command itself. Later ones
+            # may have been taken in with it, and wait for its end.
+            stop = end if tp != self._commands else max(end, begun + 1)
             batches = step.batches.get(tp, ())
             # If there was too little room for a batch, all of it had come, and its last record has the instant (C60).
             # There may be offsets without a record before it. What a later take of the step took in comes then.

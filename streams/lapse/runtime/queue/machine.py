@@ -425,7 +425,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         if step.changes or step.removals:
             effects.journal = self._journal.encode(step)
         effects.journal += self._parts.items()
-        effects.instants = flight.instants | ({} if self.unfinished is None else {"unfinished": self.unfinished})
+        effects.instants = flight.instants | self.long_command.noted(self._waiting)
         effects.stands_alone = flight.stands_alone or self.unfinished is not None
         self.figures.queue_step(step)
         # The next step's journal begins with the state before any message of that step.

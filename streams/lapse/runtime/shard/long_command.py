@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from lapse.runtime.authorization.command_authorizer import Admitted
+
+UNFINISHED: Final = "unfinished"
+WAITING: Final = "waiting"
 
 
 class LongCommand:
@@ -34,6 +40,16 @@ class LongCommand:
             next_part: does the next part. It calls `put_off` again if that is not the last one.
         """
         self.offset, self._next_part = offset, next_part
+
+    def noted(self, behind: Sequence[Admitted]) -> dict[str, int]:
+        """Return what a replay must know of the command at the end of a step, by name; nothing if there is none (X10).
+
+        Args:
+            behind: later commands that were taken in already. They are carried out in the step that ends this one.
+        """
+        if self.offset is None:
+            return {}
+        return {UNFINISHED: self.offset} | ({WAITING: behind[-1].offset} if behind else {})
 
     def end(self) -> None:
         """Forget the command."""
