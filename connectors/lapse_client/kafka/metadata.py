@@ -39,6 +39,10 @@ _LEAST_S: Final = 0.05
 class Metadata:
     """A source of metadata. Every method may be called from any thread.
 
+    After each outage it asks over a new admin client. A broker that stood still may say that there are no brokers,
+    until its controller knows it again. librdkafka then drops all of them, and connects to none ever again (its issue
+    5301).
+
     Args:
         servers: the brokers, for the errors' text.
         settings: how librdkafka reaches them.
@@ -92,6 +96,8 @@ class Metadata:
                     raise ConnectionFailed(self._servers, refusal, refused=True) from error
                 left_s, try_s = timeout_s - (time.monotonic() - began), 2 * try_s
                 if left_s <= 0 or (hurried and self._silence.is_nobody_there(self._servers)):
+                    if self._answered:  # see the class
+                        self._admin = self._opened()
                     raise ConnectionFailed(self._servers, self._silence.why(timeout_s)) from error
             else:
                 self._answered = True

@@ -56,6 +56,20 @@ def test_tries_end_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> Non
     assert silent.tries == [1.0, 2.0, 1.0]
 
 
+@pytest.mark.feature("X7")
+def test_after_an_outage_a_new_client_asks() -> None:
+    """The old one may have been told that there are no brokers, and then it connects to none again."""
+    first, second = Slow(0.0), Slow(0.0)
+    opened = iter([first, second])
+    source = Metadata("b:1", {}, lambda _: next(opened), None)  # type: ignore[arg-type,return-value]
+    source.ask()
+    first.takes_s = 60.0
+    with pytest.raises(ConnectionFailed):
+        source.ask(0.0)
+    source.ask()
+    assert len(second.tries) == 1
+
+
 @pytest.mark.feature("X4", "C52")
 @pytest.mark.parametrize(
     ("code", "is_absent"),
