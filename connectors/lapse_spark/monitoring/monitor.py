@@ -22,6 +22,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from lapse_spark import quarantine, read
 from lapse_spark.collected import LAST_MS
 from lapse_spark.connection import Connection
+from lapse_spark.monitoring.log_begin import without_markers
 from lapse_spark.read import Span
 from lapse_spark.records.dead_letter import distinct, reasons_text
 from lapse_spark.schema import DEAD_LETTER
@@ -93,7 +94,8 @@ def by_reason(counted: DataFrame) -> DataFrame:
 def partitions(batch: DataFrame, before: DataFrame | None) -> DataFrame:
     """Return the offsets of each partition in a batch, and the number of missing offsets before them.
 
-    Offsets are missing if retention has removed unread letters, and also at the end of a transaction.
+    Offsets are missing if retention has removed unread letters, and also at the end of a transaction, of which
+    `log_begin.without_markers` takes care.
 
     Args:
         batch: `schema.DEAD_LETTER`, as read.
@@ -163,7 +165,7 @@ def run(
     def write(batch: DataFrame, number: int) -> None:
         kept = quarantine.without_bytes(batch).persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            _write(output, kept, number, window, horizon, strict)
+            _write(output, connection, kept, number, window, horizon, strict)
         finally:
             kept.unpersist()
 
@@ -171,7 +173,15 @@ def run(
     return follow(source, write, output, every=every, recreated=recreated, watch=watch)
 
 
-def _write(output: Output, kept: DataFrame, number: int, window: str, horizon: timedelta, strict: bool) -> None:
+def _write(
+    output: Output,
+    connection: Connection,
+    kept: DataFrame,
+    number: int,
+    window: str,
+    horizon: timedelta,
+    strict: bool,
+) -> None:
     """Write a batch's tables from `kept`, because each use of the batch itself would read Kafka again."""
     good = kept.where(F.col("fault").isNull())
     begin, faults = kept.agg(F.min("letter_at"), F.count("fault")).collect()[0]
@@ -191,7 +201,11 @@ def _write(output: Output, kept: DataFrame, number: int, window: str, horizon: t
     finally:
         new.unpersist()
     earlier = None if before is None else before.where(F.col("batch_id") < number)
-    output.write("partitions", partitions(kept, earlier).coalesce(1), F.col("read_until"), number)
+    reached = partitions(kept, earlier).coalesce(1).persist()
+    try:
+        output.write("partitions", without_markers(reached, connection), F.col("read_until"), number)
+    finally:
+        reached.unpersist()
 
 
 def _day_before(day: date, horizon: timedelta) -> date:

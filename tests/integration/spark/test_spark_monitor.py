@@ -333,6 +333,18 @@ def test_lost_offsets_and_other_alerts_are_reported_once(spark, kafka, dead, web
     merged = CliRunner().invoke(commands, ["compact", path, "--json"])
     assert {table: number for table, number in json.loads(merged.stdout).items() if number} == {"partitions": 2}
 
+    # The offsets of an aborted transaction have no letters either, and nobody has removed them.
+    producer = ClientConnection(kafka).producer(**{"transactional.id": dead.name})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(letters, b"never", partition=0)
+    producer.flush()
+    producer.abort_transaction(30)
+    dead(14, 15, Reason.MAX_DELIVERIES)
+    monitor.run(spark, connection, path, pattern=dead.pattern)
+    after = Output(spark, path).read("partitions").where("missing_before > 0 OR first_offset > 12").collect()
+    assert sorted((row.first_offset, row.missing_before) for row in after) == [(10, 4), (16, 0)]
+
 
 def made_again(kafka, name, create_topic):
     """Delete a topic, and create it again with the same name. It has a foreign record of the year 11476."""
