@@ -76,8 +76,14 @@ def run(
 
 
 def letters(spark: SparkSession, path: str) -> DataFrame | None:
-    """Read an archive: `schema.DEAD_LETTER` and `day`, one row per letter, without copies; None if it is empty."""
-    written = delta.output(spark, path).read("letters", columns=_KEPT)
+    """Read an archive: `schema.DEAD_LETTER` and `day`, one row per letter, without copies; None if it is empty.
+
+    Raises:
+        ValueError: the directory is the output of another job.
+    """
+    output = delta.output(spark, path)
+    output.check_made_by("archive")
+    written = output.read("letters", columns=_KEPT)
     if written is None:
         return None
     copies = written.select(*_KEPT.names, "day").withColumn("fault", F.lit(None).cast("string"))
@@ -96,8 +102,12 @@ def purge(spark: SparkSession, path: str, before: date, *, dry_run: bool = False
 
     Returns:
         The deleted days, oldest first.
+
+    Raises:
+        ValueError: the directory is the output of another job.
     """
     output = delta.output(spark, path)
+    output.check_made_by("archive")
     gone: set[date] = set()
     for table in ("letters", "quarantine"):
         days = [day for day in output.days(table) if day < before]

@@ -72,7 +72,9 @@ def find(
     Raises:
         ValueError: the monitor has not run there.
     """
-    output, counted = Output(spark, path), monitor.totals(spark, path)
+    output = Output(spark, path)
+    output.check_made_by("monitor")
+    counted = monitor.totals(spark, path)
     letters = output.read("letters", since.date())
     if counted is None and not output.has_run:
         raise ValueError(f"{path}: no output of the monitor; run it first: lapse spark monitor {path}")

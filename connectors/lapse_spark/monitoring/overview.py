@@ -31,6 +31,7 @@ def build(spark: SparkSession, path: str, ledgers: Sequence[Ledger] = ()) -> Rep
         ValueError: the monitor has not run there.
     """
     output = Output(spark, path)
+    output.check_made_by("monitor")
     letters, counted = output.read("letters"), monitor.totals(spark, path)
     if counted is None and not output.has_run:
         raise ValueError(f"{path}: no output of the monitor; run it first: lapse spark monitor {path}")

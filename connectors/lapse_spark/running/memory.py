@@ -18,12 +18,12 @@ from pyspark.sql import functions as F
 
 from lapse_spark.running import block
 from lapse_spark.running.portion import ROW
-from lapse_spark.stream.output import Output
+from lapse_spark.stream.output import NOTE_PREFIX, Output
 
 OPEN, DOUBTS, AHEAD, NEWS = "open", "doubts", "ahead", "news"
 CLOSED: Final = "closed"
 
-_NOTE: Final = "note-{}.json"
+_NOTE: Final = NOTE_PREFIX + "{}.json"
 _KEPT: Final = 2
 """The number of versions that are kept: the last one may be repeated from the one before it."""
 
@@ -162,4 +162,4 @@ class Memory:
         return {place: max(found.get(place, 0), forgotten.get(place, 0)) for place in {*found, *forgotten}}
 
     def _notes(self) -> list[int]:
-        return [int(name[5:-5]) for name in self.output.names(".", "note-")]
+        return [int(name[5:-5]) for name in self.output.names(".", NOTE_PREFIX)]

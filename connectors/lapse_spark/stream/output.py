@@ -24,6 +24,9 @@ TABLES: Final = ("letters", "counts", "quarantine", "partitions", "closed")
 JOB_FILE: Final = "job.json"
 """The file that names the job that writes an output, beside its tables."""
 
+NOTE_PREFIX: Final = "note-"
+"""Prefix of the files with which a running ledger notes its batches, beside its tables."""
+
 _DAY_MS: Final = 86_400_000
 _MERGED: Final = "_merged-"
 """Prefix of a directory that will replace several others. Readers ignore names that begin with `_`."""
@@ -80,10 +83,25 @@ class Output:
             )
         self.put_text(JOB_FILE, orjson.dumps({"job": job}).decode())
 
+    def check_made_by(self, job: str) -> None:
+        """Check that the output is not that of another job, before something is read or deleted there.
+
+        Args:
+            job: name of the job, such as `monitor`.
+
+        Raises:
+            ValueError: another job has written it.
+        """
+        owner = self._job()
+        if owner and owner != job:
+            raise ValueError(f"{self.path} is the output of lapse spark {owner}, not that of the {job}")
+
     def _job(self) -> str:
         """Return the job that has written this output; of an earlier version, by its tables, and empty without one."""
         if self.names(".", JOB_FILE):
             return str(orjson.loads(self.text(JOB_FILE))["job"])
+        if self.names(".", NOTE_PREFIX):
+            return "ledger"
         if self.names(".", "counts"):
             return "monitor"
         return "archive" if self.names(".", "letters") else ""
