@@ -24,6 +24,11 @@ TABLES: Final = ("letters", "counts", "quarantine", "partitions", "closed")
 JOB_FILE: Final = "job.json"
 """The file that names the job that writes an output, beside its tables."""
 
+OFFSETS: Final = "_checkpoint/offsets"
+"""The directory with the planned offsets of each batch of a stream."""
+
+_COMMITS: Final = "_checkpoint/commits"
+
 NOTE_PREFIX: Final = "note-"
 """Prefix of the files with which a running ledger notes its batches, beside its tables."""
 
@@ -49,6 +54,15 @@ class Output:
     def has_run(self) -> bool:
         """Whether a job has run on this output, even if it found nothing."""
         return bool(self.names("_checkpoint", "metadata"))
+
+    @property
+    def has_unfinished_batch(self) -> bool:
+        """Whether a batch was planned, and has not ended. The stream repeats it first."""
+        planned, done = (
+            max((int(name) for name in self.names(directory, "") if name.isdigit()), default=-1)
+            for directory in (OFFSETS, _COMMITS)
+        )
+        return planned > done
 
     def check(self) -> None:
         """Check that batches and checkpoint belong together.

@@ -18,7 +18,7 @@ from typing import Any, Final
 import orjson
 
 from lapse_spark.connection import Connection
-from lapse_spark.stream.output import Output
+from lapse_spark.stream.output import OFFSETS, Output
 from lapse_spark.stream.topic_ids import TopicIds
 
 log = logging.getLogger("lapse_spark")
@@ -26,8 +26,6 @@ log = logging.getLogger("lapse_spark")
 IDS_FILE: Final = "topics.json"
 """The file with the id of each topic that the stream has read, beside an output's tables."""
 
-_OFFSETS: Final = "_checkpoint/offsets"
-_COMMITS: Final = "_checkpoint/commits"
 _FIRST_OFFSETS: Final = "_checkpoint/sources/0/0"
 _LOOKS: Final = 10
 _AGAIN_S: Final = 1.0
@@ -62,7 +60,7 @@ class RecreatedTopics:
         names = {name for file in files for name in self._offsets(file)}
         self._ids = {name: found for name, found in self._ids.items() if name in names}
         recreated = self._compare(names)
-        deleted = self._deleted() if self._is_unfinished() else frozenset()
+        deleted = self._deleted() if self._output.has_unfinished_batch else frozenset()
         self._judge(recreated, "deleted and created again since it was read", "read from its beginning")
         self._judge(deleted, "deleted while a batch read it", "left out")
         lost = deleted | recreated.keys()
@@ -96,14 +94,6 @@ class RecreatedTopics:
                 self._topic_ids.find(missing)
                 missing &= self._topic_ids.absent
         return missing
-
-    def _is_unfinished(self) -> bool:
-        """Return whether a batch was planned, and has not ended."""
-        planned, done = (
-            max((int(name) for name in self._output.names(directory, "") if name.isdigit()), default=-1)
-            for directory in (_OFFSETS, _COMMITS)
-        )
-        return planned > done
 
     def look(self, names: Collection[str]) -> None:
         """Look whether topics that the running stream reads were created again; note the ids of new ones.
@@ -140,8 +130,8 @@ class RecreatedTopics:
 
         The latest one is planned, and perhaps not finished. Then the stream repeats it from the offsets before it.
         """
-        numbers = sorted((int(name) for name in self._output.names(_OFFSETS, "") if name.isdigit()), reverse=True)
-        files = [f"{_OFFSETS}/{number}" for number in numbers[:2]]
+        numbers = sorted((int(name) for name in self._output.names(OFFSETS, "") if name.isdigit()), reverse=True)
+        files = [f"{OFFSETS}/{number}" for number in numbers[:2]]
         return [*files, _FIRST_OFFSETS] if numbers == [0] else files
 
     def _offsets(self, file: str) -> dict[str, Any]:

@@ -142,7 +142,8 @@ def follow_all(
             for run in runs:
                 if not run.query.isActive:
                     run.query.awaitTermination()  # raises the error that stopped it
-            if not running:
+            went_on = [run.go_on() for run in runs]
+            if not running and not any(went_on):
                 break
     except (StreamingQueryException, Py4JError) as error:
         if stop():  # the signal may have stopped the JVM, too
@@ -173,14 +174,29 @@ class _Run:
         self._at_work, self._ending = threading.Lock(), False
         self._spark = job.source.sparkSession
         self._spark.conf.set(_ALL_THERE_IS, "true")
-        writer = job.source.writeStream.foreachBatch(keep_fault).option("checkpointLocation", job.output.checkpoint)
-        self.query = (
-            writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=every)
-        ).start()
+        stream = job.source.writeStream.foreachBatch(keep_fault)
+        self._writer = stream.option("checkpointLocation", job.output.checkpoint)
+        # Spark cannot repeat a batch as one of those that are available now if there is a partition more since it was
+        # planned. So it is repeated alone.
+        self._repeats = every is None and job.output.has_unfinished_batch
+        if every is not None:
+            trigger = self._writer.trigger(processingTime=every)
+        else:
+            trigger = self._writer.trigger(once=True) if self._repeats else self._writer.trigger(availableNow=True)
+        self.query = trigger.start()
         self.standing = Standing()
         self._output = job.output
         self._seen: set[int] = set()
         self._records = 0
+
+    def go_on(self) -> bool:
+        """Read what is available now, if the stream has just repeated an interrupted batch; return whether it does."""
+        if not self._repeats or self.query.isActive:
+            return False
+        self.look()
+        self._repeats = False
+        self.query = self._writer.trigger(availableNow=True).start()
+        return True
 
     def end(self) -> None:
         """Stop the stream after the current batch, unless that takes too long.
