@@ -29,6 +29,7 @@ from lapse_spark.option import (
     INSTANT,
     PATTERN_HELP,
     Cluster,
+    check_span,
     cluster,
     kept_as,
     print_json,
@@ -203,7 +204,7 @@ def archive(
     show_default=True,
     help="The queue's default, the old deadline, or --ttl-ms.",
 )
-@click.option("--ttl-ms", type=click.IntRange(min=0), default=0, help="With --lifetime new: the lifetime, ms.")
+@click.option("--ttl-ms", type=click.IntRange(min=0), help="With --lifetime new: the lifetime, ms; 0 = for ever.")
 @click.option("--rate", type=click.IntRange(min=1), help="The greatest number of messages a second.")
 @click.option("--limit", type=click.IntRange(min=1), help="The greatest number of messages, the oldest letters first.")
 @click.option("--pattern", default="", help=PATTERN_HELP)
@@ -230,7 +231,7 @@ def redrive(
     overwrite: bool,
     to: str,
     lifetime: Literal["default", "original", "new"],
-    ttl_ms: int,
+    ttl_ms: int | None,
     rate: int | None,
     limit: int | None,
     pattern: str,
@@ -240,6 +241,9 @@ def redrive(
     send: bool,
 ) -> None:
     """Send dead letters back, each once; the directory AUDIT remembers which were sent."""
+    if (lifetime == "new") != (ttl_ms is not None):
+        raise ValueError("--lifetime new and --ttl-ms go together: how long is the new lifetime?")
+    check_span(since, until)
     choice = Choice(
         entities=entity,
         reasons=reason,
@@ -264,7 +268,7 @@ def redrive(
             cluster.connection,
             letters,
             choice,
-            Target(topic=to, lifetime=lifetime, ttl_ms=ttl_ms),
+            Target(topic=to, lifetime=lifetime, ttl_ms=ttl_ms or 0),
             path=audit_path,
             now_ms=cluster.now_ms(*entity[:1]),
             dry_run=not send,

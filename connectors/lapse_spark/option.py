@@ -201,6 +201,16 @@ class Instant(click.ParamType):
             self.fail(f"{value!r}: expected 2026-01-31T12:00:00Z, or ms since the epoch", param, ctx)
 
 
+def check_span(since_ms: int | None, until_ms: int | None) -> None:
+    """Check that something can be between `--since` and `--until`, ms since the epoch.
+
+    Raises:
+        ValueError: nothing can.
+    """
+    if since_ms is not None and until_ms is not None and until_ms <= since_ms:
+        raise ValueError(f"--until {until_ms} is not after --since {since_ms}: nothing is between them")
+
+
 class Hours(click.FloatRange):
     """A number of hours on the command line, short enough that an instant so far from now has a date."""
 

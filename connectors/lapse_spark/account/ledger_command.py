@@ -18,7 +18,7 @@ from lapse_spark import ledger as ledger_job
 from lapse_spark.account import statement
 from lapse_spark.account.queue_topics import Scope
 from lapse_spark.local_directory import check_replaceable
-from lapse_spark.option import DURATION, INSTANT, Cluster, cluster, event_schemas, print_json, working
+from lapse_spark.option import DURATION, INSTANT, Cluster, check_span, cluster, event_schemas, print_json, working
 from lapse_spark.running import balance, running_ledger
 from lapse_spark.running.intake import Followed
 from lapse_spark.running.running_ledger import Rule
@@ -37,7 +37,11 @@ _DIRECTORY: Final = "lapse-ledger"
 @click.option("--ask/--no-ask", default=True, show_default=True, help="Ask the queue for its own list of messages.")
 @click.option("--strict", is_flag=True, help="Records that cannot be read count as differences.")
 @click.option(
-    "--limit", default=ledger_job.SHOWN, show_default=True, help="The greatest number of differences to list."
+    "--limit",
+    type=click.IntRange(min=0),
+    default=ledger_job.SHOWN,
+    show_default=True,
+    help="The greatest number of differences to list.",
 )
 @click.option("--output", help="Directory for Parquet of all differences and of the quarantine.")
 @click.option("--follow", is_flag=True, help="Keep running, and publish up to which instant the ledger balances.")
@@ -82,6 +86,7 @@ def ledger(
         "--output": output is not None,
     }
     _check(follow, once_only, following)
+    check_span(since, until)
     underlying = [name.strip() for name in topics.split(",") if name.strip()]
     marks = [Bookmark.parse(text) for text in start]
     schemas = [file.read_text("utf-8") for file in written_with]

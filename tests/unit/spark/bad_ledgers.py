@@ -38,6 +38,7 @@ CASES: Final = [
     Case("--follow --config nowhere.toml"),
     Case("--follow --queue work --topics orders --until 2026-01-01T00:00:00Z"),
     Case("--follow --queue work --topics orders --strict --output out"),
+    Case("--queue work --topics orders --since 2026-01-02T00:00:00Z --until 2026-01-01T00:00:00Z"),
     Case("--follow --once --every 5s --queue work --topics orders"),
     Case("--queue work --topics orders --once --grace 5s"),
     Case("--follow --queue work --topics orders --grace soon"),

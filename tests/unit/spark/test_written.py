@@ -64,6 +64,21 @@ def test_an_output_where_this_user_may_not_write_is_reported(tmp_path: Path, mon
     local_directory.check_writable("s3a://bucket/out")
 
 
+@pytest.mark.feature("X7", "C30")
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        ("--ttl-ms 5", "--lifetime new and --ttl-ms go together"),  # it would have been ignored
+        ("--lifetime new", "--lifetime new and --ttl-ms go together"),  # it would have been for ever
+        ("--lifetime original --ttl-ms 0", "--lifetime new and --ttl-ms go together"),
+        ("--since 7 --until 7", "--until 7 is not after --since 7"),
+    ],
+)
+def test_options_of_a_redrive_that_mean_nothing_are_refused(words: str, fault: str) -> None:
+    done = CliRunner().invoke(spark, ["redrive", "audit", *words.split(), "-b", "localhost:1"])
+    assert (done.exit_code, done.stderr.startswith(f"Error: {fault}")) == (1, True), done.stderr
+
+
 @pytest.mark.feature("X7")
 @pytest.mark.parametrize("address", ["hooks.example.com/secret", "https:///secret", "http://[::1/secret"])
 def test_a_wrong_webhook_is_reported_before_anything_else(address: str, tmp_path: Path) -> None:
