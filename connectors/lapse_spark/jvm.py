@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pyspark import SparkContext
+from pyspark.errors import IllegalArgumentException
 from pyspark.sql import SparkSession
 
 
@@ -27,6 +28,15 @@ def hadoop_settings(spark: SparkSession) -> Any:
 def has_checksum_files(spark: SparkSession, system: Any) -> bool:
     """Return whether a file system of Hadoop keeps checksums in files of their own, like that of this machine."""
     return bool(view(spark).java.lang.Class.forName("org.apache.hadoop.fs.ChecksumFileSystem").isInstance(system))
+
+
+def pattern_fault(spark: SparkSession, pattern: str) -> str:
+    """Return why Java cannot read a regular expression; empty if it can."""
+    try:
+        view(spark).java.util.regex.Pattern.compile(pattern)
+    except IllegalArgumentException as error:
+        return str(error).partition("\n")[0]
+    return ""
 
 
 def set_property_unless_set(spark: SparkSession, name: str, value: str) -> None:

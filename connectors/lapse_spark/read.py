@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lapse.protocol import topic as topics
-from lapse_spark import schema
+from lapse_spark import jvm, schema
 from lapse_spark.collected import LAST_MS
 from lapse_spark.connection import Connection
 from lapse_spark.records import dead_letter, delivery, event, sow
@@ -84,10 +84,12 @@ def records(
         span: the part of the topics to read.
 
     Raises:
-        ValueError: there are neither names nor a pattern, or both.
+        ValueError: there are neither names nor a pattern, or both, or Java cannot read the pattern.
     """
     if bool(names) == bool(pattern):
         raise ValueError("which topics? give their names, or a pattern, not both")
+    if pattern and (why := jvm.pattern_fault(spark, pattern)):
+        raise ValueError(f"{pattern!r} is no regular expression of Java: {why}")
     reader = spark.readStream if span.streaming else spark.read
     # Spark's source also reads topics with a match within their names, such as `lapse.dlq.orders.commands`.
     chosen = {"subscribe": ",".join(names)} if names else {"subscribePattern": rf"\A(?:{pattern})\z"}

@@ -2,7 +2,8 @@
 
 import pytest
 
-from lapse_spark import quarantine, schema
+from lapse_spark import Connection, quarantine, schema
+from lapse_spark.read import records as read_records
 from lapse_spark.records import dead_letter, delivery, event, sow
 
 pytestmark = pytest.mark.spark
@@ -60,3 +61,13 @@ def test_few_columns_of_letters_look_few_headers_up(read):
 def test_events_are_decoded_once(read):
     good, _ = quarantine.split(read("events"))
     assert planned(good).count("from_avro(") == 1
+
+
+@pytest.mark.feature("X7")
+def test_a_pattern_that_java_cannot_read_is_named(spark):
+    """Spark puts our ends around it, and told what was wrong with the whole."""
+    fault = r"'orders\[' is no regular expression of Java: Unclosed character class near index 6"
+    with pytest.raises(ValueError, match=fault):
+        read_records(spark, Connection("localhost:1"), pattern="orders[")
+    with pytest.raises(ValueError, match="Unmatched closing '\\)'"):
+        read_records(spark, Connection("localhost:1"), pattern="dlq)|(lapse.*")
