@@ -16,6 +16,26 @@ from lapse_gateway.exact_number import loaded
 from lapse_gateway.fault import Fault
 
 _MOST_FAULTS: Final = 5
+_EXPECTED: Final = {
+    "extra_forbidden": "unknown field",
+    "missing": "is missing",
+    "bool_type": "expected true or false",
+    "string_type": "expected a text",
+    "string_too_short": "expected a text that is not empty",
+    "string_too_long": "expected at most {max_length} characters",
+    "int_type": "expected a whole number",
+    "float_type": "expected a number",
+    "list_type": "expected an array",
+    "dict_type": "expected an object",
+    "model_type": "expected an object",
+    "literal_error": "expected {expected}",
+    "greater_than_equal": "expected {ge} or more",
+    "less_than_equal": "expected {le} or less",
+    "too_short": "expected at least {min_length} of them, not {actual_length}",
+    "too_long": "expected at most {max_length} of them, not {actual_length}",
+}
+"""By pydantic's name of a fault: what is said of it."""
+
 CLOSE: Final = {"Connection": "close"}
 """A header that closes the connection, because an unread rest of a body would be taken for the next request."""
 
@@ -74,9 +94,9 @@ def decode(body: bytes, model: type[Model]) -> Model:
     try:
         return model.model_validate(found, strict=True)
     except ValidationError as error:
-        faults = error.errors(include_url=False, include_context=False, include_input=False)
+        faults = error.errors(include_url=False, include_input=False)
         message = "; ".join(
-            f"{'.'.join(map(str, fault['loc'])) or 'body'}: {_sentence(fault['msg'])}{_field_hint(fault, model)}"
+            f"{'.'.join(map(str, fault['loc'])) or 'body'}: {_sentence(fault)}{_field_hint(fault, model)}"
             for fault in faults[:_MOST_FAULTS]
         )
         more = f"; and {len(faults) - _MOST_FAULTS} more faults" if len(faults) > _MOST_FAULTS else ""
@@ -98,9 +118,9 @@ def _field_hint(fault: ErrorDetails, model: type[BaseModel]) -> str:
     return did_you_mean(str(fault["loc"][-1]), [name for table in tables for name in table.get("properties", {})])
 
 
-def _sentence(text: str) -> str:
-    """Return pydantic's text in this project's words."""
-    text = text.removeprefix("Value error, ").replace(" after validation", "")
-    return {"Extra inputs are not permitted": "unknown field", "Field required": "is missing"}.get(
-        text, text[:1].lower() + text[1:]
-    )
+def _sentence(fault: ErrorDetails) -> str:
+    """Return what is wrong in this project's words."""
+    if (expected := _EXPECTED.get(fault["type"])) is not None:
+        return expected.format(**fault.get("ctx", {}))
+    text = fault["msg"].removeprefix("Value error, ")
+    return text[:1].lower() + text[1:]

@@ -23,7 +23,7 @@ def test_a_bad_request_is_refused_in_words(case: Case) -> None:
     assert answered["text"]
     assert len(answered["text"]) < 400
     assert "\n" not in answered["text"]
-    for word in ("Traceback", "pydantic", "NoneType", "recursion"):
+    for word in ("Traceback", "pydantic", "NoneType", "recursion", "put should", "ing should", "ist should"):
         assert word not in answered["text"]
 
 
