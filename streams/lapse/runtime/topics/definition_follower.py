@@ -175,6 +175,19 @@ class DefinitionFollower:
             if topic not in written and not config.readers(topic) and not any(_may_use(one, topic) for one in strange)
         ]
 
+    async def defined_anew(self, entities: Collection[str]) -> set[str]:
+        """Return those of deleted entities that were defined again since, perhaps unread here so far.
+
+        If the definitions cannot be read, every one may be.
+        """
+        try:
+            contents = await asyncio.to_thread(self._topic.read_if_there)
+        except TopologyError as error:
+            logger.warning("%s: what was created with it stays: %s", ", ".join(entities), error)
+            return set(entities)
+        offsets = {} if contents is None else {name: contents.offsets[name] for name in contents.found}
+        return {name for name in entities if offsets.get(name, -1) > self._served_by.get(name, -1)}
+
     async def unfinished(self, topics: Callable[[], Awaitable[AbstractSet[str]]]) -> list[str]:
         """Return deleted temporary entities that are still defined, because the worker that ended them was killed.
 

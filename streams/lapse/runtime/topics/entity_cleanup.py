@@ -100,6 +100,9 @@ class EndedDefinitions(Protocol):
     def topics_deleted_along(self, entities: Collection[str]) -> list[str]:
         """Return the topics that are deleted with entities, besides their own."""
 
+    async def defined_anew(self, entities: Collection[str]) -> AbstractSet[str]:
+        """Return those of the entities that were defined again since they ended."""
+
     async def unfinished(self, topics: Callable[[], Awaitable[AbstractSet[str]]]) -> list[str]:
         """Return entities without own topics of which other topics are left; `topics` returns all existing topics."""
 
@@ -298,8 +301,9 @@ class EntityCleanup:
     async def _end(self, admin: AIOKafkaAdminClient, entities: list[str]) -> None:
         """Remove what goes with entities whose own topics are removed, and then their definitions."""
         if self._definitions is not None:
-            gone = await self._take_along(admin, entities, self._definitions.topics_deleted_along(entities))
-            await self._definitions.revoke(entities, gone)
+            gone = await self._take_along(admin, entities, self._definitions)
+            anew = await self._definitions.defined_anew(entities)
+            await self._definitions.revoke([name for name in entities if name not in anew], gone)
             await self._definitions.withdraw(entities)
 
     async def _delete_topics(self, admin: AIOKafkaAdminClient, topics: list[str]) -> dict[str, str]:
@@ -314,11 +318,15 @@ class EntityCleanup:
             }
         return refused
 
-    async def _take_along(self, admin: AIOKafkaAdminClient, entities: list[str], topics: list[str]) -> list[str]:
+    async def _take_along(
+        self, admin: AIOKafkaAdminClient, entities: list[str], definitions: EndedDefinitions
+    ) -> list[str]:
         """Remove topics that were created with temporary entities and that nobody else reads (C65); return them.
 
-        Topics with dead letters stay, and so do the events of such an entity, which say where the letters come from.
+        Topics with dead letters stay, and so do the events of such an entity, which say where the letters come from. If
+        the brokers are slow, an entity may have been created anew meanwhile. Then its topics belong to the new one.
         """
+        topics = definitions.topics_deleted_along(entities)
         if not topics:
             return []
         read = (await self._read_by_groups(admin)).intersection(topics)
@@ -333,6 +341,11 @@ class EntityCleanup:
                 going.remove(letters)
             if letters in there - going:
                 going.discard(names.events(name))
+        if anew := await definitions.defined_anew(entities):
+            logger.info("%s was created again; what was created with it stays", ", ".join(sorted(anew)))
+            going.intersection_update(definitions.topics_deleted_along([one for one in entities if one not in anew]))
+        if not going:
+            return []
         self._app.services.forget(going)
         refused = await self._delete_topics(admin, sorted(going))
         gone = sorted(going - refused.keys())

@@ -1,0 +1,73 @@
+"""A temporary entity that is created again while what was created with the old one is still being removed (C65)."""
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+
+from lapse.config import load
+from lapse.config.decided_entities import DecidedEntities
+from lapse.protocol import topic as names
+from lapse.runtime.topics.cluster import Cluster
+from lapse.runtime.topics.definition_follower import DefinitionFollower
+from lapse.runtime.topics.definitions import DefinitionsTopic, understood
+from lapse.runtime.topics.entity_cleanup import EntityCleanup
+from lapse.runtime.tp import TP
+from support.kafka.log import until
+from support.processes.deployment import Deploy, Deployment
+
+
+class SlowCleanup(EntityCleanup):
+    """A clean-up in which something happens while the brokers are asked who reads what."""
+
+    def __init__(self, here: Deployment, definitions: DefinitionFollower, name: str) -> None:
+        async def topics() -> set[str]:
+            return {*here.connection.partitions()}
+
+        async def existing_ends(tps: list[TP]) -> dict[TP, int]:
+            return dict.fromkeys(tps, 0)  # nothing was ever written
+
+        reader = SimpleNamespace(existing_ends=existing_ends)
+        services = SimpleNamespace(topics=topics, forget=lambda topics: None, aside_reader=reader)
+        app = cast("Any", SimpleNamespace(conf=SimpleNamespace(id=here.app_id), services=services))
+        super().__init__(app, {"bootstrap_servers": here.servers}, definitions)
+        self._meanwhile = lambda: here.lapse("queue", "create", name, "auto_delete_on_idle=1h")
+
+    async def _read_by_groups(self, admin: AIOKafkaAdminClient) -> set[str]:
+        created = await asyncio.to_thread(self._meanwhile)
+        assert created.returncode == 0, created.stderr
+        return set()
+
+
+@pytest.mark.feature("C65", "Q18", "Q23")
+def test_topics_of_a_new_entity_are_not_removed_with_the_old_one_of_its_name(
+    deploy: Deploy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = deploy({}, definitions="topic").apply()
+    name = here.name("brief")
+    assert here.lapse("queue", "create", name, "auto_delete_on_idle=5m").returncode == 0
+    config = load(here.config)
+    contents = DefinitionsTopic(config).read_if_there()
+    assert contents is not None
+    decided = DecidedEntities(config, understood(contents.found), (), Path(), contents.offsets)
+    worker: Any = SimpleNamespace(services=SimpleNamespace(topics=None), entities={})
+    follower = DefinitionFollower(worker, config, decided, {})
+    follower._found = dict(contents.found)
+    Cluster(config).remove(names.entity_topics(here.app_id, name))
+    until(lambda: names.commands(name) not in here.connection.partitions(), "its own topics are removed")
+    monkeypatch.setattr("lapse.runtime.topics.deleted_entities._LONGEST_S", 0)
+
+    async def end() -> None:
+        admin = AIOKafkaAdminClient(bootstrap_servers=here.servers)
+        await admin.start()
+        await SlowCleanup(here, follower, name)._end(admin, [name])
+        await admin.close()
+
+    asyncio.run(end())
+    assert {name, names.commands(name), names.events(name)} <= here.connection.partitions().keys()
+    after = DefinitionsTopic(config).read_if_there()
+    assert after is not None
+    assert understood(after.found)[name].settings == {"auto_delete_on_idle": "1h"}
