@@ -14,7 +14,7 @@ from lapse.config import ConfigError
 from lapse.config import load as load_lapse_toml
 from lapse.config.fault import first_repeated
 from lapse.process_end import ended_by_signals
-from lapse.runtime.worker_log import TextFormatter, begin
+from lapse.runtime.worker_log import Format, JsonFormatter, TextFormatter, begin
 from lapse_client.error import LapseError
 from lapse_client.kafka.connection import Connection
 
@@ -44,7 +44,16 @@ _ENDING_S: Final = 20.0
     metavar="NAME[=TOPIC]",
     help="A SOW topic, and its underlying topic downstream if that has another name; may be repeated.",
 )
-def replicate(config: Path | None, upstream: str | None, downstream: str | None, topics: tuple[str, ...]) -> None:
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Lines for people, or one JSON object a line.",
+)
+def replicate(
+    config: Path | None, upstream: str | None, downstream: str | None, topics: tuple[str, ...], log_format: Format
+) -> None:
     """Copy SOW topics to another deployment, with their deadlines.
 
     Runs until Ctrl-C or SIGTERM, and continues where it stopped. Run two for both directions.
@@ -67,7 +76,7 @@ def replicate(config: Path | None, upstream: str | None, downstream: str | None,
             link = load(None, {**_from_lapse_toml(config, upstream), **stated})
         for servers, of_side in ((link.upstream, link.from_security), (link.downstream, link.to_security)):
             Connection(servers, for_librdkafka(of_side)).await_broker(cluster.PATIENCE_S)
-        begin(TextFormatter("%(asctime)s %(levelname)s %(message)s"))
+        begin(TextFormatter("%(asctime)s %(levelname)s %(message)s") if log_format == "text" else JsonFormatter())
         replicator = Replicator(link, lambda count: logger.info("%d records", count), lambda: _log_link(link))
         left = "The next one continues where it stopped"
         with ended_by_signals(_ENDING_S, logger, "the replication", left, replicator.stop):

@@ -42,7 +42,7 @@ class Replica:
     def __init__(self, directory: Path, source: str, target: str, topic: str) -> None:
         self.log = directory / "replicate.log"
         self._run, self._start = ["-m", "lapse"], fork_server.start
-        self._command = ["replicate", "--from", source, "--to", target, "--topic", topic]
+        self._command = ["replicate", "--from", source, "--to", target, "--topic", topic, "--log-format", "json"]
         self.process: fork_server.Process | None = None
 
     def skew(self, ahead_s: float) -> None:
@@ -240,6 +240,8 @@ def test_two_directions_do_not_loop_and_a_conflict_ends_the_same_on_both_sides(s
     one.publish("large", os.urandom(25_000).hex(), ttl_ms=3_600_000)
     warning = "that of key b'large': raise its max.message.bytes; trying again"
     until(lambda: warning in one.out.log.read_text(), "the record that is too large")
+    *lines, _ = one.out.log.read_text().split("\n")  # perhaps the last one is being written
+    assert {orjson.loads(line)["logger"] for line in lines} >= {"lapse.cli.replicate"}
     take_at_most(two.servers, two.name, 2_000_000)
     until(lambda: two.shown() == one.shown(), "the large record", 40)
 

@@ -128,6 +128,7 @@ COMMANDS: Final = [
         "dev --port 70000",
         "dev --log-level loud",
         "worker --log-format xml",
+        "replicate --log-format xml",
         "kafka start --heap-mb 1",
         "kafka start --property retention",
         "gateway --deployment west",
