@@ -48,6 +48,9 @@ _SCRATCH = pytest.StashKey[Path | None]()
 _BY_FILE_SYSTEM = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
 _SHRINKING_S = 420
 """Hypothesis makes a failing example smaller for up to 300 s. A limit of 300 s would hide the example."""
+_MANY_FILES = 400
+"""The number of open files, among them the clients of Kafka that wait for the collector, from which it is called."""
+
 _GARBAGE_THRESHOLDS = (500_000, 20, 20)
 """Every seventh second of a unit test's CPU went into looking for garbage, with Python's own thresholds."""
 
@@ -125,8 +128,13 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     And of each test's frames: Spark keeps their plans as long as Python does, and soon looks for memory all the time.
     """
     last_of_file = nextitem is None or nextitem.path != item.path
-    if (last_of_file and not item.path.is_relative_to(_HERE / "unit")) or item.get_closest_marker("spark"):
+    has_clients = not item.path.is_relative_to(_HERE / "unit")
+    if item.get_closest_marker("spark") or (has_clients and (last_of_file or _has_many_open())):
         gc.collect()
+
+
+def _has_many_open() -> bool:
+    return sum(1 for _ in Path("/dev/fd").iterdir()) > _MANY_FILES
 
 
 @pytest.hookimpl(trylast=True)

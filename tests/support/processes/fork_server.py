@@ -70,7 +70,9 @@ class Forked:
         """
         with self._lock:
             if self.returncode is None:
-                if not select.select([self._ended], [], [], timeout)[0]:
+                ended = select.poll()  # `select` takes no descriptor above 1,023, which clients of Kafka soon use up
+                ended.register(self._ended, select.POLLIN)
+                if not ended.poll(None if timeout is None else timeout * 1000):
                     raise subprocess.TimeoutExpired(list(self.args), timeout or 0)
                 status = os.read(self._ended, _STATUS.size)
                 assert status, "the fork server has ended before this process"
