@@ -26,8 +26,10 @@ _HELD: Final = _Held()
 
 
 def treat_sigterm_as_ctrl_c() -> None:
-    """Have SIGTERM raise KeyboardInterrupt in the main thread, as Ctrl-C does."""
+    """Have SIGTERM raise KeyboardInterrupt in the main thread, as Ctrl-C does; `interrupted_afterwards` holds both."""
     signal.signal(signal.SIGTERM, _interrupt)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not in a shell's background, which ignores it
+        signal.signal(signal.SIGINT, _interrupt)
 
 
 def end_at_once_by_a_second_ctrl_c(kill: Callable[[], None] = lambda: None) -> None:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from lapse.cli import Lazy, LazyGroup, cluster
 from lapse.cli.confirmation import confirm
-from lapse.cli.ending import treat_sigterm_as_ctrl_c
+from lapse.cli.ending import interrupted_afterwards, treat_sigterm_as_ctrl_c
 from lapse.cli.instant import INSTANT, When, at_ms
 from lapse.cli.option_type import Number
 from lapse.cli.subscribed import print_subscriptions
@@ -107,7 +107,8 @@ def subscribe(
                 _print_delivery(delivery, as_json)
                 if number == count:  # else the settlement makes room for a delivery that counts and nobody sees
                     subscriber.subscription.end_intake(_INTAKE_S)
-                getattr(delivery, settle)()
+                with interrupted_afterwards():  # else acknowledgments that are being sent would be lost
+                    getattr(delivery, settle)()
                 if number == count:
                     break
         except KeyboardInterrupt:

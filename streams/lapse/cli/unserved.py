@@ -56,8 +56,8 @@ def _delete(kind: Kind, name: str, force: bool, yes: bool, config: Config) -> bo
             return False
         if not force:
             raise click.ClickException(
-                f"{name} cannot be served: {why}. Mend that, or delete it with --force: what is in it then leaves "
-                "without events and dead letters"
+                f"{name} cannot be served: {why}. Mend that (`lapse apply` creates what is missing), or delete it with "
+                "--force: what is in it then leaves without events and dead letters"
             )
         if not yes:
             confirm(f"Delete {name}, which cannot be served ({why}), with all that is in it?")

@@ -179,7 +179,7 @@ def test_the_output_of_another_job_is_refused(spark, kafka, dead, tmp_path, firs
         assert f"{path} is the output of lapse spark {first}: the {second} would go on" in refused.output
         assert "\n" not in refused.output.strip()
     # Commands that read or delete it as another job's found nothing, or deleted its letters.
-    readers = ["report {}", "alerts {} -b {}"] if first == "archive" else ["archive {} --purge-before 2100-01-01"]
+    readers = ["report {}", "alerts {} -b {}"] if first == "archive" else ["archive {} --purge-before 2100-01-01 -b {}"]
     readers += ["redrive {}-audit --archive {} -b {}"] if first == "monitor" else []
     for words in readers:
         refused = CliRunner().invoke(commands, words.replace("-b {}", f"-b {kafka}").replace("{}", path).split())
