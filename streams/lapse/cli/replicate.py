@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from lapse.cli import cluster
+from lapse.cli.log_option import LOG_FORMAT
 from lapse.config import ConfigError
 from lapse.config import load as load_lapse_toml
 from lapse.config.fault import first_repeated
@@ -44,13 +45,7 @@ _ENDING_S: Final = 20.0
     metavar="NAME[=TOPIC]",
     help="A SOW topic, and its underlying topic downstream if that has another name; may be repeated.",
 )
-@click.option(
-    "--log-format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Lines for people, or one JSON object a line.",
-)
+@LOG_FORMAT
 def replicate(
     config: Path | None, upstream: str | None, downstream: str | None, topics: tuple[str, ...], log_format: Format
 ) -> None:

@@ -43,7 +43,6 @@ def _delete(kind: Kind, name: str, force: bool, yes: bool, config: Config) -> bo
     """Delete the entity; return False if it is not defined, or can be served."""
     # Only who has the configuration of a deployment needs the packages of a worker.
     from lapse.cli.definition import opened
-    from lapse.protocol import topic as names
     from lapse.runtime.topics.cluster import Cluster
     from lapse.runtime.topics.definitions import OutdatedChange
     from lapse.runtime.topics.topology import TopologyError
@@ -61,11 +60,7 @@ def _delete(kind: Kind, name: str, force: bool, yes: bool, config: Config) -> bo
             )
         if not yes:
             confirm(f"Delete {name}, which cannot be served ({why}), with all that is in it?")
-        whole = Cluster(config)
-        there = whole.metadata(cluster.PATIENCE_S).topics.keys()
-        *own, changelog = names.entity_topics(config.lapse.app_id, name)
-        whole.remove([one for one in (*names.private_deliveries(name, there), *own) if one in there])
-        whole.remove([changelog] if changelog in there else [])  # last: as long as it is there, the name is not free
+        Cluster(config).remove_entity(name)
         topic.withdraw({name: contents.offsets[name]})
     except (OutdatedChange, TopologyError) as error:
         raise click.ClickException(f"{name}: {error}") from error

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from lapse.cli.config_option import CONFIG
+from lapse.cli.log_option import LOG_FORMAT
 from lapse.parent_death import end_with_parent
 from lapse.process_end import bounded_end
 
@@ -77,13 +78,7 @@ every second scan of the young one, and the oldest as rarely as before."""
     show_default=True,
     help="The least severity that is logged.",
 )
-@click.option(
-    "--log-format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Lines for people, or one JSON object a line.",
-)
+@LOG_FORMAT
 @click.option(
     "--supervise/--no-supervise", default=True, help="Start again after a crash (a failed write ends the process)."
 )

@@ -34,6 +34,7 @@ from lapse.runtime.topics.new_entity import with_all_own
 from lapse.runtime.topics.patience import Patience
 from lapse.runtime.topics.replication import LEAST_IN_SYNC, Copies, settings_of_new
 from lapse.runtime.topics.retention import Retention
+from lapse.runtime.topics.topic_removal import remove_entity, remove_topics
 from lapse.runtime.topics.topology import Topology, TopologyError
 from lapse.runtime.topics.wanted import MOST_BYTES, Wanted
 from lapse.silence import Silence
@@ -357,15 +358,16 @@ class Cluster:
         Raises:
             TopologyError: the cluster refused one.
         """
-        going = [*topics]
-        if not going:
-            return
-        for name, future in self._admin.delete_topics(going, operation_timeout=_PATIENCE_S).items():
-            try:
-                future.result()
-            except KafkaException as error:
-                if error.args[0].name() != "UNKNOWN_TOPIC_OR_PART":
-                    raise TopologyError(f"{name}: could not be removed: {error.args[0].str()}") from error
+        remove_topics(self._admin, topics)
+
+    def remove_entity(self, name: str) -> None:
+        """Delete the topics of an entity that no worker serves, the changelog last.
+
+        Raises:
+            TopologyError: the cluster does not answer, or refused one.
+        """
+        there = self.metadata(_PATIENCE_S).topics.keys()
+        remove_entity(self._admin, self._config.lapse.app_id, name, there)
 
     def enlarge(self, topics: Iterable[str], partitions: int) -> None:
         """Add partitions to topics, all in one request.

@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 from lapse.config import Config
 from lapse.core.shard.retirement import RETIREMENT, Phase, Retirement
 from lapse.protocol import topic as names
+from lapse.runtime.topics.topic_removal import remove_entity
 from lapse.runtime.topics.topology import Standing, Topology, TopologyError
 
 _PATIENCE_S: Final = 15.0
@@ -60,12 +61,9 @@ class InterruptedRemovals:
         Raises:
             TopologyError: the cluster refused one.
         """
+        refused = "what is left of a deleted entity could not be removed"
         for name in deleted:
-            *own, changelog = (
-                one for one in names.entity_topics(self._config.lapse.app_id, name) if one in found.existing
-            )
-            self._remove([*names.private_deliveries(name, found.existing), *own])
-            self._remove([changelog])  # last: it tells others who look meanwhile what becomes of the rest
+            remove_entity(self._admin, self._config.lapse.app_id, name, found.existing, refused)
 
     def _is_retired(self, name: str, found: Topology) -> bool:
         """Return whether an entity is deleted according to its changelog, which is removed last."""
@@ -82,18 +80,6 @@ class InterruptedRemovals:
             raise TopologyError(f"{changelog}: cannot be read: {error.args[0].str()}") from error
         finally:
             consumer.close()
-
-    def _remove(self, topics: list[str]) -> None:
-        if not topics:
-            return
-        for name, future in self._admin.delete_topics(topics, operation_timeout=_PATIENCE_S).items():
-            try:
-                future.result()
-            except KafkaException as error:
-                if error.args[0].name() != "UNKNOWN_TOPIC_OR_PART":
-                    raise TopologyError(
-                        f"{name}: what is left of a deleted entity could not be removed: {error.args[0].str()}"
-                    ) from error
 
 
 def _read_retired(consumer: Consumer, tp: TopicPartition) -> bool:
