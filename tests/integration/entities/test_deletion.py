@@ -21,6 +21,7 @@ from lapse.core.reason import Reason
 from lapse.protocol import topic
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command
+from lapse.runtime.topics import topic_removal
 from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.interrupted_removal import InterruptedRemovals
 from lapse.runtime.topics.topology import Standing, Topology
@@ -364,19 +365,19 @@ def test_a_deletion_that_two_workers_finish_at_once_leaves_no_entity_that_lacks_
     admin = AdminClient({"bootstrap.servers": one.servers})
     admin.delete_topics([topic.commands(name)])[topic.commands(name)].result()
     until(lambda: topic.commands(name) not in own(one, "half"), "it is removed")
-    look, remove, looks, seen = Cluster._look, InterruptedRemovals._remove, [], []
+    look, remove, looks, seen = Cluster._look, topic_removal.remove_topics, [], []
 
     def look_again(cluster: Cluster, *how: Any) -> Topology:
         looks.append(look(cluster, *how))
         return looks[0] if len(looks) == 2 else looks[-1]
 
-    def remove_in_any_order(removals: InterruptedRemovals, topics: list[str]) -> None:
+    def remove_in_any_order(by: AdminClient, topics: list[str], refused: str) -> None:
         for gone in reversed(topics):
-            remove(removals, [gone])
+            remove(by, [gone], refused)
             seen.append(look(Cluster(config), True, 15.0, True))
 
     monkeypatch.setattr(Cluster, "_look", look_again)
-    monkeypatch.setattr(InterruptedRemovals, "_remove", remove_in_any_order)
+    monkeypatch.setattr(topic_removal, "remove_topics", remove_in_any_order)
     found = Cluster(config).topology(served=True)
     assert found.standing(name) is Standing.DELETED
     assert found.deleted() == [name]
