@@ -73,13 +73,7 @@ def run(
             read = _segments(port)["loads"] - full["loads"]
             most_mib = max(most_mib, _most_mib(worker))
         _log(f"{taken:,} taken; the worker has had {most_mib:.0f} MiB at most. kill -9")
-        again = time.perf_counter()
-        worker.kill()
-        worker.start()
-        with _limited(worker, limit_mib):
-            _take(connection, name, 1, worker)
-            recovered_s = time.perf_counter() - again
-            most_after_mib = _most_mib(worker)
+        recovered = _recover(connection, name, worker, limit_mib)
     return {
         **figures,
         "messages": messages,
@@ -91,9 +85,18 @@ def run(
         # Messages that were on their way to the subscriber at the end were read, too.
         "needed": -(-(taken + min(_BACKLOG, taken)) // SIZE),
         "read": read,
-        "recovered_s": recovered_s,
-        "most_after_mib": most_after_mib,
+        **recovered,
     }
+
+
+def _recover(connection: Connection, name: str, worker: Worker, limit_mib: int) -> Figures:
+    """Kill the worker, and take one message from the next one."""
+    began = time.perf_counter()
+    worker.kill()
+    worker.start()
+    with _limited(worker, limit_mib):
+        _take(connection, name, 1, worker)
+        return {"recovered_s": time.perf_counter() - began, "most_after_mib": _most_mib(worker)}
 
 
 def _take(connection: Connection, name: str, count: int, worker: Worker) -> Figures:

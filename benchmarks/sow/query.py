@@ -6,8 +6,9 @@ import json
 import statistics
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -63,25 +64,12 @@ def run(
         worker.start()
         worker.until(lambda: ends.of(state) >= messages)
         begin = ends.of(deliveries)
-        seconds: list[float] = []
         with (
             _updates(bootstrap_servers, name),
             SowClient(name, connection=Connection(bootstrap_servers), timeout_s=120) as client,
         ):
-            warm = time.monotonic() + _WARM_UP_S
-            while time.monotonic() < warm:
-                list(client.query("/price >= 990", order_by=order_by or None, top_n=top_n or None))
-                time.sleep(0.5)
-            quiet_from_ms = time.time() * 1000
-            time.sleep(_QUIET_S)
-            asked_ms = []
-            for _ in range(_QUERIES):
-                began, began_ms = time.perf_counter(), time.time() * 1000
-                found = list(client.query("/price >= 990", order_by=order_by or None, top_n=top_n or None))
-                seconds.append(time.perf_counter() - began)
-                asked_ms.append((began_ms, time.time() * 1000))
-                if len(found) != (top_n or messages // 100):
-                    raise RuntimeError(f"{len(found)} records")
+            ask = partial(client.query, "/price >= 990", order_by=order_by or None, top_n=top_n or None)
+            quiet_from_ms, asked_ms = _ask_often(ask, top_n or messages // 100)
         time.sleep(0.5)
         updates = _delivered_updates(bootstrap_servers, deliveries, begin)
         before = _made_between(updates, quiet_from_ms, asked_ms[0][0])
@@ -89,7 +77,7 @@ def run(
         standstills = metronome.standstills()
         return {
             "messages": messages,
-            "seconds": statistics.median(seconds),
+            "seconds": statistics.median((end - start) / 1000 for start, end in asked_ms),
             "before_p99_ms": _p99(before),
             "before_pause_ms": _longest_pause_ms(before),
             "during_p99_ms": _p99(_made_between(updates, asked_ms[0][0], asked_ms[-1][1])),
@@ -97,6 +85,32 @@ def run(
             "worst_pause_ms": max(pauses_ms),
             "worst_awake_ms": max(_longest_pause_ms(_made_between(updates, *one), standstills) for one in asked_ms),
         }
+
+
+def _ask_often(ask: Callable[[], Iterable[object]], records: int) -> tuple[float, list[tuple[float, float]]]:
+    """Warm up, wait without a query, then query several times.
+
+    Args:
+        ask: asks one query.
+        records: how many records each answer must have.
+
+    Returns:
+        When the time without a query began, and begin and end of each query, ms since the epoch.
+    """
+    warm = time.monotonic() + _WARM_UP_S
+    while time.monotonic() < warm:
+        list(ask())
+        time.sleep(0.5)
+    quiet_from_ms = time.time() * 1000
+    time.sleep(_QUIET_S)
+    asked_ms = []
+    for _ in range(_QUERIES):
+        began_ms = time.time() * 1000
+        found = list(ask())
+        asked_ms.append((began_ms, time.time() * 1000))
+        if len(found) != records:
+            raise RuntimeError(f"{len(found)} records")
+    return quiet_from_ms, asked_ms
 
 
 @contextmanager

@@ -82,20 +82,32 @@ def run(bootstrap_servers: str, rate: int = 10_000, seconds: float = 180.0, ever
     for done in admin.delete_topics(names).values():
         done.result()
     _check(balance, written)
-    warm_s = min(_WARM_S, seconds / 2)
+    return {
+        "rate": rate,
+        "messages": written.published,
+        "batches": lags[-1][1].batch + 1,
+        **_pace(lags, min(_WARM_S, seconds / 2), rate),
+        "cpu_us": cpu / written.published * 1e6,
+    }
+
+
+def _pace(lags: list[tuple[float, Standing]], warm_s: float, rate: int) -> Figures:
+    """Return how fast batches ended, and how far they were behind.
+
+    Args:
+        lags: each batch with the time of its end, s since the start.
+        warm_s: time that does not count, s.
+        rate: messages published a second.
+    """
     warm = [(passed, one) for passed, one in lags if passed > warm_s]
     if len(warm) < 2:
         ended = ", ".join(f"{passed:.0f} s" for passed, _ in lags) or "never"
         raise RuntimeError(f"too few batches ended behind the first {warm_s:g} s ({ended}); take more --seconds")
     between = [later[0] - sooner[0] for sooner, later in pairwise(warm)]
     return {
-        "rate": rate,
-        "messages": written.published,
-        "batches": lags[-1][1].batch + 1,
         "most_between_s": max(between),
         "most_lag_s": max(one.lag for _, one in warm) / rate,
         "records_s": (warm[-1][1].records - warm[0][1].records) / (warm[-1][0] - warm[0][0]),
-        "cpu_us": cpu / written.published * 1e6,
     }
 
 
