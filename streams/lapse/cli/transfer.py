@@ -18,9 +18,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from lapse.cli import cluster
+from lapse.cli.option_type import Read
 from lapse.log_limit import LogLimit
 from lapse.process_end import ended_by_signals
 from lapse.protocol.bookmark import BookmarkRange
+from lapse.protocol.hand_over import transfer_id
 from lapse.runtime.worker_log import TextFormatter, begin
 from lapse_client.error import LapseError
 from lapse_client.queue.named_partitions import NamedPartitions
@@ -43,6 +45,8 @@ _ENDING_S: Final = 20.0
 _SOMETHING_STAYED: Final = 3
 """Exit code if messages stayed in the queue; 0 = all were handed over, 1 = the transfer failed."""
 
+_ID: Final = Read("id", transfer_id)
+
 _GOES = ("available", "delayed", "scheduled", "held")
 """States of messages that a transfer hands over."""
 
@@ -61,15 +65,18 @@ _GOES = ("available", "delayed", "scheduled", "held")
 )
 @click.option("-f", "--filter", "expression", help="Only messages for which this expression is true.")
 @click.option("--all", "everything", is_flag=True, help="All messages that were published before now.")
-@click.option("--resume", metavar="ID", help="Continue an interrupted transfer.")
+@click.option("--resume", type=_ID, metavar="ID", help="Continue an interrupted transfer.")
 @click.option(
-    "--cancel", metavar="ID", help="Take back what an interrupted transfer holds; what was handed over stays there."
+    "--cancel",
+    type=_ID,
+    metavar="ID",
+    help="Take back what an interrupted transfer holds; what was handed over stays there.",
 )
 @click.option(
     "--follow", is_flag=True, help="Keep running: hand over messages that consumers there have room for, and none here."
 )
 @click.option("--max-clock-skew", metavar="DURATION", help="With --follow: warn of a greater difference of the clocks.")
-@click.option("--id", "ident", metavar="ID", help="The new transfer's id; by default a random one.")
+@click.option("--id", "ident", type=_ID, metavar="ID", help="The new transfer's id; by default a random one.")
 @click.option("--dry-run", is_flag=True, help="Only count what would be handed over.")
 @click.option("-c", "--config", type=click.Path(path_type=Path), help="lapse.toml, or a file like transfer.toml.")
 @cluster.properties

@@ -9,11 +9,25 @@ from typing import Final
 from lapse.core.lifetime import NAMES
 from lapse.core.transfer_counts import NONE as NO_COUNTS
 from lapse.core.transfer_counts import Counts
-from lapse.protocol import header
+from lapse.protocol import header, topic
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.dead_letter import kept_deadline
 
 _BECOMES: Final = ">"
+
+
+def transfer_id(text: str) -> str:
+    """Return the id of a transfer.
+
+    Raises:
+        ValueError: it is none; the text names the rule.
+    """
+    if not topic.NAME.match(text):
+        raise ValueError(
+            f"{text[:40]!r} is no id of a transfer: at most 200 letters, digits, '.', '_' and '-', and neither '.' nor "
+            "'-' first"
+        )
+    return text
 
 
 @dataclass(frozen=True, slots=True)

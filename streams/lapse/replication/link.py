@@ -34,7 +34,7 @@ class Link(BaseModel):
         to_security: settings to connect to the downstream brokers.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     upstream: str = Field(alias="from", min_length=1)
     downstream: str = Field(alias="to", min_length=1)

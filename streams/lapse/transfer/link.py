@@ -32,7 +32,7 @@ class Link(BaseModel):
         to_security: settings to connect to the brokers that take over.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     source: str | None = Field(default=None, alias="from", min_length=1)
     target: str = Field(alias="to", min_length=1)

@@ -14,7 +14,6 @@ from lapse.core.queue.step import Step
 from lapse.core.queue.transfer.transfers import HandOver
 from lapse.core.shard.refused import CommandRefused
 from lapse.protocol import hand_over as wire
-from lapse.protocol import topic as names
 from lapse.protocol.answer import FilterDemand
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.command import Command
@@ -77,11 +76,10 @@ class TransferCommands:
         ]
 
     def _transfer_id(self, command: Command) -> str:
-        if not names.NAME.match(command.transfer):
-            raise CommandRefused(
-                f"{command.command}: field transfer is {command.transfer!r}; choose an id of letters, digits and ._-"
-            )
-        return command.transfer
+        try:
+            return wire.transfer_id(command.transfer)
+        except ValueError as error:
+            raise CommandRefused(f"{command.command}: field transfer: {error}") from error
 
     def _claims(self, command: Command) -> list[Claim]:
         try:
