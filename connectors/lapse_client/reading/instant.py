@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 _LATEST_MS: Final = 253_402_300_799_999
@@ -10,11 +10,15 @@ _LATEST_MS: Final = 253_402_300_799_999
 
 _MOST_DIGITS: Final = 19
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
 
 def instant_ms(text: str) -> int:
     """Parse an instant, ISO 8601 (UTC by default) or ms since the epoch, and return ms since the epoch.
 
-    An instant before 1970 becomes 0, because Kafka allows no negative ones.
+    Fractions are cut to the millisecond. An instant before 1970 becomes 0, because Kafka allows no negative ones.
 
     Raises:
         ValueError: the text is neither, or is later than the year 9999.
@@ -24,7 +28,11 @@ def instant_ms(text: str) -> int:
             raise ValueError(f"{text[:_MOST_DIGITS]}… is later than the year 9999")
         return int(text)
     read = datetime.fromisoformat(text)
-    return max(0, int((read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp() * 1000))
+    # Whole numbers: as a float, one instant in 160 would be a millisecond early.
+    at_ms = ((read if read.tzinfo else read.replace(tzinfo=UTC)) - _EPOCH) // _MILLISECOND
+    if at_ms > _LATEST_MS:
+        raise ValueError(f"{text} is later than the year 9999")
+    return max(0, at_ms)
 
 
 def shown(at_ms: int | None) -> str:
@@ -35,7 +43,7 @@ def shown(at_ms: int | None) -> str:
     if at_ms is None:
         return ""
     try:
-        found = datetime.fromtimestamp(at_ms / 1000, UTC).replace(tzinfo=None)
-    except (ValueError, OverflowError, OSError):
+        found = (_EPOCH + at_ms * _MILLISECOND).replace(tzinfo=None)
+    except OverflowError:
         return f"epoch + {at_ms} ms"  # beyond the range of `datetime`
     return found.isoformat(" ", timespec="milliseconds").removesuffix(".000")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
 from typing import Final
 
 import orjson
@@ -26,10 +25,8 @@ def instant(at_ms: int | None) -> str:
     """Format an instant, ms since the epoch, in UTC."""
     if at_ms is None or at_ms < 0:
         return "–"
-    try:
-        return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-    except (ValueError, OverflowError):  # a publisher may state any instant of 63 bits
-        return shown(at_ms)
+    text = shown(at_ms)
+    return text if "." in text or " ms" in text else f"{text}.000"
 
 
 def second(at_ms: int | None) -> str:

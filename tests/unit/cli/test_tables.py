@@ -177,6 +177,8 @@ def test_what_is_longer_than_a_line_goes_on_in_the_next_one(capsys: Captured, mo
         (None, ""),
         (1_769_860_800_000, "2026-01-31 12:00:00"),
         (1_769_860_800_250, "2026-01-31 12:00:00.250"),
+        (1_089_348_866_261, "2004-07-09 04:54:26.261"),
+        (253_402_300_799_999, "9999-12-31 23:59:59.999"),
         (1 << 62, f"epoch + {1 << 62} ms"),
     ],
 )
@@ -186,8 +188,17 @@ def test_an_instant_is_short_and_can_be_read_back(instant_ms: int | None, text: 
         assert INSTANT.convert(text, None, None) == instant_ms
 
 
+@pytest.mark.feature("Q22", "D7")
+def test_every_millisecond_can_be_written_as_text() -> None:
+    """As a float, one instant in 160 is a little less than its millisecond."""
+    begin_ms = 1_089_348_866_000
+    assert [INSTANT.convert(shown(begin_ms + ms), None, None) for ms in range(1_000)] == [
+        begin_ms + ms for ms in range(1_000)
+    ]
+
+
 @pytest.mark.feature("X7")
-@pytest.mark.parametrize("text", ["253402300800000", "9" * 20, "9" * 5_000])
+@pytest.mark.parametrize("text", ["253402300800000", "9" * 20, "9" * 5_000, "9999-12-31T23:59:59-01:00"])
 def test_an_instant_later_than_the_calendar_is_none(text: str) -> None:
     """Kafka takes 64 bits, and Python no number of so many digits."""
     with pytest.raises(UsageError, match="expected"):
