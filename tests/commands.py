@@ -22,6 +22,8 @@ each is for. This page is printed by `python tests/commands.py`, and a test comp
 | 2 | wrong usage: an option or argument that is unknown or missing, or an option whose value cannot be read |
 
 With `--json` a command prints one object, or one object on each line. An empty list has no lines.
+Objects of one kind always have the same keys; what does not apply is `null`, 0 or empty. Only what `lapse explain`
+prints has further keys that depend on what happened.
 
 - `KAFKA_BOOTSTRAP_SERVERS` names the brokers for every command. `--bootstrap-servers` comes before it, and
   `lapse.toml` after it.

@@ -47,7 +47,7 @@ class Queue(Client[None]):
 
         With a filter (an expression), return only the numbers by state of the messages that match.
         All figures are whole numbers. `oldest_age_ms` is None if there is no message. `paused` is 1 while deliveries
-        are paused, and missing otherwise.
+        are paused, else 0.
         """
         return combine_figures(self._ask(Command.of(command="depth", filter=filter)))
 

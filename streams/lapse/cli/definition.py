@@ -222,7 +222,7 @@ def readable(found: Mapping[str, bytes]) -> tuple[list[Definition], list[str]]:
 def _print(found: Iterable[Definition], as_json: bool) -> None:
     if as_json:
         for one in found:
-            click.echo(orjson.dumps({"entity": one.name, **orjson.loads(one.encode())}))
+            click.echo(orjson.dumps({"entity": one.name, "command": "", "made": [], **orjson.loads(one.encode())}))
         return
     table = Table("entity", "kind", "version", "origin", "settings")
     for one in found:

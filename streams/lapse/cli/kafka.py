@@ -80,7 +80,8 @@ def status(data: Path | None, as_json: bool) -> None:
     found = Instance.find(place)
     if found is None:
         if as_json:
-            _print_json({"running": False, "data": str(place)})
+            unknown = dict.fromkeys(("bootstrap_servers", "pid", "started_s", "resident_bytes", "log"))
+            _print_json({"running": False, "data": str(place), **unknown})
         else:
             click.echo(f"No broker runs on {place}. Start one with: lapse kafka start")
         sys.exit(1)

@@ -20,7 +20,8 @@ from lapse.cli.instant import INSTANT, When, at_ms
 from lapse.cli.option_type import Number
 from lapse.cli.subscribed import print_subscriptions
 from lapse.cli.tables import print_table
-from lapse.cli.unserved import delete_unserved
+from lapse.cli.unserved import delete_unserved, deletion_figures
+from lapse.protocol.answer import HELD_UP
 from lapse.protocol.command_field import QUEUE_STATES
 from lapse_client.delivery.delivery import Delivery
 from lapse_client.error import AnswerTimeout, LapseError
@@ -38,6 +39,9 @@ _SERVERS = cluster.options
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
 _FILTER = click.option("-f", "--filter", "expression", help="Only messages for which this expression is true.")
 
+
+_STATES: Final = ("leased", "available", "delayed", "scheduled", "dying", "transferring", "unconfirmed", "held")
+"""States of the messages that leave with a deleted queue."""
 
 _INTAKE_S: Final = 10.0
 """How long to wait until the shards confirm that they deliver no more, in seconds."""
@@ -130,6 +134,8 @@ def depth(name: str, bootstrap_servers: str | None, as_json: bool) -> None:
     table.add_column("figure")
     table.add_column("value", justify="right")
     for figure, value in counts.items():
+        if not value and figure in (*HELD_UP, "paused"):
+            continue
         shown_value = "yes" if figure == "paused" else "" if value is None else f"{value:,}"
         table.add_row(figure.replace("_", " "), shown_value)
     print_table(table)
@@ -391,7 +397,8 @@ def delete(name: str, force: bool, yes: bool, bootstrap_servers: str | None, as_
             counts = client.delete(force=force)
     except click.ClickException as error:
         delete_unserved("queue", name, force, yes, error)
-    click.echo(orjson.dumps({"deleted": name, **counts}) if as_json else f"{name} is deleted.")
+    facts = {"deleted": name, **deletion_figures(counts, _STATES)}
+    click.echo(orjson.dumps(facts) if as_json else f"{name} is deleted.")
 
 
 @contextlib.contextmanager

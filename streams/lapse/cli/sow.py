@@ -16,7 +16,7 @@ from lapse.cli.confirmation import confirm
 from lapse.cli.option_type import Number
 from lapse.cli.subscribed import print_subscriptions
 from lapse.cli.tables import print_table
-from lapse.cli.unserved import delete_unserved
+from lapse.cli.unserved import delete_unserved, deletion_figures
 from lapse_client.error import LapseError
 from lapse_client.reading.count_text import count_text
 from lapse_client.reading.instant import shown
@@ -29,6 +29,9 @@ _FILTER = click.option("-f", "--filter", "expression", help="Only records for wh
 _SELECT = click.option(
     "--select", multiple=True, metavar="PATH", help="Only this field, such as /id; -/id excludes it. May be repeated."
 )
+
+_STATES: Final = ("records", "scheduled", "dying")
+"""What leaves with a deleted SOW topic."""
 
 _LAZY: Final = {
     "create": Lazy("lapse.cli.define:create_sow", "Create the SOW topic NAME in a running deployment.", extra="worker"),
@@ -109,7 +112,8 @@ def follow(
         }[from_now, deltas]
         with ask(expression, select=select) as updates, contextlib.suppress(KeyboardInterrupt):
             for update in updates.updates(timeout):
-                click.echo(orjson.dumps({"kind": update.kind, **_facts(update)}))
+                facts = {"kind": update.kind, **_facts(update)}
+                click.echo(orjson.dumps({**facts, "operation": update.operation, "reasons": update.reasons}))
 
 
 @sow.command()
@@ -220,7 +224,8 @@ def delete_topic(topic: str, force: bool, yes: bool, bootstrap_servers: str | No
             counts = client.delete_topic(force=force)
     except click.ClickException as error:
         delete_unserved("sow", topic, force, yes, error)
-    click.echo(orjson.dumps({"deleted": topic, **counts}) if as_json else f"{topic} is deleted.")
+    facts = {"deleted": topic, **deletion_figures(counts, _STATES)}
+    click.echo(orjson.dumps(facts) if as_json else f"{topic} is deleted.")
 
 
 @contextlib.contextmanager
@@ -238,13 +243,10 @@ def _text(data: bytes | None) -> str:
 
 
 def _facts(record: SowRecord) -> dict[str, object]:
-    facts: dict[str, object] = {
+    return {
         "key": None if record.key is None else _text(record.key),
         "value": None if record.value is None else _text(record.value),
         "bookmark": None if record.bookmark is None else str(record.bookmark),
         "expires_at_ms": record.expires_at_ms,
         "timestamp_ms": record.timestamp_ms,
     }
-    if record.operation:
-        facts |= {"operation": record.operation, "reasons": record.reasons}
-    return facts

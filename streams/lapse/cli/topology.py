@@ -81,10 +81,10 @@ def _as_dict(one: Difference) -> dict[str, object]:
 
 def _changes_as_json(
     created: list[str], changed: list[str], granted: list[str], differences: list[Difference], planned: Plan | None
-) -> bytes:
+) -> dict[str, object]:
     facts: dict[str, object] = {"created": created, "changed": changed, "granted": granted}
-    facts |= {} if planned is None else planned.facts()
-    return orjson.dumps({**facts, "differences": [_as_dict(one) for one in differences]})
+    facts |= {"defined": [], "refused": [], "kept": []} if planned is None else planned.facts()
+    return {**facts, "differences": [_as_dict(one) for one in differences]}
 
 
 @click.command()
@@ -136,8 +136,7 @@ def apply(config: Path, yes: bool, as_json: bool) -> None:
         created = [topic.name for topic in missing]
         changed = [one.topic for one in low]
         changes = _changes_as_json(created, changed, [one.topic for one in shut], differences, planned)
-        facts = orjson.loads(changes) | {"rewound": {name: count for name, (count, _) in rewound.items()}}
-        click.echo(orjson.dumps(facts if rewound else orjson.loads(changes)))
+        click.echo(orjson.dumps({**changes, "rewound": {name: count for name, (count, _) in rewound.items()}}))
     elif any(counts.values()):
         click.echo(_sentence({_DONE[verb]: count for verb, count in counts.items()}) + ".")
     for count, text in rewound.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -37,6 +38,16 @@ def delete_unserved(kind: Kind, name: str, force: bool, yes: bool, refused: clic
         raise refused from why
     if config is None or config.lapse.definitions == "file" or not _delete(kind, name, force, yes, config):
         raise refused
+
+
+def deletion_figures(counts: Mapping[str, int], states: Iterable[str]) -> dict[str, int | None]:
+    """Return, for JSON, how many messages or records left with a deleted entity: null if nobody could count them.
+
+    Args:
+        counts: what the shards counted; empty if they could not.
+        states: the states that are shown.
+    """
+    return {state: counts.get(state, 0) if counts else None for state in states}
 
 
 def _delete(kind: Kind, name: str, force: bool, yes: bool, config: Config) -> bool:

@@ -98,6 +98,8 @@ class Answer:
     """For each of `messages`, the start of its lease, ms since the epoch, 0 = not known; empty = none is known."""
 
 
+HELD_UP: Final = ("before_barrier", "dying_before_barrier", "groups_held_back", "hanging")
+"""Counts of a queue's `depth` of what holds messages up, by cause."""
 MOST_SETTLEMENTS: Final = 10_000
 MOST_ERROR_CHARACTERS: Final = 2_000
 """The greatest length of an error. An answer is one record, so its size is limited."""

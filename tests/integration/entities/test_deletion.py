@@ -112,7 +112,9 @@ def test_a_queue_is_deleted_when_it_is_empty_and_the_worker_goes_on(lot: Deploym
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout) == {
         "deleted": name,
-        **dict.fromkeys(("leased", "available", "delayed", "scheduled", "dying"), 0),
+        **dict.fromkeys(
+            ("leased", "available", "delayed", "scheduled", "dying", "transferring", "unconfirmed", "held"), 0
+        ),
     }
     left = {name, topic.dead_letters(name), topic.events(name)}
     until(lambda: topics(lot, "orders") == left, "the changelog goes last")

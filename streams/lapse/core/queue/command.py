@@ -29,6 +29,7 @@ from lapse.core.shard.refused import CommandRefused
 from lapse.core.shard.subscriptions import subscriptions_fields
 from lapse.core.shard.untaken_fields import UNTAKEN_BY_QUEUES, check_fields
 from lapse.core.shard.whole_entity import selection_refusal
+from lapse.protocol.answer import HELD_UP
 from lapse.protocol.command import MOST_PEEKED, QUEUE_COMMANDS, Command
 
 
@@ -280,7 +281,7 @@ class QueueCommands:
         removed, left = self._shard.purge(at_ms, step, command.leased, command.filter or "")
         removed = {state: count + self.parts.purged[state] for state, count in removed.items()}
         self.parts.clear()
-        stayed = {f"skipped_{state}": count for state, count in left.items() if count}
+        stayed = {f"skipped_{state}": count for state, count in left.items()}
         return {"counts": {"removed": sum(removed.values()), "skipped": sum(left.values()), **removed, **stayed}}
 
     def carry_out_part(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> bool:
@@ -339,9 +340,12 @@ class QueueCommands:
             return {"counts": {"lifetimes": lifetimes}, "publish_target": self._publish_target}
         if command.filter:
             return {"counts": self._shard.depth(command.filter, at_ms), "publish_target": self._publish_target}
-        counts: Counts = {**self._shard.depth(now_ms=at_ms), **self._shard.held_up(at_ms)}
-        if self._shard.state.paused:
-            counts["paused"] = 1
+        counts: Counts = {
+            **self._shard.depth(now_ms=at_ms),
+            **dict.fromkeys(HELD_UP, 0),
+            **self._shard.held_up(at_ms),
+            "paused": int(self._shard.state.paused),
+        }
         counts["subscriptions"] = len(self._shard.state.subscriptions)
         counts["oldest_age_ms"] = None if self.oldest_ms is None else max(0, at_ms - self.oldest_ms)
         return {"counts": counts, "publish_target": self._publish_target}
