@@ -81,7 +81,7 @@ def decode(body: bytes, model: type[Model]) -> Model:
     """Decode a JSON object into a model.
 
     Raises:
-        Fault: the body is not a JSON object, or does not fit the model; the text names the field.
+        Fault: the body is not a JSON object, has a key twice, or does not fit the model; the text names the field.
     """
     if not body.strip():
         raise Fault(ErrorCode.MALFORMED, "the body is empty; send a JSON object")
@@ -89,6 +89,8 @@ def decode(body: bytes, model: type[Model]) -> Model:
         found = loaded(body)
     except orjson.JSONDecodeError as error:
         raise Fault(ErrorCode.MALFORMED, f"the body is no JSON in UTF-8: {error}") from error
+    except ValueError as error:
+        raise Fault(ErrorCode.MALFORMED, f"the body: {error}") from error
     if not isinstance(found, dict):
         raise Fault(ErrorCode.MALFORMED, f"expected a JSON object, found {_kind(found)}")
     try:

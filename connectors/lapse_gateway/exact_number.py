@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import orjson
 
+from lapse.protocol.repeated_key import check_keys
+
 _SURE_DIGITS: Final = 15
 """A float keeps so many digits of a decimal number."""
 
@@ -46,8 +48,10 @@ def loaded(body: bytes) -> Any:
 
     Raises:
         orjson.JSONDecodeError: the body is no JSON in UTF-8.
+        ValueError: an object in it has a key twice.
     """
     found = orjson.loads(body)
+    check_keys(body, found)
     if _may_have_long(body) and _LONG.search(body):
         try:
             return json.loads(body, parse_float=_fraction, parse_int=_whole)

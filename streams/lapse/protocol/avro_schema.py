@@ -14,6 +14,7 @@ import fastavro
 from fastavro.schema import SchemaParseException, UnknownType, fingerprint, to_parsing_canonical_form
 
 from lapse.protocol.codec import MARKER
+from lapse.protocol.repeated_key import check_keys
 
 _NO_SCHEMA: Final = (
     SchemaParseException, UnknownType, ValueError, KeyError, AttributeError, TypeError, RecursionError,
@@ -65,7 +66,10 @@ class AvroSchema:
             ValueError: the file cannot be read, or is not a schema of a record.
         """
         try:
-            return cls(json.loads(path.read_text("utf-8")), path.name)
+            text = path.read_text("utf-8")
+            tree = json.loads(text)
+            check_keys(text.encode(), tree)
+            return cls(tree, path.name)
         except OSError as error:
             raise ValueError(f"{path}: cannot be read: {error.strerror}") from error
         except (ValueError, RecursionError) as error:

@@ -15,6 +15,7 @@ import orjson
 from lapse.core.error_code import ErrorCode, Refusal
 from lapse.protocol import codec, confluent
 from lapse.protocol.command_field import MOST_NAME_CHARACTERS, SHOWN_CHARACTERS, faults
+from lapse.protocol.repeated_key import repeated_key
 
 Encoding = Literal["avro", "confluent", "json"]
 
@@ -203,6 +204,8 @@ def decode(data: bytes | None) -> tuple[Command, Encoding]:
         if not isinstance(record, dict):
             kind = type(record).__name__
             raise CommandError(f"expected a JSON object, found {_KINDS.get(kind, 'a number')}", encoding)
+        if (key := repeated_key(data, record)) is not None:
+            raise CommandError(f"field {key}: is there twice; send it once", encoding, record)
     try:
         return Command.of(**record), encoding
     except ValueError as error:

@@ -153,6 +153,8 @@ CASES: Final = (
         status=403,
     ),
     Case(shown="a batch without a body", path=_BATCH, code="malformed"),
+    _batch(b'{"messages": [{"value": {"a": 1, "a": 2}}]}'),
+    _rewind(b'{"to": "end", "to": "beginning"}', "malformed"),
     _batch(b"[1]", "`[1]` as a batch"),
     _batch(b"1", "`1` as a batch"),
     _batch(b'{"messages": [', '`{"messages": [` as a batch'),

@@ -312,6 +312,7 @@ FILTERS = (
 SOW_COMMANDS = (
     _command("sow"),
     _command("[]"),
+    _command('{"command":"sow","filter":"/a = 1","filter":"/b = 1"}'),
     _command(""),
     _asked("explode"),
     _asked("subscibe", subscription="s"),

@@ -11,6 +11,7 @@ from lapse.config.definition import Kind
 from lapse.core.error_code import ErrorCode
 from lapse.core.near_name import did_you_mean
 from lapse.protocol.command import DEFINITION_COMMANDS, Command
+from lapse.protocol.repeated_key import check_keys
 from lapse.runtime.topics.creation_rights import forbidden_settings
 from lapse.runtime.topics.definition_draft import Refused, Request
 
@@ -43,8 +44,11 @@ def read_request(command: Command, user: str) -> Request:
         )
     try:
         settings = orjson.loads(command.settings or "{}")
+        check_keys((command.settings or "{}").encode(), settings)
     except orjson.JSONDecodeError as error:
         raise Refused(ErrorCode.INVALID_ARGUMENT, f"{command.command}: field settings: no JSON: {error}") from error
+    except ValueError as error:
+        raise Refused(ErrorCode.INVALID_ARGUMENT, f"{command.command}: field settings: {error}") from error
     if not isinstance(settings, dict):
         raise Refused(ErrorCode.INVALID_ARGUMENT, f"{command.command}: field settings: expected a JSON object")
     kind, new = order

@@ -98,6 +98,11 @@ def test_no_client_names_code_or_files_elsewhere(settings: dict[str, Any], why: 
         (Command(command="depth"), ErrorCode.UNKNOWN_COMMAND, "definitions know alter_queue"),
         (Command(command="create_queue"), ErrorCode.INVALID_ARGUMENT, "field entity"),
         (Command(command="create_queue", entity="a", settings="{"), ErrorCode.INVALID_ARGUMENT, "settings: no JSON"),
+        (
+            Command(command="create_queue", entity="a", settings='{"max_deliveries":1,"max_deliveries":2}'),
+            ErrorCode.INVALID_ARGUMENT,
+            "settings: key 'max_deliveries' is there twice",
+        ),
         (Command(command="create_sow", entity="a", settings="[]"), ErrorCode.INVALID_ARGUMENT, "a JSON object"),
         (
             Command(command="create_sow", entity="a", version=1),
