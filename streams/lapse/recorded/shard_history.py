@@ -12,8 +12,10 @@ from typing import Final
 from lapse.core.lifetime import Expiration
 from lapse.core.queue.answer import queued_message
 from lapse.core.queue.journal.restored import restore
+from lapse.core.queue.life.message_state import State
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.shard import QueueShard
+from lapse.core.queue.step import Queued
 from lapse.core.shard.changelog import EPOCH_HEADER, Changelog
 from lapse.core.shard.compaction import Compaction
 from lapse.protocol.answer import QueuedMessage
@@ -68,6 +70,9 @@ class ShardHistory:
     def messages(self) -> Iterator[QueuedMessage]:
         """The messages, in the queue's order; what a barrier or a rate waits for is left out.
 
+        A message past its deadline is left out also if its shard had not removed it yet, unless a lease protects it
+        then (Q10).
+
         Raises:
             ValueError: it is not exact, or the journal is of another version.
         """
@@ -76,4 +81,11 @@ class ShardHistory:
         settings = QueueSettings(name=self._queue, expiration=Expiration(enabled=self._acts))
         shard = QueueShard(settings, restore(self._then.items()).state)
         for one in shard.peek(0, _ALL, "", self._at_ms, lambda _: ""):
-            yield queued_message(one)
+            if not self._is_over(one):
+                yield queued_message(one)
+
+    def _is_over(self, one: Queued) -> bool:
+        """Return whether a message has expired by the instant. Of a dying one only the letter is left."""
+        if not self._acts or one.pending or one.deadline_ms is None or one.deadline_ms > self._at_ms:
+            return False
+        return one.state is not State.LEASED or one.until_ms is None or one.until_ms <= self._at_ms

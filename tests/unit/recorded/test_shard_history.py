@@ -120,3 +120,28 @@ def test_what_is_there_now_is_reported_however_much_was_compacted(lived: tuple[l
     assert history.exact
     assert list(history.messages()) == list(gone_through(records, now_ms).messages())
     assert not gone_through(left, now_ms - 1).exact
+
+
+def test_what_had_expired_is_not_shown_although_its_worker_was_late() -> None:
+    """Nothing was journaled at the ends of lease, schedule and lifetimes, because no worker ran."""
+    with Lapse() as lapse:
+        lapse.queue("jobs", partitions=1, expiration="enabled", lease_period="5s")
+        with lapse.publisher() as publisher, lapse.subscriber("jobs", 2) as subscriber:
+            begin_ms = lapse.clock.now_ms
+            for lifetime_ms, at_ms in ((1_000, None), (None, None), (1_000, None), (1_000, begin_ms + 500)):
+                publisher.publish("jobs", b"x", ttl_ms=lifetime_ms, enqueue_at_ms=at_ms)
+            publisher.flush()
+            lapse.clock.advance(0.001)
+            assert [one.delivery_count for one in (subscriber.receive(0), subscriber.receive(0)) if one] == [1, 1]
+            records = lapse.records(topic.changelog(APP_ID, "jobs"))
+    found = {
+        after_ms: [(one.bookmark[-1], one.state) for one in gone_through(records, begin_ms + after_ms).messages()]
+        for after_ms in (10, 1_200, 1_600, 5_100)
+    }
+    leased = [("0", "leased"), ("1", "leased")]
+    assert found == {
+        10: [*leased, ("2", "available"), ("3", "scheduled")],
+        1_200: [*leased, ("3", "scheduled")],
+        1_600: leased,
+        5_100: [("1", "leased")],
+    }
