@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -156,10 +156,14 @@ class _Defined:
     Attributes:
         warnings: where the file differs from the topic, which counts, and what is wrong with `others`.
         others: the entities that are defined but not in the file. Programs and commands create them.
+        undefined: the entities of the file that are not defined.
+        differing: the entities of which the file says otherwise, with the settings that differ.
     """
 
     warnings: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
+    undefined: tuple[str, ...] = ()
+    differing: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def _defined(path: Path, config: Config, topology: Topology) -> _Defined:
@@ -175,14 +179,15 @@ def _defined(path: Path, config: Config, topology: Topology) -> _Defined:
         hidden = tuple(filter(None, [topic.open_change()]))
         others = decided.definitions.keys() - {*config.queue, *config.sow}
         if not others:
-            return _Defined((*decided.warnings, *hidden))
+            return _Defined((*decided.warnings, *hidden), (), decided.undefined, decided.differing)
         more = Cluster(keep_entities(decided.config, others)).topology(rights=True)
     except (TopologyError, ValueError) as error:
         return _Defined((str(error),))
     what = f"is defined, and not in {path.name}"
     own = {topic.name: topic.entity for topic in more.wanted()}
     wrong = [f"{own.get(one.topic, one.topic)} {what}: topic {one.topic}: {one.what}" for one in more.differences()]
-    return _Defined((*decided.warnings, *hidden, *wrong, *warnings(more)), tuple(sorted(others)))
+    found = (*decided.warnings, *hidden, *wrong, *warnings(more))
+    return _Defined(found, tuple(sorted(others)), decided.undefined, decided.differing)
 
 
 def _planned(path: Path, config: Config) -> Plan | None:
@@ -215,7 +220,8 @@ def check(config: Path, as_json: bool) -> None:
     )
     if as_json:
         facts: dict[str, object] = {"fits": not differences, "differences": [_as_dict(one) for one in differences]}
-        click.echo(orjson.dumps({**facts, "warnings": advice, "also_defined": defined.others}))
+        facts |= {"warnings": advice, "also_defined": defined.others}
+        click.echo(orjson.dumps({**facts, "undefined": defined.undefined, "differing": dict(defined.differing)}))
     elif differences:
         _show(differences)
     else:

@@ -145,6 +145,21 @@ def test_the_topic_decides_and_what_cannot_be_understood_concerns_its_own_entity
 
 
 @pytest.mark.feature("Q23", "X7")
+def test_hundreds_of_entities_that_are_not_defined_or_differ_are_one_warning_each(tmp_path: Path) -> None:
+    file = tmp_path / "lapse.toml"
+    file.write_text("".join(f"[queue.new-{n}]\n[queue.old-{n}]\n" for n in range(300)))
+    decided = decide(file, load(file), {f"old-{n}": queue(lease_period="2m").encode() for n in range(300)})
+    differing, undefined = decided.warnings
+    assert "300 entities of lapse.toml are not defined" in undefined
+    assert "`lapse apply`" in undefined
+    assert "new-0, new-1, new-2, new-3, new-4 and 295 more" in undefined
+    assert "says otherwise of 300 entities" in differing
+    assert "old-0 (lease_period), " in differing
+    assert decided.undefined == tuple(f"new-{n}" for n in range(300))
+    assert [*decided.differing.items()] == [(f"old-{n}", ("lease_period",)) for n in range(300)]
+
+
+@pytest.mark.feature("Q23", "X7")
 def test_a_definition_that_an_older_version_allowed_keeps_no_other_from_being_served(tmp_path: Path) -> None:
     file = tmp_path / "lapse.toml"
     file.write_text("[queue.orders]\n")
