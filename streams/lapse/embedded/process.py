@@ -130,21 +130,7 @@ class Jvm:
 
     def pause(self) -> None:
         """Freeze the process with SIGSTOP, and wait until it stands still, which takes time on a busy machine."""
-        self._process.suspend()
-        give_up = time.monotonic() + _STOPS_WITHIN_S
-        while not self._stands_still and time.monotonic() < give_up:
-            time.sleep(0.001)
-
-    @property
-    def _stands_still(self) -> bool:
-        """Whether every thread is stopped."""
-        threads = Path(f"/proc/{self.pid}/task")
-        if not threads.exists():  # not Linux
-            return bool(self._process.status() == psutil.STATUS_STOPPED)
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread has ended meanwhile: look again
-            states = [(one / "stat").read_text().rpartition(")")[2].split()[0] for one in threads.iterdir()]
-            return set(states) <= {"T", "t"}
-        return False
+        freeze(self._process)
 
     def resume(self) -> None:
         """Resume a frozen process with SIGCONT."""
@@ -160,6 +146,25 @@ class Jvm:
         except (subprocess.TimeoutExpired, psutil.TimeoutExpired):
             return False
         return True
+
+
+def freeze(process: psutil.Process) -> None:
+    """Send SIGSTOP, and wait until the process stands still: before that, any other signal still ends it."""
+    process.suspend()
+    give_up = time.monotonic() + _STOPS_WITHIN_S
+    while not _stands_still(process) and time.monotonic() < give_up:
+        time.sleep(0.001)
+
+
+def _stands_still(process: psutil.Process) -> bool:
+    """Whether every thread is stopped."""
+    threads = Path(f"/proc/{process.pid}/task")
+    if not threads.exists():  # not Linux
+        return bool(process.status() == psutil.STATUS_STOPPED)
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread has ended meanwhile: look again
+        states = [(one / "stat").read_text().rpartition(")")[2].split()[0] for one in threads.iterdir()]
+        return set(states) <= {"T", "t"}
+    return False
 
 
 def environment() -> dict[str, str]:

@@ -7,8 +7,10 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
+from lapse.embedded.process import freeze
 from lapse_client.delivery.delivery import Delivery
 from support.consumers import slow
 from support.kafka.log import until
@@ -27,7 +29,7 @@ def test_a_consumer_that_wakes_after_its_lease_has_no_say_and_hands_out_nothing_
         assert paused.stdout is not None
         assert json.loads(paused.stdout.readline()) == {"got": "a", "count": 1}
         until(lambda: one.depth("work")["leased"] == 3, "two more are prefetched")
-        paused.send_signal(signal.SIGSTOP)
+        freeze(psutil.Process(paused.pid))
         stopped = time.monotonic()
         with one.subscriber("work", 3) as other:
             taken: dict[bytes | None, Delivery] = {}

@@ -25,6 +25,7 @@ from lapse.config import load
 from lapse.doctor import Verdict
 from lapse.doctor.lag import check_lag
 from lapse.doctor.transactions import check_transactions
+from lapse.embedded.process import freeze
 from lapse.replication.progress import CONFIG, Progress
 from lapse.replication.progress import TOPIC as PROGRESS
 from lapse_client import Publisher, QueueSubscriber
@@ -176,7 +177,7 @@ def test_doctor_tells_that_a_worker_lags(stand: Stand) -> None:
     config = load(stand.config)
     until(lambda: [one.verdict for one in check_lag(config, stand.connection)] == [Verdict.FINE], "it keeps up", 20)
     (worker,) = [one for one in stand.tree() if "--no-supervise" in one.cmdline()]
-    worker.suspend()
+    freeze(worker)
     try:
         with Publisher(connection=stand.connection) as publisher:
             for number in range(20):
@@ -258,7 +259,7 @@ def test_a_second_ctrl_c_ends_even_what_hangs(kafka: str, tmp_path: Path) -> Non
     until(lambda: [one for one in children() if "gateway" in one.cmdline()], "it has started its console", 60)
     hanging = [one for one in children() if "gateway" in one.cmdline()]
     for one in hanging:
-        one.suspend()
+        freeze(one)
 
     def ended() -> bool:
         dev.send_signal(signal.SIGINT)

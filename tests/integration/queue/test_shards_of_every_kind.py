@@ -12,12 +12,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import psutil
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 import support.workers.impatient
 from lapse.embedded import EmbeddedKafka
+from lapse.embedded.process import freeze
 from lapse.protocol import topic
 from lapse.protocol.command import Command
 from lapse_client import Delivery, QueueSubscriber
@@ -350,7 +352,7 @@ def test_a_client_that_has_not_heard_of_a_new_shard_pauses_that_shard_too(deploy
         assert client.stdin is not None
         assert client.stdout is not None
         assert "depth" in client.stdout.readline()
-        client.send_signal(signal.SIGSTOP)
+        freeze(psutil.Process(client.pid))
         add_partitions(here, here.name("flow"))
         assert here.lapse("queue", "partitions", here.name("flow")).returncode == 0
         with here.subscriber("flow", 1, timeout_s=60) as subscriber:

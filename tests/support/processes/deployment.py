@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 import pytest
 import tomlkit
 from confluent_kafka import KafkaException, Message, TopicCollection
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from lapse.embedded.process import freeze
 from lapse.protocol import event, topic
 from lapse.protocol.event import Event
 from lapse_client.kafka.connection import Connection
@@ -95,9 +97,12 @@ class WorkerProcess:
         return self
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process alone."""
+        """Send a signal to the process alone; after SIGSTOP, wait until it stands still."""
         assert self.process is not None
-        self.process.send_signal(number)
+        if number == signal.SIGSTOP:
+            freeze(psutil.Process(self.process.pid))
+        else:
+            self.process.send_signal(number)
 
     def kill(self) -> None:
         """Send SIGKILL to the process group, and wait for the end of the process."""
