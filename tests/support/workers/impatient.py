@@ -17,7 +17,7 @@ import lapse.config.entity_config
 from lapse.cli.worker import serve
 from lapse.config import load
 from lapse.config.decided_entities import decide
-from lapse.runtime.shard import inbox
+from lapse.runtime.shard import saturation
 from lapse.runtime.topics import definer
 from lapse.runtime.topics.definitions import DefinitionsTopic
 from lapse.runtime.topics.difference import Difference
@@ -40,7 +40,7 @@ def main() -> None:
     config = load(Path(path))
     vars(definer)["create_and_grant"] = dying(definer.create_and_grant, Path(path).parent / "died")
     vars(lapse.config.entity_config)["LEAST_IDLE_MS"] = int(idle_ms)
-    vars(inbox)["_SATURATED_RECORDS"] = 1_000
+    vars(saturation)["_SATURATED_RECORDS"] = 1_000
     idle = {"auto_delete_on_idle": int(idle_ms)}
     impatient = {
         kind: {

@@ -15,18 +15,13 @@ from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.merged_order import MergedOrder
 from lapse.runtime.shard.pause import Pauses
 from lapse.runtime.shard.reader import Reader
+from lapse.runtime.shard.saturation import Saturation
 from lapse.runtime.shard.sweeps import Sweeps, earlier, sweeps
 from lapse.runtime.shard.waiting_commands import WaitingCommands
-from lapse.runtime.shard.waiting_sizes import WaitingSizes
 from lapse.runtime.tp import TP
 
 _STEP_BYTES: Final = 1 << 18
 """A step with more bytes of changes takes no further commands, since its changes must fit into one RecordBatch."""
-
-_SATURATED_RECORDS: Final = 50_000
-_SATURATED_BYTES: Final = 64 << 20
-_LEAST_SATURATED_RECORDS: Final = 2_000
-_LEAST_SATURATED_BYTES: Final = 1 << 20
 
 
 class Inbox:
@@ -77,10 +72,9 @@ class Inbox:
         self._machine = machine
         self._on_news = on_news
         self._batches: dict[TP, deque[Sequence[Any]]] = {tp: deque() for tp in sorted(positions)}
-        self._waiting = 0
         self._unread: dict[TP, int] = {}
         """Per source, the offset of the last record without content that was received. Up to it, each is looked at."""
-        self._sizes = WaitingSizes(reader.waiting)
+        self._saturation = Saturation(reader.waiting, self.processed, machine.merged_by_time)
         self._merge_until = dict(merge_until or {}) if machine.merged_by_time else {}
         self._merged_by_time = MergedOrder()
         self._pauses = pauses
@@ -106,7 +100,7 @@ class Inbox:
         """Stop receiving records."""
         if self._pauses is not None:
             self._pauses.stop()
-        self._sizes.close()
+        self._saturation.close()
         self._waiting_commands.close()
         self._reader.forget(self)
 
@@ -132,9 +126,8 @@ class Inbox:
         if type(records[0]) is UnreadRecord:
             self._unread[tp] = records[-1].offset
         if tp != self.commands:
-            self._waiting += len(records)
-            self._sizes.add(tp, records)
-            if self._piled_up(tp) > self._most_records() or self._bytes_of(tp) > self._most_bytes():
+            self._saturation.add(tp, records)
+            if self._saturation.is_reached(tp):
                 self._reader.saturate(self, tp)
         elif self._sweeps is not None:
             self._sweeps.note(records)
@@ -174,7 +167,7 @@ class Inbox:
         if self.received[tp] < offset:
             self.received[tp] = offset
             self._reader.received(self, tp, offset)
-        self._waiting -= dropped
+        self._saturation.take(tp, dropped)
         self.fetch_caught_up(dropped)
 
     def reached(self, tp: TP, offset: int) -> None:
@@ -311,7 +304,7 @@ class Inbox:
     def _hand_over(self, tp: TP, records: Sequence[Any]) -> int:
         """Hand messages to the machine; return how many of them it took."""
         if done := self._offer(tp, records):
-            self._waiting -= done
+            self._saturation.take(tp, done)
             self.processed[tp] = records[done - 1].offset + 1
         return done
 
@@ -389,9 +382,9 @@ class Inbox:
         self._waiting_commands.look(self._machine.waits_for_ends)
         if taken and self._machine.merged_by_time:
             for tp in self.sources:
-                if self._piled_up(tp) < self._most_records() // 2 and self._bytes_of(tp) <= self._most_bytes() // 2:
+                if self._saturation.is_over(tp):
                     self._reader.fetch_caught_up(self, tp)
-        elif taken and self._waiting < _SATURATED_RECORDS // 2 and self._bytes_of(None) <= self._most_bytes() // 2:
+        elif taken and self._saturation.is_over():
             self._reader.fetch_caught_up(self)
             self._waiting_commands.stay()
 
@@ -427,24 +420,3 @@ class Inbox:
         if taken:
             self._machine.note_take(ends)
         return taken
-
-    def _piled_up(self, tp: TP) -> int:
-        """Return how many messages wait: of one partition if they are merged by time, else of all."""
-        return sum(map(len, self._batches[tp])) if self._machine.merged_by_time else self._waiting
-
-    def _most_records(self) -> int:
-        """Return how many records may wait, counted like `_piled_up`, before a partition is left out of the fetch."""
-        return self._share(_SATURATED_RECORDS, _LEAST_SATURATED_RECORDS)
-
-    def _bytes_of(self, tp: TP | None) -> int:
-        """Return about how many bytes wait, counted like `_piled_up`: of one partition, for which others may wait."""
-        return self._sizes.waiting(self.processed, tp if self._machine.merged_by_time else None)
-
-    def _most_bytes(self) -> int:
-        """Return how many bytes may wait before a partition is left out of the fetch."""
-        if self._reader.waiting.are_many:
-            return _LEAST_SATURATED_BYTES
-        return self._share(_SATURATED_BYTES, _LEAST_SATURATED_BYTES)
-
-    def _share(self, most: int, least: int) -> int:
-        return max(most // (len(self._batches) - 1), least) if self._machine.merged_by_time else most

@@ -9,8 +9,7 @@ import orjson
 import pytest
 
 from lapse.protocol.command import Command, CommandError, decode, encode
-from lapse.runtime.shard import inbox as inboxes
-from lapse.runtime.shard import waiting_commands
+from lapse.runtime.shard import saturation, waiting_commands
 from lapse.runtime.shard.gate import Gate
 from lapse.runtime.shard.inbox import Inbox
 from lapse.runtime.shard.intake import Intake
@@ -279,7 +278,7 @@ def test_messages_are_fetched_again_while_many_commands_wait_for_them(
     monkeypatch: pytest.MonkeyPatch, merged_by_time: bool
 ) -> None:
     """Commands may wait for messages up to the ends of the logs: if they counted, both would wait for ever."""
-    monkeypatch.setattr(inboxes, "_SATURATED_RECORDS", 100)
+    monkeypatch.setattr(saturation, "_SATURATED_RECORDS", 100)
     monkeypatch.setattr(waiting_commands, "MOST_BYTES", 20_000)
     left_out: set[TP] = set()
     reader = SimpleNamespace(
@@ -289,7 +288,7 @@ def test_messages_are_fetched_again_while_many_commands_wait_for_them(
             "fetch_caught_up": lambda _, tp=None: left_out.discard(tp) if tp else left_out.clear(),
         }
     )
-    monkeypatch.setattr(inboxes, "_LEAST_SATURATED_RECORDS", 100)
+    monkeypatch.setattr(saturation, "_LEAST_SATURATED_RECORDS", 100)
     machine = Machine(merged_by_time)
     inbox = Inbox(reader, machine, COMMANDS, {COMMANDS: 0, ORDERS: 0}, None, lambda: None, catch_up=0)  # type: ignore[arg-type]
     inbox.receive(COMMANDS, [record(at, 5, OTHER) for at in range(80)])
@@ -307,8 +306,8 @@ def test_large_messages_of_one_partition_do_not_leave_out_another_for_which_they
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In total order the one partition would wait for the other, and that for memory, for ever."""
-    monkeypatch.setattr(inboxes, "_SATURATED_BYTES", 400)
-    monkeypatch.setattr(inboxes, "_LEAST_SATURATED_BYTES", 0)
+    monkeypatch.setattr(saturation, "_SATURATED_BYTES", 400)
+    monkeypatch.setattr(saturation, "_LEAST_SATURATED_BYTES", 0)
     other, left_out = TP("orders", 1), set[TP]()
     reader = SimpleNamespace(
         received=lambda *_: None,

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from lapse.runtime.shard import inbox as inboxes
-from lapse.runtime.shard import waiting_commands, waiting_sizes
+from lapse.runtime.shard import saturation, waiting_commands, waiting_sizes
 from lapse.runtime.shard.inbox import Inbox
 from lapse.runtime.shard.waiting_sizes import WorkerBytes
 from lapse.runtime.tp import TP
@@ -50,8 +49,8 @@ def test_shards_without_room_keep_little_of_a_backlog_once_all_of_them_keep_much
 ) -> None:
     """Each of a thousand queues with a target depth kept 64 MB. The first ones may, and all go on later."""
     monkeypatch.setattr(waiting_sizes, "_WORKER_BYTES", 3_000_000)
-    monkeypatch.setattr(inboxes, "_SATURATED_BYTES", 1_000_000)
-    monkeypatch.setattr(inboxes, "_LEAST_SATURATED_BYTES", 50_000)
+    monkeypatch.setattr(saturation, "_SATURATED_BYTES", 1_000_000)
+    monkeypatch.setattr(saturation, "_LEAST_SATURATED_BYTES", 50_000)
     reader: Any = Reader()
     room = 0
     machine: Any = SimpleNamespace(
