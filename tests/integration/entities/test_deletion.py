@@ -24,7 +24,8 @@ from lapse.protocol.command import Command
 from lapse.runtime.topics import topic_removal
 from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.interrupted_removal import InterruptedRemovals
-from lapse.runtime.topics.topology import Standing, Topology
+from lapse.runtime.topics.standing import Standing
+from lapse.runtime.topics.topology import Topology
 from lapse_client.error import CommandFailed, EntityDeleted, LapseError
 from lapse_client.queue.queue import Queue
 from lapse_client.session.shard import Shard

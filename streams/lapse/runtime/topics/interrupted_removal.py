@@ -12,8 +12,9 @@ from confluent_kafka.admin import AdminClient
 from lapse.config import Config
 from lapse.core.shard.retirement import RETIREMENT, Phase, Retirement
 from lapse.protocol import topic as names
+from lapse.runtime.topics.standing import Standing
 from lapse.runtime.topics.topic_removal import remove_entity
-from lapse.runtime.topics.topology import Standing, Topology, TopologyError
+from lapse.runtime.topics.topology import Topology, TopologyError
 
 _PATIENCE_S: Final = 15.0
 

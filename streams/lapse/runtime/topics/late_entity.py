@@ -17,7 +17,8 @@ from confluent_kafka import KafkaException
 
 from lapse.protocol import topic as names
 from lapse.runtime.topics.entity_cleanup import EntityCleanup, ServingWorker
-from lapse.runtime.topics.topology import Standing, Topology, TopologyError
+from lapse.runtime.topics.standing import Standing
+from lapse.runtime.topics.topology import Topology, TopologyError
 from lapse.runtime.watch import end_process
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from enum import StrEnum
 from functools import cached_property
 from typing import Final
 
@@ -22,6 +21,7 @@ from lapse.runtime.topics.name_clash import with_clashes
 from lapse.runtime.topics.record_limits import ADDED_BYTES, DEFAULT_BYTES, record_limits
 from lapse.runtime.topics.replication import Copies
 from lapse.runtime.topics.retention import Retention
+from lapse.runtime.topics.standing import Standing, standing_of
 from lapse.runtime.topics.user_rights import user_grants
 from lapse.runtime.topics.wanted import MOST_BYTES, OF_THE_USER, Role, Wanted, without
 
@@ -40,15 +40,6 @@ _HOLDS_PAYLOADS: Final = frozenset({Role.DELIVERIES, Role.CHANGELOG, Role.SOW, R
 
 _OF_ANY_BREADTH: Final = frozenset({*OF_THE_USER, Role.DEFINER})
 """Topics whose number of partitions is never wrong by itself; `_misshapen` checks underlying ones."""
-
-
-class Standing(StrEnum):
-    """How many of an entity's own topics are on the cluster."""
-
-    NEW = "new"
-    WHOLE = "whole"
-    PARTLY = "partly"
-    DELETED = "deleted"
 
 
 class Topology:
@@ -398,17 +389,7 @@ class Topology:
 
     def standing(self, name: str) -> Standing:
         """Return how many of an entity's own topics are on the cluster."""
-        kept = names.entity_topics(self.config.lapse.app_id, name)
-        others = {names.decisions(name)}  # optional: a client may have created it
-        if name not in self.config.sow:
-            others.add(names.sow(name))
-        own = [topic for topic in kept if topic not in others]
-        there = [topic in self.existing for topic in own]
-        if all(there):
-            return Standing.WHOLE
-        if any(there):
-            return Standing.PARTLY
-        return Standing.DELETED if names.events(name) in self.existing else Standing.NEW
+        return standing_of(self.config, self.existing, name)
 
     def deleted(self) -> list[str]:
         """Return entities of the configuration that were deleted: of their topics only the events exist."""
