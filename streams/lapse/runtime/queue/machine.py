@@ -25,12 +25,13 @@ from lapse.runtime.queue.crowd import Crowd
 from lapse.runtime.queue.delivery_writer import DeliveryWriter, patience_s, sendable_s
 from lapse.runtime.queue.filter_evaluation import FilterEvaluator
 from lapse.runtime.queue.forwarding import Forwarding
-from lapse.runtime.queue.in_flight import EMITTED, QueueStepInFlight
+from lapse.runtime.queue.in_flight import QueueStepInFlight
 from lapse.runtime.queue.letters import QueueLetters
 from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.queue.parts_journal import PartsJournal
 from lapse.runtime.queue.preparation import Preparation
 from lapse.runtime.queue.rewind import Rewinder
+from lapse.runtime.queue.step_records import StepRecords
 from lapse.runtime.queue.sweep_horizon import UNKNOWN, SweepHorizon
 from lapse.runtime.queue.unread_records import UnreadRecords
 from lapse.runtime.queue.unsent import UnsentDeliveries
@@ -92,13 +93,14 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self.step_turns = self.delivery_turns = 1
         self.delivery_patience_s = patience_s(settings.lease_ms)
         self.delivery_sendable_s = sendable_s(settings.lease_ms)
-        self._journal = QueueJournal(restored.state, epoch, restored)
         self.now_ms = 0
         self._replaced = False
         self._payloads = payloads
         self._output = output
         self._commands = QueueCommands(shard, publish_target, self.retry.why)
         self._parts = PartsJournal(epoch, self._commands.parts)
+        journal = QueueJournal(restored.state, epoch, restored)
+        self._records = StepRecords(shard, journal, self._parts, output)
         self._judge = FilterEvaluator(shard, payloads, lambda: self.under_way, _STEP_RECORDS)
         self._waiting: deque[Admitted] = deque()
         shard.allowance.counts_as_written = True
@@ -373,7 +375,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         """Begin an epoch; its first step applies lowered limits, and repeats barriers that may be unsent."""
         self._flight.instants["began"] = self.now_ms = max(self.now_ms, now_ms)
         self._horizon.begin(self.now_ms)
-        items = yield from self._journal.beginning()
+        items = yield from self._records.beginning()
         self.shard.take_over(now_ms, self._step, self._handed_out.has_found)
         self._end_of_others(now_ms)
         self._deliveries.take_over(now_ms, self._step)
@@ -413,27 +415,16 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         return self._deliveries.target_partitions
 
     def _write(self, flight: QueueStepInFlight, effects: Effects) -> None:
-        step = flight.core
-        emitted = flight.unread + self._output.events(step.events, step.removals)
-        effects.before += emitted
-        if emitted:
-            flight.instants[EMITTED] = len(emitted)
-        effects.step = self.shard.state.sequence
-        effects.delivers = bool(step.deliveries)
-        if step.deliveries and self.shard.allowance.is_bounded:
-            effects.must_arrive, effects.counted_to = True, self.shard.allowance.counted_to
-        if step.changes or step.removals:
-            effects.journal = self._journal.encode(step)
-        effects.journal += self._parts.items()
+        self._records.put(flight, effects)
         effects.instants = flight.instants | self.long_command.noted(self._waiting)
         effects.stands_alone = flight.stands_alone or self.unfinished is not None
-        self.figures.queue_step(step)
+        self.figures.queue_step(flight.core)
         # The next step's journal begins with the state before any message of that step.
         self._flight.has_arrivals |= flight.has_arrivals
         if self._replaced:  # not in the step that closed the old topics: its letters must not read them either
             self._payloads.gone = ()
         self._flight.instants["from"] = self.now_ms
-        self._flight.ahead += self._journal.maintain()
+        self._flight.ahead += self._records.ahead()
 
     # Inquiries
 
