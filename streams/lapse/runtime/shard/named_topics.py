@@ -181,3 +181,19 @@ class NamedTopics(ABC):
         """Return the number of partitions of the dead-letter topic; 0 while it is missing."""
         shape = self.shapes.get(self.config.dead_letter_topic(self.name))
         return 0 if shape is None else shape.partitions
+
+    def _sources(self, partition: int) -> list[TP]:
+        """Return the partitions of underlying topics that Faust fetches for a shard."""
+        return [TP(topic, partition) for topic in self.config.underlying(self.name)]
+
+    def _most_read(self) -> int | None:
+        """Return the number from which on partitions are not read before the next take-over; None if all are.
+
+        Messages of added partitions must be merged by time with the others, and a queue's shard does so only if it was
+        taken over when they were there.
+        """
+        if self.has_own_readers:
+            return None
+        if isinstance(self.config, SowConfig):
+            return self.partitions_read
+        return None if self.added else self.partitions

@@ -415,22 +415,6 @@ class Entity(NamedTopics):
         assert self.app is not None
         return self.app.consumer
 
-    def _sources(self, partition: int) -> list[TP]:
-        """Return the partitions of underlying topics that Faust fetches for a shard."""
-        return [TP(topic, partition) for topic in self.config.underlying(self.name)]
-
-    def _most_read(self) -> int | None:
-        """Return the number from which on partitions are not read before the next take-over; None if all are.
-
-        Messages of added partitions must be merged by time with the others, and a queue's shard does so only if it was
-        taken over when they were there.
-        """
-        if self.has_own_readers:
-            return None
-        if isinstance(self.config, SowConfig):
-            return self.partitions_read
-        return None if self.added else self.partitions
-
     async def _feeder(self, partition: int, waits: bool) -> Feeder | None:
         if not (self.has_own_readers or self.apart or waits):
             return None
