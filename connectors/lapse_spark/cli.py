@@ -24,18 +24,8 @@ from lapse_spark.letters.redrive import Choice, Target, condition
 from lapse_spark.local_directory import check_writable, check_written
 from lapse_spark.monitoring import monitor as monitor_job
 from lapse_spark.monitoring import upkeep
-from lapse_spark.option import (
-    HOURS,
-    INSTANT,
-    PATTERN_HELP,
-    Cluster,
-    check_span,
-    cluster,
-    kept_as,
-    print_json,
-    stream_options,
-    working,
-)
+from lapse_spark.option import PATTERN_HELP, Cluster, check_span, cluster, kept_as, print_json, stream_options, working
+from lapse_spark.option_type import HOURS, INSTANT, WINDOW
 from lapse_spark.report import Report
 from lapse_spark.stream.stream import Standing
 
@@ -73,7 +63,7 @@ spark.add_command(upkeep.compact)
 
 @spark.command()
 @click.argument("path")
-@click.option("--window", default=monitor_job.WINDOW, show_default=True, help="The length of a window.")
+@click.option("--window", type=WINDOW, default=monitor_job.WINDOW, show_default=True, help="The length of a window.")
 @click.option(
     "--horizon-hours",
     type=HOURS,
@@ -152,7 +142,8 @@ def archive(
         raise ValueError("--dry-run goes with --purge-before; without it letters are archived")
     knowing = kind == "delta" or delta.is_here(path)
     if purge_before is not None:
-        session = cluster.session("archive", delta=knowing)
+        check_written(path, cluster.config, "archive")
+        session = cluster.session("archive", delta=knowing, of_files=True)
         days = archive_job.purge(session, path, purge_before.date(), dry_run=dry_run)
         print_json({"deleted": [day.isoformat() for day in days], "dry_run": dry_run})
         return
@@ -192,7 +183,11 @@ def archive(
 @click.option("--filter", "expression", default="", help="Only letters that this expression matches.")
 @click.option("--field", multiple=True, metavar="/PATH:KIND", help="The kind of a field: number, string or boolean.")
 @click.option(
-    "--max-redrives", default=MAX_REDRIVES, show_default=True, help="Leave letters that were redriven this often."
+    "--max-redrives",
+    type=click.IntRange(min=0),
+    default=MAX_REDRIVES,
+    show_default=True,
+    help="Leave letters that were redriven this often.",
 )
 @click.option("--again", is_flag=True, help="Include letters that were sent before.")
 @click.option("--overwrite", is_flag=True, help="Send a letter even if its SOW topic has a newer record of the key.")

@@ -25,10 +25,10 @@ from lapse_client.error import LapseError
 from lapse_client.kafka import time_check
 from lapse_client.kafka.connection import entities, is_for_people
 from lapse_client.letters import letter_topic
-from lapse_client.reading.instant import instant_ms
 from lapse_spark import fault, lapse_toml
 from lapse_spark.collected import in_utc
 from lapse_spark.connection import Connection
+from lapse_spark.option_type import INTERVAL
 from lapse_spark.quarantine import Quarantined
 from lapse_spark.read import DEAD_LETTER_PATTERN
 from lapse_spark.session import COMMAND_SETTINGS, session
@@ -37,6 +37,9 @@ from lapse_spark.stream.topic_ids import named_if_deleted
 
 P = ParamSpec("P")
 
+
+_NO_PATTERN: Final = ("missing )", "nothing to repeat", "unbalanced parenthesis", "unterminated character set")
+"""The beginnings of Python's messages for what is no regular expression anywhere."""
 
 _PATIENCE_S: Final = 2.5
 """How long a command waits for the first answer of a broker, in seconds."""
@@ -58,13 +61,19 @@ class Cluster:
     config: Mapping[str, str]
     file: Path | None = None
 
-    def session(self, name: str, *, delta: bool = False) -> SparkSession:
-        """Return the Spark session for a job; with `delta` it knows Delta Lake.
+    def session(self, name: str, *, delta: bool = False, of_files: bool = False) -> SparkSession:
+        """Return the Spark session for a job.
+
+        Args:
+            name: name of the job.
+            delta: whether it must know Delta Lake.
+            of_files: whether the job only reads files, so that no broker is needed.
 
         Raises:
             ConnectionFailed: no broker answered.
         """
-        self.await_broker()
+        if not of_files:
+            self.await_broker()
         return session(f"lapse {name}", master=self.master, config=COMMAND_SETTINGS | {**self.config}, delta=delta)
 
     def await_broker(self) -> None:
@@ -142,7 +151,11 @@ class Cluster:
         try:
             ours = self.connection.of_lapse()
             matches = re.compile(pattern or DEAD_LETTER_PATTERN).fullmatch
-        except (ValueError, re.error):  # options, or an expression, that only Java knows: only Spark can check
+        except re.error as error:
+            if "\\Q" not in pattern and error.msg.startswith(_NO_PATTERN):  # nor is it one for Java
+                raise ValueError(f"--pattern {pattern!r}: {error}. Correct it") from error
+            return pattern
+        except ValueError:  # options that only Java's client has: only Spark can check
             return pattern or DEAD_LETTER_PATTERN
         ours.await_broker(_PATIENCE_S)
         topics = ours.partitions()
@@ -186,21 +199,6 @@ class Cluster:
         )
 
 
-class Instant(click.ParamType):
-    """An instant on the command line, as ms since the epoch."""
-
-    name = "instant"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Parse ms since the epoch, or ISO 8601 (UTC by default)."""
-        if isinstance(value, int):
-            return value
-        try:
-            return instant_ms(str(value))
-        except ValueError:
-            self.fail(f"{value!r}: expected 2026-01-31T12:00:00Z, or ms since the epoch", param, ctx)
-
-
 def check_span(since_ms: int | None, until_ms: int | None) -> None:
     """Check that something can be between `--since` and `--until`, ms since the epoch.
 
@@ -209,48 +207,6 @@ def check_span(since_ms: int | None, until_ms: int | None) -> None:
     """
     if since_ms is not None and until_ms is not None and until_ms <= since_ms:
         raise ValueError(f"--until {until_ms} is not after --since {since_ms}: nothing is between them")
-
-
-class Hours(click.FloatRange):
-    """A number of hours on the command line, short enough that an instant so far from now has a date."""
-
-    name = "float"
-
-    def __init__(self) -> None:
-        super().__init__(0, 1_000_000)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Parse a number in the range, and refuse `nan`, which no range excludes."""
-        hours = float(super().convert(value, param, ctx))
-        if hours != hours:
-            self.fail(f"{value!r} is not a number of hours.", param, ctx)
-        return hours
-
-
-class Duration(click.ParamType):
-    """A duration on the command line, as ms."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Parse `500ms`, `45s` or `1.5h`. A plain number is ms."""
-        if isinstance(value, int):
-            return value
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?", str(value), re.ASCII)
-        if match is None:
-            self.fail(f"{value!r}: expected 500ms, 45s, 10m, 1.5h or 2d", param, ctx)
-        found_ms = float(match[1]) * _UNITS_MS[match[2] or "ms"]
-        if found_ms > _LONGEST_MS:
-            self.fail(f"{value!r}: longer than a hundred years", param, ctx)
-        return round(found_ms)
-
-
-_LONGEST_MS: Final = 36_525 * 86_400_000
-_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-INSTANT = Instant()
-DURATION = Duration()
-HOURS = Hours()
 
 
 def cluster(command: Callable[..., None]) -> Callable[..., None]:
@@ -319,7 +275,10 @@ def stream_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @click.option("--pattern", default="", help=PATTERN_HELP)
     @click.option(
-        "--every", metavar="INTERVAL", help="Keep running, and begin a batch at this interval, such as '30 seconds'."
+        "--every",
+        type=INTERVAL,
+        metavar="INTERVAL",
+        help="Keep running, and begin a batch at this interval, such as 30s.",
     )
     @click.option("--max-records", type=click.IntRange(min=1), help="The greatest number of records in a batch.")
     @click.option("--strict", is_flag=True, help="End with an error at the first record that is no dead letter.")

@@ -23,6 +23,7 @@ ALLOWED = {
         "lapse.core.reason",
         "lapse.core.shard.event",
         "lapse.embedded",  # the jars of Spark, and Java
+        "lapse.option_type",
         "lapse.recorded",
     },
     "lapse_gateway": ON_THE_WIRE | {"lapse", "lapse.core.entitlement", "lapse.core.reason", "lapse.process_end"},

@@ -18,7 +18,8 @@ from lapse_spark import ledger as ledger_job
 from lapse_spark.account import statement
 from lapse_spark.account.queue_topics import Scope
 from lapse_spark.local_directory import check_replaceable
-from lapse_spark.option import DURATION, INSTANT, Cluster, check_span, cluster, event_schemas, print_json, working
+from lapse_spark.option import Cluster, check_span, cluster, event_schemas, print_json, working
+from lapse_spark.option_type import DURATION, INSTANT
 from lapse_spark.running import balance, running_ledger
 from lapse_spark.running.intake import Followed
 from lapse_spark.running.running_ledger import Rule
@@ -33,7 +34,11 @@ _DIRECTORY: Final = "lapse-ledger"
 @click.option("--start", multiple=True, metavar="BOOKMARK", help="The first message of a partition; may be repeated.")
 @click.option("--since", type=INSTANT, help="Only messages that arrived at this instant or later.")
 @click.option("--until", type=INSTANT, help="Only fates decided before this instant; for a queue at work.")
-@click.option("--expected-depth", type=int, help="The queue's own number of messages in all states, to be compared.")
+@click.option(
+    "--expected-depth",
+    type=click.IntRange(min=0),
+    help="The queue's own number of messages in all states, to be compared.",
+)
 @click.option("--ask/--no-ask", default=True, show_default=True, help="Ask the queue for its own list of messages.")
 @click.option("--strict", is_flag=True, help="Records that cannot be read count as differences.")
 @click.option(

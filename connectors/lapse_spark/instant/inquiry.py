@@ -17,15 +17,8 @@ from lapse_spark import lives as lives_job
 from lapse_spark.account import account
 from lapse_spark.local_directory import check_replaceable, check_written
 from lapse_spark.monitoring import overview
-from lapse_spark.option import (
-    DURATION,
-    Cluster,
-    cluster,
-    event_schemas,
-    plain_faults,
-    print_json,
-    working,
-)
+from lapse_spark.option import Cluster, cluster, event_schemas, plain_faults, print_json, working
+from lapse_spark.option_type import DURATION
 from lapse_spark.records import delivery
 from lapse_spark.report import Report
 from lapse_spark.session import session

@@ -21,7 +21,8 @@ from lapse_client.reading.instant import shown
 from lapse_spark import lapse_toml, quarantine, read
 from lapse_spark.instant import as_of, expiration, queue_as_of
 from lapse_spark.local_directory import check_replaceable
-from lapse_spark.option import INSTANT, Cluster, cluster, print_json, working
+from lapse_spark.option import Cluster, cluster, print_json, working
+from lapse_spark.option_type import INSTANT
 from lapse_spark.report import Cell, Report
 
 _SHOWN: Final = 50

@@ -8,11 +8,13 @@ from datetime import UTC, datetime, timedelta
 import click
 from rich.console import Console
 
+from lapse.option_type import Number
 from lapse_spark import anomaly
 from lapse_spark.letters import delta
 from lapse_spark.local_directory import check_written
 from lapse_spark.monitoring import alert
-from lapse_spark.option import HOURS, Cluster, cluster, kept_as, plain_faults, print_json, working
+from lapse_spark.option import Cluster, cluster, kept_as, plain_faults, print_json, working
+from lapse_spark.option_type import HOURS
 from lapse_spark.report import Report
 from lapse_spark.session import session
 from lapse_spark.stream.output import TABLES
@@ -22,15 +24,26 @@ from lapse_spark.stream.output import TABLES
 @click.argument("path")
 @click.option("--within-hours", type=HOURS, default=24.0, show_default=True, help="Ignore what is older, in hours.")
 @click.option(
-    "--at-least", default=anomaly.AT_LEAST, show_default=True, help="The least number of letters in an unusual window."
+    "--at-least",
+    type=click.IntRange(min=1),
+    default=anomaly.AT_LEAST,
+    show_default=True,
+    help="The least number of letters in an unusual window.",
 )
 @click.option(
     "--sigmas",
+    type=Number(0),
     default=anomaly.SIGMAS,
     show_default=True,
     help="How many standard deviations above earlier windows an unusual one is.",
 )
-@click.option("--poison", default=3, show_default=True, help="The number of letters of one key that is suspicious.")
+@click.option(
+    "--poison",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="The number of letters of one key that is suspicious.",
+)
 @click.option("--topic", default="", help="A topic for new findings, as JSON, with their id as the key.")
 @click.option(
     "--webhook",

@@ -8,11 +8,11 @@ import click
 import orjson
 from rich.console import Console
 
-from lapse.cli.option_type import Number
 from lapse.demo.director import DemoOptions, run
 from lapse.demo.error import DemoFailed
 from lapse.demo.flights import IN_ALL
 from lapse.demo.panel import Show
+from lapse.option_type import Number
 
 
 class _Flights(click.ParamType):

@@ -17,11 +17,11 @@ from rich.text import Text
 
 from lapse.cli import LazyGroup, cluster
 from lapse.cli.instant import INSTANT, When, at_ms
-from lapse.cli.option_type import Number
 from lapse.cli.tables import print_table
 from lapse.core.duration import duration_ms
 from lapse.core.expression import ExpressionError
 from lapse.core.reason import Reason
+from lapse.option_type import Number
 from lapse.protocol import topic
 from lapse.protocol.redrive import MAX_REDRIVES
 from lapse_client.error import LapseError, UnknownEntity

@@ -15,7 +15,7 @@ import click
 import orjson
 
 from lapse.cli import cluster
-from lapse.cli.option_type import Number
+from lapse.option_type import Number
 from lapse.protocol import topic
 from lapse.runtime.worker_log import JsonFormatter, TextFormatter, begin
 from lapse_client.error import ConnectionFailed, LapseError

@@ -16,11 +16,11 @@ from lapse.cli import cluster, recorded
 from lapse.cli.config_option import CONFIG
 from lapse.cli.define import read_settings
 from lapse.cli.instant import INSTANT, When, at_ms
-from lapse.cli.option_type import Read
 from lapse.cli.tables import print_table
 from lapse.config import Config, ConfigError, load
 from lapse.config.definition import Definition, in_file
 from lapse.core.duration import period_ms
+from lapse.option_type import Read
 from lapse.protocol import topic as names
 from lapse.simulation.advice import Advice, Adviser
 from lapse.simulation.arrival import Arrivals, drawn

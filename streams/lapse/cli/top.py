@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from lapse.cli import cluster
-from lapse.cli.option_type import Number
 from lapse.cli.tables import fitted, print_table
+from lapse.option_type import Number
 from lapse.protocol import topic
 from lapse.protocol.command_field import QUEUE_STATES
 from lapse_client.error import LapseError, after_silence

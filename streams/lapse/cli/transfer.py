@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from lapse.cli import cluster
-from lapse.cli.option_type import Read
 from lapse.log_limit import LogLimit
+from lapse.option_type import Read
 from lapse.process_end import ended_by_signals
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.hand_over import transfer_id

@@ -151,6 +151,8 @@ COMMANDS: Final = [
         "spark archive out --max-records 0",
         "spark archive out --purge-before soon",
         "spark monitor out --horizon-hours few",
+        "spark monitor out --every nonsense",
+        "spark monitor out --window '1 fortnight'",
         "spark monitor out --horizon-hours 1e12",
         "spark redrive out --archive nowhere",
         "spark redrive out --field price",

@@ -9,7 +9,7 @@ import click
 
 from lapse_client import UnknownEntity
 from lapse_spark.instant import as_of, queue_as_of
-from lapse_spark.option import INSTANT
+from lapse_spark.option_type import INSTANT
 
 NOW_MS: Final = 1_767_225_600_000
 
