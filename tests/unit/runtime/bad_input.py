@@ -219,6 +219,10 @@ RECORDS = (
         **_KEYED,
     ),
     _record("`lapse-command: upsert`", Input(headers=[("lapse-command", b"upsert")])),
+    _record(
+        "`lapse-command: delta` and `lapse-command: publish`",
+        Input(headers=[("lapse-command", b"delta"), ("lapse-command", b"publish")]),
+    ),
     _record("a record of 2,001 bytes where the topics take 2,000", Input(value=b"x" * 2_000), max_record_bytes=2_000),
 )
 

@@ -135,13 +135,7 @@ def parse_update(record: Record, source: int, at_ms: int, settings: SowSettings)
         deadline_ms = lifetime.NEVER if record.value is None else lifetime.deadline_ms(stated, timestamp_ms, expiration)
     except lifetime.InvalidLifetime as error:
         raise Refused(Reason.INVALID_LIFETIME, str(error)) from error
-    delta = False
-    for name, value in record.headers:
-        if name == COMMAND:
-            if value not in (b"delta", b"publish") and not history:
-                given = (value or b"").decode("utf-8", "replace")
-                raise Refused(Reason.UNDECODABLE, f"{COMMAND} = {given!r}: expected publish or delta")
-            delta = value == b"delta"
+    delta = _is_delta(record.headers, history)
     enqueue_at_ms = stated.enqueue_at_ms
     return Update(
         key_of(record, settings, delta),
@@ -200,6 +194,28 @@ def key_of(record: Record, settings: SowSettings, delta: bool = False) -> bytes:
         except key.NoKey as error:
             raise Refused(Reason.UNDECODABLE, f"a null value deletes by its record key, and {error}") from error
     return record.key
+
+
+def _is_delta(headers: Sequence[tuple[str, bytes | None]], history: bool) -> bool:
+    """Return whether headers say that an update is merged (S2).
+
+    Args:
+        headers: the record's headers.
+        history: whether they describe a dead letter's message, so that nothing is refused (C54).
+
+    Raises:
+        Refused: a command is unknown, or contradicts another one.
+    """
+    commands = [value for name, value in headers if name == COMMAND]
+    if history:
+        return b"delta" in commands
+    for value in commands:
+        if value not in (b"delta", b"publish"):
+            given = (value or b"").decode("utf-8", "replace")
+            raise Refused(Reason.UNDECODABLE, f"{COMMAND} = {given!r}: expected publish or delta")
+    if len(set(commands)) > 1:
+        raise Refused(Reason.UNDECODABLE, f"{COMMAND} is there as publish and as delta; send one of them")
+    return b"delta" in commands
 
 
 def key_of_refused(
