@@ -171,7 +171,7 @@ class LazyGroup(click.Group):
         except click.ClickException as error:
             from lapse_client.reading.printable import printable  # a late import: `lapse --help` stays quick
 
-            error.message = printable(error.message)
+            error.message = printable(_unprintable(error.__cause__) or error.message)
             if ctx.meta.get(_AS_JSON):
                 raise _JsonError(error) from error
             raise
@@ -192,6 +192,8 @@ class LazyGroup(click.Group):
                 raise
             text = f"the output cannot be written: {error.strerror}. Make room, and look what was done before a repeat"
             raise click.ClickException(text) from error
+        except UnicodeEncodeError as error:
+            raise click.ClickException(_unprintable(error) or str(error)) from error
         except ModuleNotFoundError as error:
             name = ctx.invoked_subcommand or ""
             if name not in self.lazy or error.name is None or _is_ours(error.name):
@@ -237,6 +239,17 @@ def _load(name: str, lazy: Lazy) -> click.Command:
         _fail(name, lazy, error.name)
     assert isinstance(command, click.Command), f"{lazy.target} is no click command"
     return command
+
+
+def _unprintable(error: BaseException | None) -> str:
+    """Return what to do if the terminal's encoding lacks a character; empty for another error."""
+    if not isinstance(error, UnicodeEncodeError) or error.encoding.lower().startswith("utf"):  # then of an argument
+        return ""
+    wanted = ascii(error.object[error.start : error.start + 1])
+    return (
+        f"the output has {wanted}, which its encoding {error.encoding} lacks. Set PYTHONIOENCODING=utf-8, or "
+        "LC_ALL=C.UTF-8, or print --json"
+    )
 
 
 def _is_ours(module: str) -> bool:

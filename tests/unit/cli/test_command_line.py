@@ -12,10 +12,12 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
+from rich.table import Table
 
-from lapse.cli import main
+from lapse.cli import LazyGroup, main
 from lapse.cli.confirmation import confirm
 from lapse.cli.dlq import _audited
+from lapse.cli.tables import print_table
 
 
 @pytest.mark.feature("X7")
@@ -211,3 +213,24 @@ def test_a_full_disk_under_the_output_is_named() -> None:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
     assert "the output cannot be written: No space left on device" in done.stderr
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize("caught", [False, True])
+def test_an_output_in_ascii_that_cannot_have_a_text_names_the_remedy(caught: bool) -> None:
+    table = Table("value")
+    table.add_row("größer")
+
+    def show() -> None:
+        try:
+            print_table(table)
+        except ValueError as error:
+            raise click.ClickException(str(error)) if caught else error from error
+
+    group = LazyGroup(lazy={})
+    group.command("show")(show)
+    done = CliRunner(charset="ascii").invoke(group, ["show"])
+    assert done.exit_code == 1
+    assert "'\\xf6', which its encoding ascii lacks" in done.output
+    assert "PYTHONIOENCODING=utf-8" in done.output
+    assert "größer" in CliRunner().invoke(group, ["show"]).output
