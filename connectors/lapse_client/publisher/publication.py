@@ -43,7 +43,7 @@ def headers(
         delta: whether to merge into the stored record of a SOW topic, instead of replacing it.
 
     Raises:
-        InvalidPublication: a value is out of range, or there are two lifetimes.
+        InvalidPublication: a value is out of range, there are two lifetimes, or a further header contradicts an option.
     """
     built: BuiltHeaders = [_checked(*item) for item in items(own)]
     is_plain = not any(name in lifetime.NAMES for name, _ in built)
@@ -55,9 +55,9 @@ def headers(
     if enqueue_at_ms is not None:
         built.append((lifetime.ENQUEUE_AT_MS, _number("enqueue_at_ms", enqueue_at_ms)))
     if message_id is not None:
-        built.append((header.MESSAGE_ID, _text("message_id", message_id)))
+        _state(built, header.MESSAGE_ID, _text("message_id", message_id))
     if delta:
-        built.append((header.COMMAND, b"delta"))
+        _state(built, header.COMMAND, b"delta")
     if not is_plain:  # nearly all records have one plain lifetime or none, and need no further check
         _check_lifetimes(built)
     return built
@@ -131,8 +131,18 @@ def _number(what: str, value: object) -> bytes:
     return b"%d" % value
 
 
+def _state(built: BuiltHeaders, name: str, value: bytes) -> None:
+    """Add the header of an option."""
+    for stated, other in built:
+        if stated == name and other != value:
+            raise InvalidPublication(f"header {name} = {other!r} and an option that means {value!r}: give one of them")
+    built.append((name, value))
+
+
 def _check_lifetimes(built: BuiltHeaders) -> None:
-    concerned = [(name, value) for name, value in built if name in lifetime.NAMES and isinstance(value, bytes)]
+    concerned = [
+        (name, value.encode() if isinstance(value, str) else value) for name, value in built if name in lifetime.NAMES
+    ]
     if not concerned:
         return
     stated = [name for name, _ in concerned if name in _TYPED_LIFETIMES]
