@@ -26,15 +26,17 @@ from lapse.core.queue.settlement.settlement import Claim, SettleAction
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Step
-from support.suite.at_length import AT_LENGTH, alike
+from support.suite.at_length import AT_LENGTH, alike, cases
 from unit.core.queue.compared.small_shard import small
 
 NOW_MS = 1_800_000_000_000
+SOME = alike(pytest.param(64, 1), pytest.param(5, 2), pytest.param(5, 3), pytest.param(SIZE, 0))
+"""Each size of segments, one group and many, and each limit of a group."""
+VARIANTS = [(SIZE, 1), (SIZE, 2), (SIZE, 3), (64, 0), (64, 2), (64, 3), (5, 0), (5, 1)]
 
 
 @pytest.mark.feature("Q25", "C71")
-@pytest.mark.parametrize("seed", alike(1, 2, 3, 0))
-@pytest.mark.parametrize("size", [SIZE, 64, 5])
+@pytest.mark.parametrize(("size", "seed"), cases(SOME, VARIANTS))
 def test_runs_are_in_the_order_of_single_messages(size: int, seed: int) -> None:
     with small(size, ring=256, at_once=4_096) if size < SIZE else nullcontext():
         together = _handed_out(seed)
