@@ -5,7 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
-LAST_MS: Final = 253_402_214_399_999
+from lapse.core.days import DAY_MS, LATEST_MS
+
+LAST_MS: Final = LATEST_MS - DAY_MS
 """The end of 30 December 9999, UTC, ms since the epoch: the latest timestamp of a DataFrame of lapse's.
 
 Python's datetime ends a day later, and collected timestamps are in local time."""

@@ -13,7 +13,8 @@ import pytest
 CONNECTORS = Path(__file__).parents[2] / "connectors"
 
 ON_THE_WIRE = {
-    f"lapse.core.{name}" for name in ("error_code", "expression", "generation", "letter", "lifetime", "near_name")
+    f"lapse.core.{name}"
+    for name in ("days", "error_code", "expression", "generation", "letter", "lifetime", "near_name")
 }
 ALLOWED = {
     "lapse_client": ON_THE_WIRE

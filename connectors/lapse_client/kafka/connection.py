@@ -315,9 +315,10 @@ class Connection:
 
     def is_removed(self, entity: str) -> bool:
         """Return whether the topics are gone over which this client talks to an entity: it was deleted (C4)."""
-        return not self.transport.settles and self._metadata.are_removed(
-            (topic.commands(entity), self.deliveries(entity))
-        )
+        own = (topic.commands(entity), self.deliveries(entity))
+        if self.transport.settles:
+            return not self.partitions().keys() & {*own}
+        return self._metadata.are_removed(own)
 
     def _is_queue(self, name: str) -> bool:
         """Return whether an entity is a queue: it has no compacted topic, not even a hidden one."""

@@ -6,17 +6,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from lapse.core import lifetime
+from lapse.core.days import LATEST_MS
 from lapse.protocol import header
 from lapse_client.error import InvalidPublication
 
 Headers = Mapping[str, str | bytes | None] | Iterable[tuple[str, str | bytes | None]]
 BuiltHeaders = list[tuple[str, str | bytes | None]]
 
-_LATEST_MS: Final = 253_402_300_799_999
-"""The end of the year 9999. A lifetime that is valid from this arrival on is valid from any; so no clock is needed."""
-
-_LONGEST_MS: Final = lifetime.NEVER - _LATEST_MS - 1
-"""The longest relative lifetime that is valid for any arrival, in ms."""
+_LONGEST_MS: Final = lifetime.NEVER - LATEST_MS - 1
+"""The longest relative lifetime that is valid for any arrival, in ms. No arrival is later than the year 9999, so that
+no clock is needed."""
 
 _PAIR: Final = 2
 
@@ -149,7 +148,7 @@ def _check_lifetimes(built: BuiltHeaders) -> None:
     if len(stated) > 1:
         raise InvalidPublication(f"two lifetimes at once ({' and '.join(stated)}): state one of them")
     try:
-        found = lifetime.read(concerned, _LATEST_MS)
-        lifetime.deadline_ms(found, _LATEST_MS, lifetime.Expiration(enabled=True))
+        found = lifetime.read(concerned, LATEST_MS)
+        lifetime.deadline_ms(found, LATEST_MS, lifetime.Expiration(enabled=True))
     except lifetime.InvalidLifetime as error:
         raise InvalidPublication(f"{error}; nothing was sent") from error

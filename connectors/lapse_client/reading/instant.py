@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-_LATEST_MS: Final = 253_402_300_799_999
-"""The end of the year 9999, ms since the epoch: the last instant that ISO 8601 can express."""
+from lapse.core.days import LATEST_MS
 
 _MOST_DIGITS: Final = 19
 
@@ -24,13 +23,13 @@ def instant_ms(text: str) -> int:
         ValueError: the text is neither, or is later than the year 9999.
     """
     if text.isascii() and text.isdigit():
-        if len(text) > _MOST_DIGITS or int(text) > _LATEST_MS:
+        if len(text) > _MOST_DIGITS or int(text) > LATEST_MS:
             raise ValueError(f"{text[:_MOST_DIGITS]}… is later than the year 9999")
         return int(text)
     read = datetime.fromisoformat(text)
     # Whole numbers: as a float, one instant in 160 would be a millisecond early.
     at_ms = ((read if read.tzinfo else read.replace(tzinfo=UTC)) - _EPOCH) // _MILLISECOND
-    if at_ms > _LATEST_MS:
+    if at_ms > LATEST_MS:
         raise ValueError(f"{text} is later than the year 9999")
     return max(0, at_ms)
 

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaException, Message, Producer
 
 from lapse.core.error_code import ErrorCode
 from lapse.protocol import answer as answers
-from lapse.protocol import header, topic
+from lapse.protocol import header
 from lapse.protocol.codec import CodecError
 from lapse_client.error import EntityDeleted, LapseError
 from lapse_client.kafka.connection import Connection
@@ -215,13 +215,9 @@ class Channel(Generic[T]):
             and (shard.gone or listener.on_deleted(thread, shard.entity))
         ):
             return
-        if shard is not None and error.code() in NOT_THERE and self._is_deleted(shard):
+        if shard is not None and error.code() in NOT_THERE and self._connection.is_removed(shard.entity):
             raise EntityDeleted.by_topics(shard.entity)
         hopeless = unreadable(message.topic() or "deliveries", error)
         if hopeless is not None:
             raise hopeless
         log.info("Kafka: %s", error)
-
-    def _is_deleted(self, shard: Shard) -> bool:
-        """Return whether the commands topic is gone as well. Without the other topic alone, the entity is damaged."""
-        return topic.commands(shard.entity) not in self._connection.partitions()

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator
 
 from lapse.config.fault import first_repeated
-from lapse.core.expression.civil import LATEST_MS
+from lapse.core.days import LATEST_MS
 from lapse.protocol.bookmark import Bookmark
 
 _EXPECTED = (

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
+DAY_MS: Final = 86_400_000
+
+LAST_DAY: Final = 2_932_896
+"""The last day of the year 9999, in days since 1970. Later days have no four-digit year."""
+
+LATEST_MS: Final = (LAST_DAY + 1) * DAY_MS - 1
+"""The end of the year 9999, ms since the epoch: the last instant that RFC 3339 can express."""
+
 _MONTH_DAYS: Final = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _ERA_DAYS: Final = 146_097
 """Days in 400 years, after which the calendar repeats."""

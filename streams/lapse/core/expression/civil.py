@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from lapse.core.days import date_of, days_since_1970
+from lapse.core.days import DAY_MS, LATEST_MS, date_of, days_since_1970
 
 _RFC_3339: Final = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})"
     r"(?:[Tt ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:\.([0-9]{1,9}))?)?([Zz]|[+-][0-9]{2}:?[0-9]{2})?)?"
 )
-_DAY_MS: Final = 86_400_000
 EARLIEST_MS: Final = -62_135_596_800_000  # 0001-01-01
-LATEST_MS: Final = 253_402_300_799_999  # 9999-12-31
 
 
 class Civil(NamedTuple):
@@ -51,7 +49,7 @@ def parse_instant(text: str) -> int | None:
             return None
         offset = (int(digits[1:3]) * 60 + int(digits[3:5])) * (-1 if digits[0] == "-" else 1)
     seconds = (hour * 60 + minute - offset) * 60 + second
-    instant = days * _DAY_MS + seconds * 1000 + int((match[7] or "0").ljust(3, "0")[:3])
+    instant = days * DAY_MS + seconds * 1000 + int((match[7] or "0").ljust(3, "0")[:3])
     return instant if EARLIEST_MS <= instant <= LATEST_MS else None
 
 
@@ -59,7 +57,7 @@ def civil_of(instant_ms: int) -> Civil | None:
     """Return the fields of an instant; None outside the years 1 to 9999."""
     if not EARLIEST_MS <= instant_ms <= LATEST_MS:
         return None
-    days, milliseconds = divmod(instant_ms, _DAY_MS)
+    days, milliseconds = divmod(instant_ms, DAY_MS)
     year, month, day = date_of(days)
     seconds, millisecond = divmod(milliseconds, 1000)
     return Civil(

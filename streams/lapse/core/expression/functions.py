@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from lapse.core.days import LATEST_MS
 from lapse.core.expression import numbers, strings
-from lapse.core.expression.civil import EARLIEST_MS, LATEST_MS, Civil, civil_of, format_instant, parse_instant
+from lapse.core.expression.civil import EARLIEST_MS, Civil, civil_of, format_instant, parse_instant
 from lapse.core.expression.message import Scalar
 from lapse.core.expression.operations import NUMBERS, equal
 

@@ -15,14 +15,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from lapse.core.days import date_of
+from lapse.core.days import DAY_MS, LAST_DAY, date_of
 from lapse.core.lifetime import NEVER
 
-_DAY_MS: Final = 86_400_000
-_LAST_DAY: Final = 2_932_896
-"""The last day of the year 9999, in days since 1970. Later days have no four-digit year."""
-
-LONGEST_MS: Final = _DAY_MS
+LONGEST_MS: Final = DAY_MS
 """The longest wait unless the queue configures another: a day."""
 
 _MIX: Final = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
@@ -101,8 +97,8 @@ def delay_text(first_ms: int, last_ms: int) -> str:
 
 
 def _format_instant(at_ms: int) -> str:
-    days, ms = divmod(at_ms, _DAY_MS)
-    if days > _LAST_DAY:
+    days, ms = divmod(at_ms, DAY_MS)
+    if days > LAST_DAY:
         return f"{at_ms} ms since the epoch"
     year, month, day = date_of(days)
     seconds, ms = divmod(ms, 1000)
