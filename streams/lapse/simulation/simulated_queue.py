@@ -121,41 +121,60 @@ class SimulatedQueue:
         self._due_ms = [shard.next_due_ms() for shard in self._shards]
 
     def _next_instant_ms(self) -> int:
-        due_ms = min(self._due_ms)
-        finish_ms = self._finishes[0][0] if self._finishes else NEVER
-        return min(due_ms, finish_ms, self._arrive_ms[self._next])
+        next_ms, dues_ms = self._arrive_ms[self._next], self._due_ms
+        if self._finishes and self._finishes[0][0] < next_ms:
+            next_ms = self._finishes[0][0]
+        while (due_ms := min(dues_ms)) < next_ms:
+            at = dues_ms.index(due_ms)
+            self._shards[at].forget_gone(due_ms)  # most leases that would end now were settled long ago
+            dues_ms[at] = self._shards[at].next_due_ms()
+            if dues_ms[at] <= due_ms:
+                return due_ms
+        return next_ms
 
     def _run_instant(self, now_ms: int) -> None:
         steps: dict[int, Step] = defaultdict(Step)
         """By number, the shards to which something has happened, and what."""
         if self._arrive_ms[self._next] <= now_ms:
             self._arrive(now_ms, steps)
-        for at, step in steps.items():
-            self._take_in(at, now_ms, step)
+            for at, step in steps.items():
+                self._take_in(at, now_ms, step)
+        advanced = (steps or min(self._due_ms) <= now_ms) and self._advance(now_ms, steps)
+        finished = self._settle(now_ms, steps) if self._finishes and self._finishes[0][0] <= now_ms else []
+        # Room that a consumer has got in one shard is room in all of them.
+        self._serve(now_ms, steps, range(len(self._shards)) if finished or advanced else sorted(steps))
+        for one in finished:
+            self._begin_work(one.consumer, now_ms)
+
+    def _advance(self, now_ms: int, steps: dict[int, Step]) -> bool:
+        """Let shards do what is due, also what came due by an arrival. Return whether there was anything."""
+        advanced = False
         for at, due_ms in enumerate(self._due_ms):
             if due_ms <= now_ms or at in steps:
                 shard, step = self._shards[at], steps[at]
                 while due_ms <= now_ms or shard.is_due(now_ms):
                     shard.advance(now_ms, step)
-                    due_ms = NEVER
-        finished = self._settle(now_ms, steps) if self._finishes and self._finishes[0][0] <= now_ms else []
-        has_room: bool | None = None  # not known, since a delivery may have taken it
-        for at in range(len(self._shards)) if finished else sorted(steps):
-            has_changed = at in steps
-            if has_changed:
+                    due_ms, advanced = NEVER, True
+        return advanced
+
+    def _serve(self, now_ms: int, steps: Mapping[int, Step], shards: Iterable[int]) -> None:
+        """Note what happened in shards, and let them hand out what their consumers have room for."""
+        room: list[int] | None = None  # not known, since a delivery may have taken it
+        for at in shards:
+            step = steps.get(at)
+            if step is not None:
                 if self._outside[at]:
-                    self._take_in(at, now_ms, steps[at])
-                self._note(at, steps[at], now_ms)
-            delivers = self._has_barriers
-            if not delivers and self._may_hand_out(at):
-                delivers = has_room = self._has_room() if has_room is None else has_room
-            if delivers:
-                self._deliver(at, now_ms)
-                has_room = None
-            if delivers or has_changed:
+                    self._take_in(at, now_ms, step)
+                self._note(at, step, now_ms)
+            delivers = False
+            if self._has_barriers or self._may_hand_out(at):
+                room = self._room() if room is None else room
+                delivers = self._has_barriers or max(room, default=0) > 0
+                if delivers:
+                    self._deliver(at, now_ms, room)
+                    room = None
+            if delivers or step is not None:
                 self._due_ms[at] = self._shards[at].next_due_ms()
-        for one in finished:
-            self._begin_work(one.consumer, now_ms)
 
     def _arrive(self, now_ms: int, steps: dict[int, Step]) -> None:
         """Bring the messages of this instant to their shards, which get a step."""
@@ -208,12 +227,12 @@ class SimulatedQueue:
             self._outcome.in_vain += in_vain
         return finished
 
-    def _deliver(self, at: int, now_ms: int) -> None:
-        """Hand out what can be handed out."""
+    def _deliver(self, at: int, now_ms: int, room: list[int]) -> None:
+        """Hand out what can be handed out; `room` is what `_room` returns."""
         shard, more = self._shards[at], True
         while more:
             if len(self._shards) > 1:
-                self._grant(at)
+                self._grant(at, room)
             step = Step()
             more = shard.deliver(now_ms, step)
             handed = bool(step.deliveries)
@@ -221,22 +240,22 @@ class SimulatedQueue:
                 self._hand(at, delivery, now_ms)
             self._note(at, step, now_ms)
             more = more and handed
+            room = self._room() if more else room
 
     def _may_hand_out(self, at: int) -> bool:
         """Return whether a shard has messages that no consumer has, and that may wait for room."""
         count = self._message_counts[at]
         return count > 0 and count > sum([one.outstanding for one in self._by_shard[at]])
 
-    def _has_room(self) -> bool:
-        """Return whether a consumer has room, which it may have got from any shard."""
+    def _room(self) -> list[int]:
+        """Return how many more messages each consumer takes, from all shards together."""
         backlog = self._crew.backlog
-        return any(sum([one.outstanding for one in here]) < backlog for here in self._subscriptions)
+        return [backlog - sum([one.outstanding for one in here]) for here in self._subscriptions]
 
-    def _grant(self, at: int) -> None:
+    def _grant(self, at: int, room: list[int]) -> None:
         """Set how many more messages each consumer takes from a shard, as clients do with several shards (Q3)."""
-        cap, backlog = self._shards[at].settings.max_backlog, self._crew.backlog
-        for mine, here in zip(self._by_shard[at], self._subscriptions, strict=True):
-            free = backlog - sum([one.outstanding for one in here])
+        cap = self._shards[at].settings.max_backlog
+        for mine, free in zip(self._by_shard[at], room, strict=True):
             granted = mine.outstanding + free if free > 0 else mine.outstanding
             # The effect of repeated `subscribe` commands, without changes for a journal that nobody writes.
             mine.max_backlog = granted if cap is None else min(granted, cap)

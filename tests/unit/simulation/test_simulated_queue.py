@@ -99,6 +99,12 @@ def test_a_backlog_counts_over_all_partitions(ordering: str) -> None:
     assert found.ended_at_ms - found.began_ms == pytest.approx(2_000, abs=20)  # two work all the time
 
 
+def test_room_that_the_end_of_a_lease_makes_is_room_for_messages_of_all_partitions() -> None:
+    found = run(every("1ms", 2, partitions=2), 1, "1s", lease_period="100ms", max_deliveries=1)
+    assert found.counts == {"max_deliveries": 2}
+    assert int(found.first_ms[1] - found.first_ms[0]) == 100  # not when the consumer has finished the first one
+
+
 def test_at_most_once_and_a_target_depth_serve_everything_in_order() -> None:
     once = run(every("5ms", 100), 1, "10ms", semantics="at-most-once")
     assert once.counts == {"delivered_at_most_once": 100}

@@ -82,6 +82,10 @@ class Advance:
             for segment, first, stop, _, _ in self._locator.locate(claim, []):
                 self._timers.end_leases_in(segment, first, stop, now_ms, step, SIZE)
 
+    def forget_gone(self, until_ms: int) -> None:
+        """See `Timers.forget_gone`."""
+        self._timers.forget_gone(until_ms)
+
     def next_due_ms(self) -> int:
         """Return the next instant at which something is due, ms since the epoch; `NEVER` if there is none."""
         if self._state.ending.retirement is not None and self._agreement.retired:

@@ -374,6 +374,10 @@ class QueueShard:
         """Return the next instant at which `advance` has something to do, ms since the epoch; `NEVER` without one."""
         return min(self._advance.next_due_ms(), self.allowance.frees_ms)
 
+    def forget_gone(self, until_ms: int) -> None:
+        """See `Timers.forget_gone`."""
+        self._advance.forget_gone(until_ms)
+
     def is_due(self, at_ms: int) -> bool:
         """Return whether `advance` has work to do at an instant. Scheduled messages may wait for arrivals (C76)."""
         return self.allowance.frees_ms <= at_ms or self._advance.is_due(at_ms)

@@ -35,6 +35,21 @@ class Timers:
             return index.untils.next_ms()
         return min(index.untils.next_ms(), index.deadlines.next_ms())
 
+    def forget_gone(self, until_ms: int) -> None:
+        """Drop instants up to `until_ms` that belong to no message any more.
+
+        When a message is settled, its segment keeps the instant, since a look for the next one is a scan. So most of
+        these instants come in vain. Whoever would have to act for each of them can find that out first.
+        """
+        index, segments = self._state.index, self._state.segments
+        while (found := index.untils.pop_due(until_ms)) is not None:
+            if self._find_until_ms(segments[found]) <= until_ms:
+                break
+        while (found := index.deadlines.pop_due(until_ms)) is not None:
+            if self._find_deadline_ms(segments[found]) <= until_ms:
+                break
+        segments.make_room()
+
     def expire(self, now_ms: int, step: Step, most: int = STEP_MESSAGES) -> int:
         """Remove at most `most` messages without a lease whose deadline has passed.
 
@@ -53,8 +68,7 @@ class Timers:
                 if len(slots):
                     spent += max(len(slots), LOOK)
                     self._transitions.apply_trigger(Trigger.DEADLINE, [(segment, slots)], now_ms, step)
-            segment.find_min_deadline()
-            deadlines.note(segment.min_deadline_ms, index)
+            self._find_deadline_ms(segment)
             state.segments.make_room()
         return spent
 
@@ -65,10 +79,21 @@ class Timers:
         while returned < most and (index := untils.pop_due(now_ms)) is not None:
             segment = state.segments[index]
             returned += self.end_leases_in(segment, 0, segment.used, now_ms, step, most - returned)
-            segment.find_min_until()
-            untils.note(segment.min_until_ms, index)
+            self._find_until_ms(segment)
             state.segments.make_room()
         return returned
+
+    def _find_deadline_ms(self, segment: Segment) -> int:
+        """Find the earliest deadline of a segment, ms since the epoch, and enter it into the index."""
+        segment.find_min_deadline()
+        self._state.index.deadlines.note(segment.min_deadline_ms, segment.index)
+        return segment.min_deadline_ms
+
+    def _find_until_ms(self, segment: Segment) -> int:
+        """Do the same for the earliest end of a lease or delay."""
+        segment.find_min_until()
+        self._state.index.untils.note(segment.min_until_ms, segment.index)
+        return segment.min_until_ms
 
     def end_leases_in(self, segment: Segment, first: int, stop: int, now_ms: int, step: Step, most: int) -> int:
         """End the leases of some slots of a segment, without updating the index."""

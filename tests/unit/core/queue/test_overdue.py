@@ -7,7 +7,7 @@ import pytest
 from lapse.core.lifetime import Expiration
 from lapse.core.queue.segments.segment import SIZE
 from lapse.core.queue.settings import QueueSettings
-from lapse.core.queue.settlement.settlement import Claim
+from lapse.core.queue.settlement.settlement import Claim, SettleAction
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 from lapse.core.queue.timer import LOOK
@@ -100,3 +100,25 @@ def test_no_more_leave_or_come_back_at_once_than_there_is_room_for() -> None:
     assert shard.depth()["leased"] == 3 * SIZE
     shard.advance(DUE, Step(), most)
     assert shard.depth()["available"] == most
+
+
+@pytest.mark.feature("L11", "C60", "X10")
+def test_instants_of_what_has_left_are_found_before_anybody_acts_for_them() -> None:
+    shard = QueueShard(QueueSettings(name="orders", expiration=Expiration(enabled=True), lease_ms=3_000))
+    arriving = [published(at, timestamp=T0, expires_at_ms=DUE + 500 * at) for at in range(3)]
+    shard.arrive("orders", 0, arriving, Step())
+    shard.subscribing.subscribe("s", "", 2, 60_000, "", T0, Step())
+    shard.deliver(T0, Step())
+    shard.settle(SettleAction.ACKNOWLEDGE, "s", [Claim("orders", 0, 0, 1)], T0, Step())
+    assert shard.next_due_ms() == DUE  # of a message that was leased and has left since
+    shard.forget_gone(DUE - 1)
+    assert shard.next_due_ms() == DUE
+    shard.forget_gone(DUE)
+    assert shard.next_due_ms() == DUE + 1_000
+    shard.forget_gone(DUE + 1_000)
+    assert shard.next_due_ms() == DUE + 1_000
+    shard.advance(DUE + 1_000, Step())
+    assert shard.depth()["depth"] == 0
+    assert shard.next_due_ms() == T0 + 3_000  # the end of a lease that was settled
+    shard.forget_gone(T0 + 3_000)
+    assert shard.next_due_ms() == T0 + 60_000  # the subscriber falls silent
