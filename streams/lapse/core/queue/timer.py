@@ -63,7 +63,7 @@ class Timers:
         while spent < most and (index := deadlines.pop_due(now_ms)) is not None:
             segment = state.segments[index]
             if segment.deadline_ms is not None:
-                waiting = self._transitions.slots_to_change(Trigger.DEADLINE, segment)
+                waiting = self._transitions.slots_to_change(Trigger.DEADLINE, segment, segment.first_there())
                 slots = waiting[segment.deadline_ms[waiting] <= now_ms][: most - spent]
                 if len(slots):
                     spent += max(len(slots), LOOK)
@@ -78,7 +78,7 @@ class Timers:
         returned = 0
         while returned < most and (index := untils.pop_due(now_ms)) is not None:
             segment = state.segments[index]
-            returned += self.end_leases_in(segment, 0, segment.used, now_ms, step, most - returned)
+            returned += self.end_leases_in(segment, segment.first_there(), segment.used, now_ms, step, most - returned)
             self._find_until_ms(segment)
             state.segments.make_room()
         return returned

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lapse.core.lifetime import Expiration
+from lapse.core.lifetime import NEVER, Expiration
 from lapse.core.queue.journal.packed_segment import decode, encode
-from lapse.core.queue.segments.segment import SIZE, Run, Segment, State
+from lapse.core.queue.segments.segment import AVAILABLE, EXPIRED, GONE, LEASED, SIZE, Run, Segment, State
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
@@ -119,3 +119,24 @@ def test_a_new_segment_has_nothing_and_is_not_done_with() -> None:
 def test_a_segment_of_another_format_is_refused() -> None:
     with pytest.raises(ValueError, match="format 9; this version of lapse reads format 1"):
         decode(b"\x09" + encode(Segment(0))[1:])
+
+
+@pytest.mark.feature("L11")
+def test_the_first_message_that_is_there_is_found_however_the_others_leave() -> None:
+    segment = Segment(0)
+    assert segment.first_there() == 0
+    segment.state[:3], segment.used = AVAILABLE, 3
+    assert segment.first_there() == 0
+    segment.state[1] = GONE
+    assert segment.first_there() == 0
+    segment.state[0] = EXPIRED
+    assert segment.first_there() == 2
+    segment.state[2] = GONE
+    assert segment.first_there() == 3
+    segment.state[3:5], segment.used = LEASED, 5
+    segment.until_ms = np.arange(SIZE) + 1_000
+    segment.find_min_until()
+    assert (segment.first_there(), segment.min_until_ms) == (3, 1_003)
+    segment.state[3:SIZE], segment.used = GONE, SIZE
+    segment.find_min_until()
+    assert (segment.first_there(), segment.min_until_ms) == (SIZE, NEVER)

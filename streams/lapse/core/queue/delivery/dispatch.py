@@ -86,7 +86,8 @@ class Dispatch:
         barriers = self._settings.traits.barrier is not None and self._state.index.barriers
         if barriers and not self._release_barriers(subscriptions, now_ms, step):
             return bool(self.unjudged)
-        space = sum([one.space for one in subscriptions])  # a list is faster than a generator
+        open_ones = [one for one in subscriptions if one.outstanding < one.max_backlog]
+        space = sum([one.max_backlog - one.outstanding for one in open_ones])  # a list is faster than a generator
         if not space:
             return False
         limit = min(space, STEP_MESSAGES)
@@ -102,7 +103,7 @@ class Dispatch:
         places = available(self._state, limit, self._decisions.deadlines_count_ms(now_ms))
         if not len(places):
             return False
-        for subscription, share in self._allot(places, subscriptions):
+        for subscription, share in self._allot(places, open_ones):
             if share[-1] - share[0] == len(share) - 1:
                 self._hand_out(subscription, places[share[0] : share[-1] + 1], now_ms, step)
             elif isinstance(places, list):

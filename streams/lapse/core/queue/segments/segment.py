@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.arrival.trait import Flag, Traits
-from lapse.core.queue.life.message_state import ENDS, EXPIRES, THERE
+from lapse.core.queue.life.message_state import ENDS, EXPIRES, MEANINGS, THERE
 from lapse.core.queue.life.message_state import State as State
 from lapse.core.retry_delay import UNSTATED
 
@@ -36,6 +36,9 @@ TRANSFERRING: Final = np.uint8(State.TRANSFERRING)
 _UNDELIVERED: Final[NDArray[np.uint32]] = np.zeros(SIZE, np.uint32)
 """The read-only counts that all segments without deliveries share."""
 _UNDELIVERED.flags.writeable = False
+
+_EMPTY: Final = bytes(state for state in State if not MEANINGS[state].there)
+"""The states in which a place is empty."""
 
 Where: TypeAlias = slice | NDArray[np.intp]
 """Slots of a segment: consecutive ones as a slice, or ascending ones as an array."""
@@ -83,6 +86,7 @@ class Segment:
     """
 
     __slots__ = (
+        "_first_there",
         "_latest_deadline_ms",
         "_rank_order",
         "available",
@@ -121,6 +125,7 @@ class Segment:
         self.flags: NDArray[np.uint8] | None = None
         self.groups: NDArray[np.int64] | None = None
         self.retries: NDArray[np.int64] | None = None
+        self._first_there = 0
         self._latest_deadline_ms: int | None = None
         self._rank_order: NDArray[np.uint16] | None = None
         self.runs: list[Run] = []
@@ -170,6 +175,13 @@ class Segment:
     def most_cancels(self) -> int:
         """The greatest cancel count."""
         return 0 if self.cancels is None else int(self.cancels[: self.used].max(initial=0))
+
+    def first_there(self) -> int:
+        """Return the first slot whose message may still be there; `used` if none is."""
+        # An empty place stays empty, so the search continues from the last result.
+        states = self.state[self._first_there : self.used].tobytes()
+        self._first_there += len(states) - len(states.lstrip(_EMPTY))
+        return self._first_there
 
     def count(self, state: State) -> int:
         """Return how many places are in a state."""
@@ -306,17 +318,19 @@ class Segment:
         """Compute `min_deadline_ms`, the earliest deadline of a message that expires."""
         self.min_deadline_ms = NEVER
         if self.deadline_ms is not None:
-            waiting = EXPIRES.take(self.state[: self.used]).nonzero()[0]  # indexing takes three times as long
+            first = self.first_there()
+            waiting = EXPIRES.take(self.state[first : self.used]).nonzero()[0]  # indexing takes three times as long
             if len(waiting):
-                self.min_deadline_ms = int(self.deadline_ms[waiting].min())
+                self.min_deadline_ms = int(self.deadline_ms[first:][waiting].min())
 
     def find_min_until(self) -> None:
         """Compute `min_until_ms`, the earliest end of a lease or delay."""
         self.min_until_ms = NEVER
         if self.until_ms is not None:
-            ending = ENDS.take(self.state[: self.used]).nonzero()[0]
+            first = self.first_there()
+            ending = ENDS.take(self.state[first : self.used]).nonzero()[0]
             if len(ending):
-                self.min_until_ms = int(self.until_ms[ending].min())
+                self.min_until_ms = int(self.until_ms[first:][ending].min())
 
     def run_at(self, slot: int) -> Run:
         """Return the run that contains a slot."""
