@@ -83,6 +83,11 @@ class ConnectionFailed(LapseError):
         )
         super().__init__(f"no connection to Kafka at {servers}: {why}. {mend}")
 
+    def with_unanswered(self, command: str) -> ConnectionFailed:
+        """Return this error, with a word on a command that was sent and not answered; empty = none was sent."""
+        self.args = (f"{self}{_what_is_left(command, _MAY_COME)}",)
+        return self
+
 
 class UnknownEntity(LapseError):
     """No entity or topic has this name.
@@ -224,6 +229,12 @@ _LEAVES_NOTHING = frozenset({"depth", "sow", "subscriptions", "heartbeat"})
 """Commands that change nothing at the shard. A client that gives up a subscribe command takes it back."""
 
 _MAY_BE_DONE = ". The command is in the log: one that runs later carries it out"
+_MAY_COME = ". The command may still be carried out when the brokers answer again"
+
+
+def _what_is_left(command: str, text: str) -> str:
+    """Return a text about a command that was sent and not answered; empty if it changes nothing, or is taken back."""
+    return "" if not command or command in _LEAVES_NOTHING or "subscribe" in command else text
 
 
 def after_silence(lacking: Sequence[str] = ()) -> str:
@@ -259,7 +270,8 @@ class AnswerTimeout(LapseError, TimeoutError):
         lacking: Sequence[str] = (),
     ) -> None:
         where = ", ".join(str(partition) for partition in sorted(partitions))
-        left = "" if not sent or command in _LEAVES_NOTHING or "subscribe" in command else _MAY_BE_DONE
+        left = _what_is_left(command if sent else "", _MAY_BE_DONE)
+        self.lacking = tuple(lacking)
         super().__init__(
             f"{entity}: no answer to {command} from shard {where} within {seconds:g} s. {after_silence(lacking)}{left}"
         )

@@ -10,7 +10,7 @@ from typing import Final
 
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import DEFINITION_COMMANDS, Command
-from lapse_client.error import AnswerTimeout
+from lapse_client.error import AnswerTimeout, ConnectionFailed
 from lapse_client.session.shard import Shard
 
 log = logging.getLogger("lapse_client")
@@ -20,6 +20,9 @@ SILENCE_S: Final = 2.0
 
 _ANSWER_S: Final = 1.5
 """How long the check waits for its answer, in seconds. A shard that runs answers it at once."""
+
+_REACH_S: Final = 3.0
+"""How long brokers may take to answer a question before they are called silent, in seconds."""
 
 _LEAST_S: Final = 5.0
 """Calls with a timeout up to this one make no check, in seconds: they fail soon enough anyway."""
@@ -40,6 +43,7 @@ class Attendance:
         insists: whether calls wait until their timeouts even if no worker runs, because one may be about to start.
         settles: whether the transport knows that nothing more can happen, so that waiting is pointless.
         lacking: returns those topics of an entity that are missing, and without which no worker can serve it.
+        reach: waits for an answer of the brokers, for a number of seconds, and raises `ConnectionFailed`.
     """
 
     def __init__(
@@ -48,7 +52,9 @@ class Attendance:
         insists: bool,
         settles: bool,
         lacking: Callable[[str], Sequence[str]],
+        reach: Callable[[float], None],
     ) -> None:
+        self._reach = reach
         self._lacking = lacking
         self._send = send
         self._insists = insists
@@ -83,6 +89,7 @@ class Attendance:
 
         Raises:
             AnswerTimeout: no worker runs them, and the connection does not insist; or none can, as a topic is missing.
+            ConnectionFailed: not even the brokers answer, and the connection does not insist.
         """
         self._check(silent, command, _ANSWER_S, timeout_s)
         return timeout_s - SILENCE_S - _ANSWER_S
@@ -97,11 +104,29 @@ class Attendance:
             answer.cancel()
         if deserted:
             entity = shards[0].entity
-            lacking = self._lacking(entity)
-            timeout = AnswerTimeout(entity, command, deserted, SILENCE_S + _ANSWER_S, sent, lacking)
-            if lacking or not self._insists:
-                raise timeout
-            log.warning("%s. Waiting for %g s in all", timeout, timeout_s)
+            why = self.why_silent(entity, command, deserted, SILENCE_S + _ANSWER_S, sent=sent)
+            if not self._insists or (isinstance(why, AnswerTimeout) and why.lacking):
+                raise why
+            log.warning("%s. Waiting for %g s in all", why, timeout_s)
+
+    def why_silent(
+        self, entity: str, command: str, partitions: Sequence[int], seconds: float, *, sent: bool = True
+    ) -> AnswerTimeout | ConnectionFailed:
+        """Return the error for shards that have not answered a command: no broker answers, or no worker does.
+
+        Args:
+            entity: the entity.
+            command: name of the command.
+            partitions: partitions of the silent shards.
+            seconds: how long they were waited for, in seconds.
+            sent: whether the command itself was sent.
+        """
+        if not self._settles:
+            try:
+                self._reach(_REACH_S)
+            except ConnectionFailed as error:
+                return error.with_unanswered(command if sent else "")
+        return AnswerTimeout(entity, command, partitions, seconds, sent, self._lacking(entity))
 
 
 def _may_take_long(command: Command) -> bool:

@@ -26,7 +26,7 @@ from lapse.protocol import topic
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command
 from lapse.protocol.command_field import SHOWN_CHARACTERS
-from lapse_client.error import AnswerTimeout, Closed, ConnectionFailed, EntityDeleted, LapseError, refusal
+from lapse_client.error import Closed, ConnectionFailed, EntityDeleted, LapseError, refusal
 from lapse_client.kafka.connection import Connection
 from lapse_client.kafka.fault import FORBIDDEN, NOT_THERE, PURGED, flushed, unwritable
 from lapse_client.session.attendance import Attendance
@@ -66,7 +66,13 @@ class CommandSender:
     """
 
     def __init__(self, connection: Connection, backpressure: Backpressure) -> None:
-        self.attendance = Attendance(self.send, connection.insists, connection.transport.settles, connection.lacking)
+        self.attendance = Attendance(
+            self.send,
+            connection.insists,
+            connection.transport.settles,
+            connection.lacking,
+            connection.await_broker,
+        )
         # Commands are already batches, so lingering would only add latency.
         self.producer: Producer = connection.producer(
             linger_ms=0, **{"topic.metadata.propagation.max.ms": _PROPAGATION_MS}
@@ -182,6 +188,7 @@ class CommandSender:
         Raises:
             AnswerTimeout: a shard did not answer within `timeout_s` seconds; or no worker runs it, and the connection
                 does not insist.
+            ConnectionFailed: not even the brokers answered.
             CommandFailed, EntityDeleted: a shard refused, because the entity was deleted or for another reason.
             LapseError: a command could not be sent, or the channel failed.
         """
@@ -202,7 +209,7 @@ class CommandSender:
                 future.cancel()
         if late:
             shard, command = asked[0]
-            raise AnswerTimeout(shard.entity, command.command, late, timeout_s)
+            raise self.attendance.why_silent(shard.entity, command.command, late, timeout_s)
         found = [future.result() for future in futures]
         for (shard, _), answer in zip(asked, found, strict=True):
             if answer.status != "ok":

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command
-from lapse_client.error import AnswerTimeout, EntityDeleted, LapseError
+from lapse_client.error import EntityDeleted, LapseError
 from lapse_client.kafka.clock import ClientClock
 from lapse_client.kafka.connection import Connection
 from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
@@ -95,7 +95,7 @@ class Session(Generic[T]):
         if not ready and first_s < timeout_s:
             ready = self._await_ready(attendance.check(self._late(), how, timeout_s))
         if not ready and (late := self._late()):
-            raise AnswerTimeout(late[0].entity, how, [shard.partition for shard in late], timeout_s)
+            raise attendance.why_silent(late[0].entity, how, [shard.partition for shard in late], timeout_s)
 
     def _await_ready(self, wait_s: float) -> bool:
         return self.lifecycle.await_ready(lambda: not self._unconfirmed, wait_s)

@@ -17,7 +17,7 @@ from uuid import uuid4
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command
 from lapse_client.delivery.arrivals import Arrivals
-from lapse_client.error import AnswerTimeout, LapseError, refusal
+from lapse_client.error import LapseError, refusal
 from lapse_client.session.channel import Channel
 from lapse_client.session.shard import Shard
 from lapse_client.sow.order import Order
@@ -158,5 +158,5 @@ class SowQuery:
                 taken = self.arrivals.take(_AT_ONCE, attendance.check(silent, name, self._timeout_s))
             if not taken and not self.arrivals.ended:
                 partitions = [shard.partition for shard in silent]
-                raise AnswerTimeout(silent[0].entity, name, partitions, self._timeout_s)
+                raise attendance.why_silent(silent[0].entity, name, partitions, self._timeout_s)
         return taken

@@ -44,6 +44,9 @@ _NEVER_ASKED: Final = 200
 
 _FORGET_S: Final = 600.0
 _OLD_MS: Final = 3_600_000
+_BROKER_S: Final = 3.0
+"""How long brokers may take to answer before they are called silent, in seconds."""
+
 _START: Final = "Start a worker (`lapse worker`), or see the log of the running one"
 _NO_FIGURES: Final[Mapping[str, Any]] = {}
 
@@ -163,9 +166,10 @@ class Watch:
         asking = [one.asking for one in visible if one.asking is not None]
         if asking:
             await asyncio.wait(asking, timeout=patience_s)
-        if patience_s >= PATIENCE_S:
+        if patience_s >= PATIENCE_S and any(map(_is_silent, visible)):
+            why = await _who_is_silent(caller)
             for one in visible:
-                _note_silence(one)
+                _note_silence(one, why)
         return looks
 
     def needy(self, caller: Caller, names: Iterable[str]) -> list[str]:
@@ -199,7 +203,8 @@ class Watch:
                 return figures, ""
             return {**figures, "subscriptions": max(0, figures.get("subscriptions", 0) - self.pages[name])}, ""
         except TimeoutError:
-            return _NO_FIGURES, f"{name}: no answer within {self._clients.timeout_s:g} s. {_START}"
+            why = await _who_is_silent(caller)
+            return _NO_FIGURES, f"{name}: no answer within {self._clients.timeout_s:g} s. {why}"
         except (Closed, ConnectionFailed):
             raise  # this client cannot ask any queue any more
         except UnknownEntity as error:
@@ -213,15 +218,30 @@ def _count_text(count: int, what: str, one: str = "", more: str = "") -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'} {one if count == 1 else more}".rstrip()
 
 
-def _note_silence(look: Look) -> None:
-    """Replace old figures of a silent queue by the fault that no worker answers."""
+async def _who_is_silent(caller: Caller) -> str:
+    """Return what to do about queues that do not answer: it may be the brokers that do not."""
+    try:
+        await asyncio.to_thread(caller.connection.await_broker, _BROKER_S)
+    except ConnectionFailed as error:
+        return f"The brokers do not answer either: {error}"
+    return _START
+
+
+def _is_silent(look: Look) -> bool:
+    """Return whether a queue that is being asked has had no fault yet, and no figures for a while."""
     silent_s = asyncio.get_running_loop().time() - look.asked_s
-    if look.asking is None or look.fault:
+    return look.asking is not None and not look.fault and (not look.figures or silent_s >= _SILENT_S)
+
+
+def _note_silence(look: Look, why: str) -> None:
+    """Replace old figures of a silent queue by the fault that nobody answers, and why."""
+    if not _is_silent(look):
         return
     if not look.figures:
-        look.fault = f"no worker has answered yet. {_START}"
-    elif silent_s >= _SILENT_S:
-        look.figures, look.fault = _NO_FIGURES, f"no worker has answered for {silent_s:.0f} s. {_START}"
+        look.fault = f"no worker has answered yet. {why}"
+    else:
+        silent_s = asyncio.get_running_loop().time() - look.asked_s
+        look.figures, look.fault = _NO_FIGURES, f"no worker has answered for {silent_s:.0f} s. {why}"
         look.depths.clear()
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command
-from lapse_client.error import AnswerTimeout
+from lapse_client.error import AnswerTimeout, ConnectionFailed
 from lapse_client.session import attendance
 from lapse_client.session.attendance import Attendance
 from lapse_client.session.shard import Shard
@@ -39,8 +39,14 @@ class Cluster:
         return future
 
 
-def attended(send: Send, insists: bool, settles: bool, lacking: Sequence[str] = ()) -> Attendance:
-    return Attendance(send, insists, settles, lambda _entity: lacking)
+def attended(
+    send: Send, insists: bool, settles: bool, lacking: Sequence[str] = (), fault: ConnectionFailed | None = None
+) -> Attendance:
+    def reach(wait_s: float) -> None:
+        if fault is not None:
+            raise fault
+
+    return Attendance(send, insists, settles, lambda _entity: lacking, reach)
 
 
 @pytest.mark.parametrize(
@@ -89,3 +95,18 @@ def test_who_insists_is_informed_at_once_if_no_worker_can_come_as_a_topic_is_mis
     emitted = "No worker can serve it without its topic lapse.events.orders, which is missing. `lapse apply` creates it"
     with pytest.raises(AnswerTimeout, match=emitted):
         lacks.check(SHARDS, command, 30)
+
+
+@pytest.mark.parametrize(("command", "comes"), [("depth", False), ("subscribe", False), ("purge", True)])
+def test_it_is_the_brokers_that_do_not_answer_if_they_do_not(
+    command: str, comes: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    fault = ConnectionFailed("there:9092", "there was no answer in 1 s")
+    frozen = attended(Cluster().send, insists=False, settles=False, fault=fault)
+    with pytest.raises(ConnectionFailed, match="there:9092: there was no answer in 1 s") as emitted:
+        frozen.check(SHARDS, command, 30)
+    assert ("may still be carried out" in str(emitted.value)) is comes
+    waiting = attended(Cluster().send, insists=True, settles=False, fault=fault)
+    assert waiting.check(SHARDS, "depth", 30) == pytest.approx(29.98)
+    assert "no connection to Kafka at there:9092" in caplog.text
+    assert "Start a worker" not in caplog.text
