@@ -21,6 +21,7 @@ from lapse_client import Admin, Delivery, QueueSubscriber
 from lapse_client.letters.redriven import Redriven
 from support.kafka.log import texts, until
 from support.processes.deployment import Deploy, Deployment, broker_now_ms
+from support.suite.at_length import cases
 
 HOUR_MS = 3_600_000
 # The topic that is to be missing is shared by those with one partition; the queue with two has another one.
@@ -182,7 +183,7 @@ def kinds(here: Deployment) -> Iterator[Kinds]:
 
 @pytest.mark.feature("Q16", "Q5", "Q6", "Q11", "Q12", "Q13", "Q20", "L5", "C19", "C21", "C33", "C77", "C79")
 @pytest.mark.feature("L1", "D4", "Q3", "Q7", "Q9", "Q14", "Q17", "Q23", "C27", "C37", "C38", "C61", "C63", "X6", "X9")
-@pytest.mark.parametrize("store", ["memory", "rocksdb"])
+@pytest.mark.parametrize("store", cases(["rocksdb"], ["memory"]))
 def test_queues_of_every_kind_are_the_same_after_a_kill(deploy: Deploy, store: str) -> None:
     """Of the only worker, which reads on from its copy; then of the owner of shards that another one follows."""
     here = deploy(QUEUES, store=store, standby=True, definitions="topic").apply()

@@ -6,6 +6,7 @@ from confluent_kafka import Producer
 from support.kafka.log import until
 from support.processes.deployment import Deploy, Deployment
 from support.processes.figures import free_port, scraped
+from support.suite.at_length import cases
 
 DEEP = 163_840
 SEGMENTS = 40
@@ -29,7 +30,7 @@ def segments(port: int) -> tuple[int, int]:
 
 
 @pytest.mark.feature("Q16", "L11")
-@pytest.mark.parametrize("store", ["memory", "rocksdb"])
+@pytest.mark.parametrize("store", cases(["memory"], ["rocksdb"]))
 def test_only_needed_segments_are_read_before_and_after_a_crash(deploy: Deploy, store: str) -> None:
     """163,840 messages in 1 MiB: the first are delivered, one expires, some are settled by name; and again after -9."""
     port = free_port()

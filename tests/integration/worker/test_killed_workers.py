@@ -22,8 +22,9 @@ class Mode(NamedTuple):
 
 LIMITED = {"group_by": "/account", "group_limit": 3, "group_weight": {"a1": 4, "a2": 2}, "group_rate": "1000/1s"}
 MODES = cases(
-    [pytest.param(Mode(), id="memory"), pytest.param(Mode(store="rocksdb"), id="rocksdb")],
+    [pytest.param(Mode(store="rocksdb"), id="rocksdb")],
     [
+        pytest.param(Mode(), id="memory"),
         pytest.param(Mode({**FLOWING, "priority": "/price"}), id="priority"),
         pytest.param(Mode(filters=("/price < 5", "/price >= 5")), id="filter"),
         pytest.param(Mode({**FLOWING, "ordering": "total", "partitions": 3}), id="total-order"),

@@ -16,7 +16,7 @@ from lapse.runtime.watch import CRASHED
 from support.flow.traffic import Traffic
 from support.kafka.log import until, write
 from support.processes.deployment import Deploy, Deployment, WorkerProcess
-from support.suite.at_length import AT_LENGTH
+from support.suite.at_length import AT_LENGTH, cases
 
 FEW_S = 5
 """Generous; on a machine under load as much as the first start takes there. What was measured is printed."""
@@ -34,7 +34,7 @@ def seconds_to_restore(worker: WorkerProcess) -> float:
 
 
 @pytest.mark.feature("Q16", "C5")
-@pytest.mark.parametrize("store", ["memory", "rocksdb"])
+@pytest.mark.parametrize("store", cases(["rocksdb"], ["memory"]))
 def test_forty_queues_are_restored_side_by_side_and_a_crash_is_not_waited_for(deploy: Deploy, store: str) -> None:
     """One after the other, 40 empty queues took more than ten seconds; the session of the dead lasts a minute."""
     names = [f"many{number}" for number in range(40)]
