@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from lapse.protocol.command_field import MOST_NAME_CHARACTERS
-from lapse_client.error import AnswerTimeout
+from lapse_client.error import AnswerTimeout, ConnectionFailed
 from lapse_client.queue.rewind import point
 from lapse_gateway.fault import Fault
 from lapse_gateway.operation import TEXT, WHOLE, Call, Operation, answered, obj
@@ -79,6 +79,8 @@ async def rewind(call: Call, name: str, wanted: Rewind, wait_s: float) -> dict[s
                 outcome["counts"] = counts = await rewound()
         except AnswerTimeout as error:
             raise Fault("no_answer", f"{error}. The rewind goes on; look again with the id {wanted.id}") from error
+        except ConnectionFailed as error:
+            raise Fault("no_connection", f"{error}. Look again with the id {wanted.id}") from error
     return counts
 
 

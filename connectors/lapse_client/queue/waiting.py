@@ -8,7 +8,7 @@ from typing import Final
 
 from lapse.protocol.answer import QueuedMessage
 from lapse.protocol.bookmark import Bookmark
-from lapse_client.error import AnswerTimeout, LapseError
+from lapse_client.error import AnswerTimeout, ConnectionFailed, LapseError
 from lapse_client.kafka.connection import Connection
 from lapse_client.queue.queue import Queue
 
@@ -32,7 +32,7 @@ def ask(name: Bookmark, queues: Iterable[str], connection: Connection) -> tuple[
     for queue, answer in answers:
         try:
             message = answer.result()
-        except AnswerTimeout:
+        except (AnswerTimeout, ConnectionFailed):
             silent.append(queue)
         except LapseError:  # this user may not ask this queue
             continue

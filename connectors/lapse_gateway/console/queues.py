@@ -14,7 +14,7 @@ from lapse.protocol.answer import QueuedMessage
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.command_field import QUEUE_STATES
 from lapse_client.aio import Queue, Replayed, history, replay
-from lapse_client.error import AnswerTimeout, LapseError
+from lapse_client.error import AnswerTimeout, ConnectionFailed, LapseError
 from lapse_client.reading.count_text import count_text
 from lapse_gateway.console import standing
 from lapse_gateway.console.page import file, rendered
@@ -148,7 +148,7 @@ async def _present_state(queue: Queue, bookmark: Bookmark) -> tuple[QueuedMessag
     """Return a message's present state, None if the queue does not have it; and whether a worker answered in time."""
     try:
         return await asyncio.wait_for(queue.look_at(str(bookmark)), PATIENCE_S), True
-    except (TimeoutError, AnswerTimeout):
+    except (TimeoutError, AnswerTimeout, ConnectionFailed):
         return None, False
 
 

@@ -24,7 +24,7 @@ from lapse.option_type import Number
 from lapse.protocol.answer import HELD_UP
 from lapse.protocol.command_field import QUEUE_STATES
 from lapse_client.delivery.delivery import Delivery
-from lapse_client.error import AnswerTimeout, LapseError
+from lapse_client.error import AnswerTimeout, ConnectionFailed, LapseError
 from lapse_client.kafka import time_check
 from lapse_client.queue.queue import Queue
 from lapse_client.queue.rewind import left_out_text, point
@@ -367,6 +367,8 @@ def rewind(
             )
         except AnswerTimeout as error:
             raise click.ClickException(f"{error}. It goes on; look again with --id {command_id}") from error
+        except ConnectionFailed as error:
+            raise click.ClickException(f"{error}. Look again with --id {command_id}") from error
     if as_json:
         click.echo(orjson.dumps(counts))
         return
