@@ -8,6 +8,7 @@ import pytest
 from support.kafka.created_topic import stamp_by_producers
 from support.kafka.log import until
 from support.processes.deployment import Deploy, Deployment, broker_now_ms
+from support.suite.at_length import cases
 
 
 @pytest.mark.feature("C76", "C11")
@@ -51,7 +52,7 @@ OLDER = 25_000
 
 
 @pytest.mark.feature("C76", "C11", "Q12")
-@pytest.mark.parametrize("away", ["killed", "frozen"])
+@pytest.mark.parametrize("away", cases(["killed"], ["frozen"]))
 def test_a_scheduled_marker_stands_behind_a_backlog_that_arrived_before_its_instant(deploy: Deploy, away: str) -> None:
     one = deploy({"late": {"barrier": "/type = 'EOD'", "ordering": "total"}}).apply()
     worker = one.worker().wait_for_shards(1)

@@ -27,7 +27,7 @@ def dies(process: WorkerProcess) -> WorkerProcess:
 
 
 @pytest.mark.feature("C55", "Q9", "C36")
-@pytest.mark.parametrize("payload", ["packed", "inline", "reference"])
+@pytest.mark.parametrize("payload", cases(["packed"], ["inline", "reference"]))
 def test_a_delivery_that_was_only_journaled_arrives_with_its_count_and_lease(
     deploy: Deploy, payload: Literal["packed", "inline", "reference"]
 ) -> None:

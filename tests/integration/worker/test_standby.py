@@ -11,6 +11,7 @@ from support.flow.sow_state import count, restored
 from support.kafka.log import until
 from support.processes.deployment import broker_now_ms
 from support.processes.worker import Worker
+from support.suite.at_length import cases
 
 RECORDS = 5_000
 
@@ -25,7 +26,7 @@ def values(client: SowClient, key: str) -> list[bytes | None]:
 
 
 @pytest.mark.feature("Q16", "S9", "L11", "S10")
-@pytest.mark.parametrize("store", ["memory", "rocksdb"])
+@pytest.mark.parametrize("store", cases(["rocksdb"], ["memory"]))
 def test_a_shard_is_taken_over_from_where_the_standby_was(
     kafka: str, unique: Callable[[str], str], tmp_path: Path, store: str
 ) -> None:
@@ -65,7 +66,7 @@ def test_a_shard_is_taken_over_from_where_the_standby_was(
 
 
 @pytest.mark.feature("S9", "Q16", "L11")
-@pytest.mark.parametrize("store", ["memory", "rocksdb"])
+@pytest.mark.parametrize("store", cases(["rocksdb"], ["memory"]))
 def test_a_worker_that_is_started_again_may_begin_with_what_it_had(
     kafka: str, unique: Callable[[str], str], tmp_path: Path, store: str
 ) -> None:
