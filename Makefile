@@ -111,7 +111,7 @@ lock: setup ## Resolve the dependencies of pyproject.toml again, into requiremen
 
 # Archives of Java's classes, written once: the many brokers and Sparks of the tests start with half the CPU. Meanwhile
 # the tests are collected, so Python's files are compiled: else each of the processes would compile all, at the same time.
-$(CLASSES): $(STAMP) tests/support/suite/class_archives.py
+$(CLASSES): $(STAMP) tests/support/suite/class_archives.py tests/support/suite/archived_job.py
 	@$(BIN)/python -m pytest --collect-only -qq -p no:cacheprovider >/dev/null 2>&1 & \
 	  $(BIN)/python tests/support/suite/class_archives.py; code=$$?; wait; exit $$code
 	@touch $@
