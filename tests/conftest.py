@@ -280,8 +280,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
         "spark.ui.retainedJobs": "1",
         "spark.ui.retainedStages": "1",
         "spark.sql.adaptive.enabled": "false",  # plans again after each stage, to gain on data that is not here
-        # To compile each plan costs more than to interpret it for some rows. The jobs that tests start as processes
-        # compile theirs, and so does the test of expressions.
+        # To compile each plan costs more than to interpret it for some rows. The job on a cluster compiles its plans,
+        # and so does the test of expressions.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         # Rows of a test would be computed while the plan is made; those of Kafka are not.

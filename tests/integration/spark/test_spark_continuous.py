@@ -11,6 +11,10 @@ import pytest
 from lapse.core.reason import Reason
 from support.kafka.log import until
 from support.programs.standalone import quick_java
+from support.suite.at_length import AT_LENGTH
+from support.suite.class_archives import interpreted
+
+ENVIRONMENT = quick_java() if AT_LENGTH else interpreted(quick_java())
 
 
 @pytest.mark.slow
@@ -23,7 +27,7 @@ def test_letters_are_counted_as_they_come_until_ctrl_c(kafka, dead, tmp_path):
     job += ["--bootstrap", kafka, "--pattern", dead.pattern, "--conf", "spark.sql.shuffle.partitions=2"]
     errors = (tmp_path / "errors").open("w+")
     running = subprocess.Popen(
-        job, stdout=subprocess.PIPE, stderr=errors, env=quick_java(), text=True, start_new_session=True
+        job, stdout=subprocess.PIPE, stderr=errors, env=ENVIRONMENT, text=True, start_new_session=True
     )
 
     def read() -> int:

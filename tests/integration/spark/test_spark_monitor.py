@@ -34,6 +34,7 @@ from lapse_spark.stream.recreated_topics import RecreatedTopics
 from lapse_spark.stream.stream import follow
 from support.kafka.log import until
 from support.programs.standalone import quick_java
+from support.suite.class_archives import interpreted
 
 pytestmark = pytest.mark.spark
 
@@ -524,7 +525,7 @@ def test_a_redrive_that_is_killed_sends_the_rest_when_it_is_run_again(
         "2",
     ]  # ten letters in 5 s
     log = (tmp_path / "log").open("w+")
-    running = subprocess.Popen(job, stdout=log, stderr=log, env=quick_java(), start_new_session=True)
+    running = subprocess.Popen(job, stdout=log, stderr=log, env=interpreted(quick_java()), start_new_session=True)
     try:
         while not (half := arrived()):
             assert running.poll() is None, (tmp_path / "log").read_text()

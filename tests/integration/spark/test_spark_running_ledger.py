@@ -26,6 +26,7 @@ from lapse_spark.running.running_ledger import Rule
 from support.kafka.log import until
 from support.kafka.wire import Wire
 from support.programs.standalone import quick_java
+from support.suite.at_length import AT_LENGTH
 from support.suite.class_archives import interpreted
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("D8")]
@@ -262,7 +263,7 @@ def test_a_ledger_that_is_killed_within_a_batch_counts_nothing_twice_and_ends_on
     account.publish(100)
     account.tell(EventKind.ACKNOWLEDGED, 0, 69)
     account.wire.flush()
-    running = start(quick_java())
+    running = start(quick_java() if AT_LENGTH else interpreted(quick_java()))
     try:
         until(lambda: reached(100, 70), "what was there is read", 120)
         account.publish(100)

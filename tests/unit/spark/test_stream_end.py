@@ -13,6 +13,7 @@ from lapse_spark.stream import stream
 from lapse_spark.stream.output import Output
 from lapse_spark.stream.stream import Job
 from support.programs.standalone import quick_java
+from support.suite.class_archives import interpreted
 
 PROGRAM = """
 import sys, time
@@ -56,7 +57,9 @@ print("ended after", len(began) > 1)
 @pytest.mark.feature("D8")
 def test_a_batch_that_begins_while_a_stream_ends_is_not_reported_as_an_error(tmp_path):
     program = [sys.executable, "-c", PROGRAM, str(tmp_path / "output")]
-    done = subprocess.run(program, capture_output=True, text=True, env=quick_java(), timeout=120, check=False)
+    done = subprocess.run(
+        program, capture_output=True, text=True, env=interpreted(quick_java()), timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "ended after True" in done.stdout
     assert "ERROR" not in done.stderr.replace('log level to "ERROR"', ""), done.stderr
