@@ -25,6 +25,7 @@ from lapse_spark.cli import spark as commands
 from lapse_spark.letters import audit, redriven
 from lapse_spark.option import Cluster
 from support.kafka.log import Tail
+from support.suite.at_length import cases
 
 pytestmark = [pytest.mark.spark, pytest.mark.feature("D5")]
 
@@ -324,7 +325,7 @@ def test_letters_that_go_elsewhere_stay_where_a_sow_topic_of_another_name_is_new
 
 
 @pytest.mark.feature("C3", "C30")
-@pytest.mark.parametrize("ahead_s", [3_600, -3_600])
+@pytest.mark.parametrize("ahead_s", cases([3_600], [-3_600]))
 def test_deadlines_go_by_the_brokers_clock(kafka, dead, create_topic, unique, tmp_path, monkeypatch, ahead_s):
     """The job runs on a machine whose clock is wrong by an hour; one letter's deadline has passed, one's has not."""
     create_topic(topic.commands(dead.name), config={"message.timestamp.type": "LogAppendTime"})

@@ -35,6 +35,7 @@ from support.flow.turmoil import Turmoil
 from support.processes.deployment import Deploy, Deployment, broker_now_ms
 from support.programs import spark_state
 from support.programs.spark_state import Row, row
+from support.suite.at_length import AT_LENGTH
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.feature("D7")]
 
@@ -254,7 +255,8 @@ def test_states_of_random_instants_of_a_torn_run_are_what_was_shown(spark, kafka
     try:
         rows = raw.select(unix_millis("updated_at"), col("key").cast("string"), col("value").cast("string"))
         written = [Written(*one) for one in rows.collect()]
-        same = [hold_against_state(raw, written, look) for look in recorded]
+        held = recorded[:: 1 if AT_LENGTH else 3]  # two queries of Spark for each
+        same = [hold_against_state(raw, written, look) for look in held]
     finally:
         raw.unpersist()
-    assert sum(same) > 10 * LOOKS, same
+    assert sum(same) > 10 * len(held), same
