@@ -158,7 +158,10 @@ PARTS = {
         "b2065643ec3d",
         "kafka/group/steady_coordinator.py",
     ),
-    "aiokafka.client:AIOKafkaClient.set_topics": ("769b2e2f78f4", "kafka/group/steady_coordinator.py"),
+    "aiokafka.client:AIOKafkaClient.set_topics": (
+        "769b2e2f78f4",
+        "kafka/group/steady_coordinator.py; kafka/metadata.py, ensure_group_metadata",
+    ),
     "faust.assignor.partition_assignor:PartitionAssignor._protocol_assignments": (
         "e85c022fc7d6",
         "kafka/group/assignor.py",

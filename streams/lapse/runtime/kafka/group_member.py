@@ -26,6 +26,7 @@ from lapse.runtime.kafka.group import (
     steady_coordinator,  # noqa: F401  # every member of a group computes assignments as it says
 )
 from lapse.runtime.kafka.group.steady_subscription import SteadySubscriptions
+from lapse.runtime.kafka.metadata import ensure_group_metadata
 from lapse.runtime.kafka.offsets_asked import next_read
 
 logger = logging.getLogger(__name__)
@@ -141,6 +142,13 @@ class GroupMember(driver.AIOKafkaConsumerThread):
     def is_member(self) -> bool:
         """Whether the group knows this consumer, and partitions are assigned to it."""
         return bool(self.member_id) and bool(self.assignment())
+
+    async def subscribe(self, topics: Iterable[str]) -> None:
+        """Subscribe like Faust's. Ask for the metadata of added topics first, because aiokafka would ask for all."""
+        asked, topics = self._ensure_consumer(), set(topics)
+        if before := asked.subscription():
+            await ensure_group_metadata(asked._client, topics, topics - before)
+        await super().subscribe(topics)
 
     def topics(self) -> set[str]:
         """Return the topics that this member reads."""

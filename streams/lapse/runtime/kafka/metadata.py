@@ -132,6 +132,27 @@ async def ensure_metadata(client: Any, topics: Iterable[str], needed: NeededTopi
                 needed.keep(found)
 
 
+async def ensure_group_metadata(client: Any, topics: AbstractSet[str], new: Iterable[str]) -> None:
+    """Make sure that a member of a group has the metadata of its topics. Only those that are new are asked for.
+
+    aiokafka asks for all topics of the member whenever one is added. Each assignment would wait for that.
+
+    Args:
+        client: the member's client.
+        topics: all topics of the member, or of its group.
+        new: the topics that were added. What is known of one may be about a deleted topic of its name.
+    """
+    asked = {topic for topic in topics if client.cluster.partitions_for_topic(topic) is None}.union(new)
+    found = ClusterMetadata()
+    if asked and await client._metadata_update(found, asked):
+        _add(client.cluster, found, found._partitions.keys())
+        client._topics = client._topics.union(found._partitions)
+    if topics <= client._topics:
+        client._topics = set(topics)  # a member asks for its topics again now and then, and not for deleted ones
+    else:  # there is no such topic, or a broker does not know it yet
+        await client.set_topics(topics)
+
+
 def forget(client: Any, topics: Iterable[str]) -> None:
     """Stop a client from asking for deleted topics. Otherwise it would log for ever that they are missing.
 

@@ -11,7 +11,7 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.protocol.metadata import MetadataResponse_v5
 
-from lapse.runtime.kafka.metadata import NeededTopics, ensure_metadata
+from lapse.runtime.kafka.metadata import NeededTopics, ensure_group_metadata, ensure_metadata
 
 pytestmark = pytest.mark.feature("C90")
 
@@ -35,7 +35,13 @@ class Client(AIOKafkaClient):
         self.asked.append(list(request._topics))
         if len(self.asked) > self.refuses_from:
             raise TimeoutError
-        return described(request._topics)
+        return described([topic for topic in request._topics if topic != "missing"])
+
+    def force_metadata_update(self) -> asyncio.Future[bool]:
+        self.asked.append(["all"])
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        done.set_result(True)
+        return done
 
 
 def described(topics: list[str]) -> MetadataResponse_v5:
@@ -112,5 +118,29 @@ def test_once_nothing_is_taken_over_a_client_asks_only_for_what_it_needs() -> No
         client = Client()
         await ensure_metadata(client, [TOPICS[20]], needed)
         assert client.asked == [[TOPICS[20]]]
+
+    asyncio.run(run())
+
+
+def test_a_member_of_a_group_asks_for_those_of_its_topics_that_are_new() -> None:
+    """Each assignment waits for that. aiokafka would ask for all topics, which takes as long as the rest of it."""
+
+    async def run() -> None:
+        client, topics = Client(), set(TOPICS)
+        client._topics = topics
+        await client._metadata_update(client.cluster, topics)
+        client.asked.clear()
+        await ensure_group_metadata(client, {*topics, "late"}, {"late"})
+        assert client.asked == [["late"]]
+        assert client.cluster.partitions_for_topic("late") == {0, 1}
+        assert client._topics == {*topics, "late"}
+        await ensure_group_metadata(client, topics, set())
+        assert client._topics == topics, "it was deleted"
+        await ensure_group_metadata(client, {*topics, "late"}, {"late"})
+        assert client.asked == [["late"], ["late"]], "it may have other partitions now"
+        await ensure_group_metadata(client, {*topics, "late", "missing"}, {"missing"})
+        assert client.asked[2:] == [["missing"], ["all"]]
+        await ensure_group_metadata(client, {*topics, "late", "missing"}, set())
+        assert client.asked[4:] == [["missing"]]
 
     asyncio.run(run())

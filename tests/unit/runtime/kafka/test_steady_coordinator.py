@@ -2,16 +2,20 @@
 
 import asyncio
 import gc
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("faust")
 
+from aiokafka.cluster import ClusterMetadata
 from aiokafka.consumer.group_coordinator import GroupCoordinator
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 from aiokafka.errors import KafkaConnectionError
 
 from lapse.runtime.kafka.group.steady_coordinator import SteadyCoordinator
+from unit.runtime.kafka.test_metadata import Client
 
 
 @pytest.mark.feature("C52")
@@ -46,3 +50,32 @@ def test_a_commit_that_fails_after_it_was_given_up_is_no_unread_error(
     monkeypatch.setattr(GroupCoordinator, "ensure_coordinator_known", known)
     asyncio.run(live())
     assert unread == []
+
+
+@pytest.mark.feature("C90", "Q23")
+def test_the_leader_does_not_wait_for_metadata_of_topics_that_it_knows() -> None:
+    """A refresh of all topics may be under way, and take seconds while the broker creates or deletes topics."""
+    counted = list[dict[str, int]]()
+
+    def assign(cluster: ClusterMetadata, members: dict[str, Any]) -> None:
+        topics = {topic for member in members.values() for topic in member.subscription}
+        counted.append({topic: len(cluster.partitions_for_topic(topic) or ()) for topic in topics})
+
+    async def live() -> None:
+        coordinator: Any = object.__new__(SteadyCoordinator)
+        client = Client()
+        coordinator._client, coordinator._cluster = client, client.cluster
+        coordinator._assignors = [SimpleNamespace(name="steady", assign=assign)]
+        for *topics, refresh in (("a", "b", None), ("a", "b", "c", KafkaConnectionError("waited"))):
+            client._md_update_fut = None if refresh is None else asyncio.get_running_loop().create_future()
+            if client._md_update_fut is not None:
+                client._md_update_fut.set_exception(refresh)
+                client._md_update_fut.exception()
+            await client._metadata_update(client.cluster, topics)
+            subscription = SimpleNamespace(topics=frozenset(topics))
+            coordinator._subscription = SimpleNamespace(subscription=subscription, subscribed_pattern=None)
+            metadata = ConsumerProtocolMemberMetadata(0, topics, b"").encode()
+            await coordinator._perform_assignment(SimpleNamespace(group_protocol="steady", members=[("one", metadata)]))
+
+    asyncio.run(live())
+    assert counted == [{"a": 2, "b": 2}, {"a": 2, "b": 2, "c": 2}]
