@@ -1,5 +1,6 @@
 """Definitions on a topic: all workers serve what `lapse apply` wrote there, and follow its changes (Q23, C64, C65)."""
 
+import asyncio
 import json
 import re
 import sys
@@ -262,6 +263,30 @@ def test_a_change_that_is_based_on_an_older_version_is_refused(deploy: Deploy) -
     assert name in defined(here), "somebody has defined it anew since"
     topic.withdraw({name: 99})
     assert defined(here) == {}
+
+
+@pytest.mark.feature("C64", "Q23")
+def test_one_connection_reads_again_and_sees_what_others_have_defined_meanwhile(deploy: Deploy) -> None:
+    here = deploy({"orders": {}}, definitions="topic").apply()
+    topic, other = DefinitionsTopic(load(here.config)), DefinitionsTopic(load(here.config))
+    orders, more, third = here.name("orders"), here.name("more"), here.name("third")
+
+    async def read() -> set[str]:
+        return {*await asyncio.to_thread(topic.read_to_change)}
+
+    async def run() -> None:
+        async with topic.one_reader():
+            assert await read() == await read() == {orders}
+            await asyncio.to_thread(other.publish, [Definition(more, "queue", 1, "other", {})])
+            assert await read() == {orders, more}
+            await asyncio.to_thread(topic.publish, [Definition(third, "queue", 1, "we", {})])
+            with pytest.raises(OutdatedChange, match="version 1 is there"):
+                await asyncio.to_thread(topic.publish, [Definition(more, "queue", 1, "we", {})])
+            await asyncio.to_thread(other.withdraw, {more: sys.maxsize})
+            assert await read() == {orders, third}
+        assert await read() == {orders, third}, "and with a connection of its own"
+
+    asyncio.run(run())
 
 
 @pytest.mark.feature("Q23", "Q18")

@@ -210,7 +210,8 @@ class Definer:
         request = read_request(admitted.command, user)
         created: set[str] = set()
         try:
-            made, shards = await self._definitions.retry_if_outdated(lambda: self._publish(request, user, created))
+            async with self._definitions.one_reader():
+                made, shards = await self._definitions.retry_if_outdated(lambda: self._publish(request, user, created))
         except Refused:
             if created:
                 there = await asyncio.to_thread(self._definitions.read_to_change)

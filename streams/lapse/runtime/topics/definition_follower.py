@@ -219,6 +219,8 @@ class DefinitionFollower:
     async def revoke(self, entities: Collection[str], gone: Collection[str]) -> None:
         """Revoke the rights on topics of temporary entities. Their names are unique, so rights would pile up.
 
+        The rights of one that was defined again since belong to the new one.
+
         Args:
             entities: the deleted entities.
             gone: the topics that were deleted with them, besides their own.
@@ -227,6 +229,8 @@ class DefinitionFollower:
         users = self._config.users
         if not temporary or all(one.principal is None for one in users.values()):
             return
+        anew = await self.defined_anew(temporary)
+        temporary = [name for name in temporary if name not in anew]
         own = [topic for name in temporary for topic in names.entity_topics(self._config.lapse.app_id, name)]
         private = [names.deliveries(name, user) for name in temporary for user in users]
         try:

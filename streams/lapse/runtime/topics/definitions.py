@@ -7,10 +7,11 @@ what was read before another change cannot be written after it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -96,6 +97,7 @@ class DefinitionsTopic:
         self.open_from: int | None = None
         self._offsets: Mapping[str, int] = {}
         """The offsets of the definitions that the last `defined` or `read_to_change` returned."""
+        self._kept: DefinitionsReader | None = None
         self._config = config
         self.name = names.definitions(config.lapse.app_id)
         self._settings: dict[str, Any] = {
@@ -157,8 +159,19 @@ class DefinitionsTopic:
         self.unreadable = _unreadable(there.found, there.offsets)
         return understood(there.found)
 
-    def _reader(self) -> DefinitionsReader:
-        return DefinitionsReader(self.name, self._settings)
+    @contextlib.asynccontextmanager
+    async def one_reader(self) -> AsyncIterator[None]:
+        """Read and change with one connection until the end of the block: a new one takes longer than the reading."""
+        self._kept = kept = await asyncio.to_thread(DefinitionsReader, self.name, self._settings)
+        try:
+            yield
+        finally:
+            self._kept = None
+            await asyncio.to_thread(kept.close)
+
+    def _reader(self) -> contextlib.AbstractContextManager[DefinitionsReader]:
+        kept = self._kept
+        return DefinitionsReader(self.name, self._settings) if kept is None else contextlib.nullcontext(kept)
 
     def publish(self, definitions: Iterable[Definition], beside: Path | None = None) -> None:
         """Write definitions, each the next version of the current one; all of them or none.
@@ -233,11 +246,12 @@ class DefinitionsTopic:
         """Write and remove definitions in one transaction, and wait until they can be read."""
         try:
             producer = Producer({**self._settings, "transactional.id": self.name, "acks": "all"})
-            self._create()
-            # Without a connection librdkafka looks for the coordinator of transactions half a second later.
-            producer.list_topics(self.name, timeout=_PATIENCE_S)
-            producer.init_transactions(_WRITES_S)
             with self._reader() as reader:
+                if not reader.is_there():
+                    self._create()
+                # Without a connection librdkafka looks for the coordinator of transactions half a second later.
+                producer.list_topics(self.name, timeout=_PATIENCE_S)
+                producer.init_transactions(_WRITES_S)
                 there = reader.read()
                 if there.open_from is not None:
                     there = self._abort_hanging(producer, reader, there.open_from)

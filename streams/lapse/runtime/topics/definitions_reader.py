@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping
 from types import TracebackType
@@ -65,6 +66,7 @@ class DefinitionsReader:
         self._tp = TopicPartition(name, 0, OFFSET_BEGINNING)
         self._found: dict[str, bytes] = {}
         self._offsets: dict[str, int] = {}
+        self._busy = threading.Lock()
         self._next = 0
         self._end = -1
         """The end as of the last answer about it. It is the beginning of the first open transaction."""
@@ -73,6 +75,7 @@ class DefinitionsReader:
                 **settings,
                 "group.id": name,
                 "enable.auto.commit": False,
+                "auto.offset.reset": "error",  # the topic was created again meanwhile: what was read does not count
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
                 "fetch.wait.max.ms": _FETCH_WAIT_MS,
@@ -85,7 +88,12 @@ class DefinitionsReader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._consumer.close()
+        self.close()
+
+    def close(self) -> None:
+        """Disconnect, once a thread that reads has finished."""
+        with self._busy:
+            self._consumer.close()
 
     def is_there(self) -> bool:
         """Return whether the topic exists.
@@ -94,7 +102,8 @@ class DefinitionsReader:
             TopologyError: we may not see it, or no broker answers.
         """
         try:
-            absence = self._absence()
+            with self._busy:
+                absence = self._absence()
             if absence is not None and absence.code() in _ABSENT:
                 return False
             if absence is not None:
@@ -112,7 +121,7 @@ class DefinitionsReader:
         return absence
 
     def read(self, beyond: int = -1) -> Contents:
-        """Read on to the end.
+        """Read on to the end, as it is from now on.
 
         Args:
             beyond: wait until the record at this offset can be read, or is aborted.
@@ -120,10 +129,17 @@ class DefinitionsReader:
         Raises:
             TopologyError: the topic cannot be read, or not that far in time.
         """
+        with self._busy:
+            return self._read(beyond)
+
+    def _read(self, beyond: int) -> Contents:
         try:
             if not self._consumer.assignment():
                 self._absence()  # librdkafka reads an unknown topic only when it looks again, half a second later
                 self._consumer.assign([self._tp])
+            elif beyond < 0:  # librdkafka reports an end again only if it begins to read anew
+                self._end = -1
+                self._consumer.assign([TopicPartition(self._name, 0, self._next)])
             give_up = time.monotonic() + _PATIENCE_S
             while time.monotonic() < give_up:
                 if self._end > beyond and self._next >= self._end:

@@ -107,7 +107,7 @@ class EndedDefinitions(Protocol):
         """Return entities without own topics of which other topics are left; `topics` returns all existing topics."""
 
     async def revoke(self, entities: Collection[str], gone: Collection[str]) -> None:
-        """Revoke the rights on topics of temporary entities, and on those that were deleted with them."""
+        """Revoke the rights on topics of temporary entities that were not defined again, and on what went with them."""
 
     async def withdraw(self, entities: Iterable[str]) -> None:
         """Remove the definitions of entities whose topics were removed."""
@@ -302,8 +302,7 @@ class EntityCleanup:
         """Remove what goes with entities whose own topics are removed, and then their definitions."""
         if self._definitions is not None:
             gone = await self._take_along(admin, entities, self._definitions)
-            anew = await self._definitions.defined_anew(entities)
-            await self._definitions.revoke([name for name in entities if name not in anew], gone)
+            await self._definitions.revoke(entities, gone)
             await self._definitions.withdraw(entities)
 
     async def _delete_topics(self, admin: AIOKafkaAdminClient, topics: list[str]) -> dict[str, str]:
