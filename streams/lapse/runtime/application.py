@@ -146,16 +146,19 @@ class LapseApp(SteadyApp):
         """Resume the shards that this worker kept."""
         for runner in self._runners():
             runner.resume()
-        self.run_beside(self.entity_cleanup.withdraw())
-        self.run_beside(self._close_take_over_connections())
+        self.run_beside(self._after_take_overs())
 
-    async def _close_take_over_connections(self) -> None:
-        """Close the connections for take-overs, once none is under way."""
+    async def _after_take_overs(self) -> None:
+        """Close the connections for take-overs, once none is under way, and stop serving what is deleted.
+
+        That reads all topics, so that shards would be taken over later.
+        """
         tables = self.tables
         assert isinstance(tables, SelfRestoredTables)
         await tables.restored()
         self.services.needed.settle()
         await self.services.changelog_reader.rest()
+        await self.entity_cleanup.withdraw()
         await asyncio.to_thread(grammar)  # load it now, and not in the step with the first filter (C60)
 
     async def renew(self, entity: Entity, whole: Config | None = None, version: int = UNDEFINED) -> bool:
