@@ -292,6 +292,11 @@ class ShardMachine(ABC, Generic[C, S, F]):
     # The end of the entity, and the beginning of an epoch
 
     @property
+    def is_ending(self) -> bool:
+        """Whether the end of the entity is asked for or decided, and the shard has still something to write (C4)."""
+        return self.shard.agreement.retirement is not None and not self.stopped
+
+    @property
     def stopped(self) -> bool:
         """Whether the entity is deleted and the shard has nothing left to write (C4)."""
         return self.shard.agreement.stopped

@@ -28,6 +28,7 @@ from confluent_kafka import KafkaException
 
 from lapse.protocol import topic as names
 from lapse.runtime.kafka.group.member import subscribed_topics
+from lapse.runtime.topics.patience import Patience
 from lapse.runtime.topics.topology import TopologyError
 from lapse.runtime.tp import TP
 
@@ -47,6 +48,12 @@ _LOOK_S: Final = 0.02
 
 _PAUSE_S: Final = 0.1
 """The interval between two questions to the brokers, s."""
+
+_NEXT_END_S: Final = 1.0
+"""How long an entity that has ended waits for the next one that is about to end, s."""
+
+_LAST_END_S: Final = 4.0
+"""How long it waits for all of these, s."""
 
 _PATIENCE_S: Final = 30.0
 _AT_ONCE: Final = 50
@@ -141,6 +148,7 @@ class EntityCleanup:
         """
         self._ended.append(entity)
         async with self.busy:
+            await self._others_end()
             await self.balanced()
             ended, self._ended = self._ended, []
             ended = [one for one in ended if self._app.entities.get(one.name) is one]
@@ -162,6 +170,18 @@ class EntityCleanup:
                 logger.error("Deleted, but not all of their topics are removed: %s: %s. %s", deleted, error, _AGAIN)
             finally:
                 await admin.close()
+
+    async def _others_end(self) -> None:
+        """Wait for the other entities that are about to end at this worker, as long as one after the other does.
+
+        Each clean-up makes the group rebalance, and takes as long for one entity as for many.
+        """
+        patience, give_up = Patience(_NEXT_END_S), time.monotonic() + _LAST_END_S
+        while not patience.is_over(len(self._ended)) and time.monotonic() < give_up:
+            first = (one.runners.get(0) for one in self._app.entities.values())
+            if not any(runner is not None and runner.machine.is_ending for runner in first):
+                return
+            await asyncio.sleep(_LOOK_S)
 
     async def withdraw(self) -> None:
         """Stop serving entities whose changelog no longer exists, whoever deleted it."""
