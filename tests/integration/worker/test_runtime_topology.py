@@ -160,6 +160,13 @@ def test_a_worker_asks_for_few_settings_and_learns_all_that_it_heeds(
     heeded = {here.name("q"), f"lapse.{prices}.deliveries", changelog, *served.written(prices)}
     assert served.limits.keys() == heeded
     assert len(everything.limits) > len(heeded)
+    create(here, here.name("strange"))
+    until(lambda: here.name("strange") in cluster.topology().existing, "the broker lists a topic of nobody")
+    few = cluster.topology(served=True, few=True)
+    assert {one.name for one in everything.wanted()} <= few.existing.keys()
+    assert few.existing.items() <= everything.existing.items(), "and no other topics"
+    for known in ("limits", "retentions", "copies", "brokers", "lacks"):
+        assert getattr(few, known) == getattr(served, known), known
     monkeypatch.setattr(cluster_module, "_MANY", 0)
     narrow = cluster.topology()
     assert {name: set(one) for name, one in cluster.settings_of([changelog, "none"], ["retention.ms"]).items()} == {

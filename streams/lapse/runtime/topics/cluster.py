@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -24,8 +25,9 @@ from lapse import topic_creation
 from lapse.config import Config
 from lapse.controller import admin_client
 from lapse.protocol import broker_address
+from lapse.protocol import topic as topic_names
 from lapse.runtime.kafka import security
-from lapse.runtime.topics import access, permission
+from lapse.runtime.topics import access, permission, topic_lookup
 from lapse.runtime.topics.access import Access
 from lapse.runtime.topics.advice import definitions_topics, heeded
 from lapse.runtime.topics.difference import Difference
@@ -54,6 +56,12 @@ _HEEDED: Final = (MOST_BYTES, LEAST_IN_SYNC, "cleanup.policy", "retention.ms")
 
 _MANY: Final = 200
 """For more topics than that, only those settings are asked for, with a connection of its own."""
+
+_FEW: Final = 50
+"""Up to so many topics are looked up by their names."""
+
+_SOON_S: Final = 0.02
+"""When to look again for the first time whether a broker lists a created topic, s; then after twice the time each."""
 
 FIRST_ANSWER_S: Final = 2.5
 """How long a command waits for a broker, s, since a person waits for it. A worker may wait longer."""
@@ -171,7 +179,9 @@ class Cluster:
                 "KAFKA_BOOTSTRAP_SERVERS names another, and [security] says how to speak to it"
             ) from error
 
-    def topology(self, *, served: bool = False, patience_s: float | None = None, rights: bool = False) -> Topology:
+    def topology(
+        self, *, served: bool = False, patience_s: float | None = None, rights: bool = False, few: bool = False
+    ) -> Topology:
         """Look at the cluster. If the removal of a deleted entity's topics was interrupted, finish it first.
 
         Another process may finish it at the same moment. If a changelog disappears while it is read, the cluster is
@@ -185,6 +195,7 @@ class Cluster:
                 of.
             patience_s: how long to wait for an answer, s; None for the default, which is longer for a worker.
             rights: whether to check our rights on topics and group, as is always done for a worker.
+            few: whether to know no other topics than those that the entities name, if these are few.
 
         Raises:
             BrokersAway: it does not answer.
@@ -193,8 +204,9 @@ class Cluster:
         if patience_s is None:
             patience_s = _PATIENCE_S if served else FIRST_ANSWER_S
         looked_until = time.monotonic() + _PATIENCE_S
+        named = self._named() if few else set()
         while True:
-            found = self._look(served, patience_s, rights or served)
+            found = self._look(served, patience_s, rights or served, named)
             removals = InterruptedRemovals(self._config, self._settings, self._admin)
             try:
                 deleted = removals.of(found)
@@ -205,13 +217,28 @@ class Cluster:
                 continue
             if not deleted or time.monotonic() > looked_until:
                 return found
+            if named:  # topics of former users are left as well, and have other names
+                named = set()
+                continue
             removals.finish(deleted, found)
             # Another worker may have removed them just now, and the broker may list them a moment longer.
 
-    def _look(self, served: bool, patience_s: float, rights: bool) -> Topology:
-        metadata = self.metadata(patience_s)
-        existing = {name: len(topic.partitions) for name, topic in metadata.topics.items()}
-        brokers = len(metadata.brokers)
+    def _named(self) -> set[str]:
+        """Return all topics that the entities can have; empty if these are many, or described by a pattern."""
+        config = self._config
+        if any(queue.topic_pattern for queue in config.queue.values()):
+            return set()
+        found = {one.name for one in Topology(config, {}).wanted()} | definitions_topics(config)
+        for name in (*config.queue, *config.sow):
+            found.update(topic_names.entity_topics(config.lapse.app_id, name))
+        return found if len(found) <= _FEW else set()
+
+    def _look(self, served: bool, patience_s: float, rights: bool, named: Collection[str] = ()) -> Topology:
+        if named:
+            listed = self._answered(patience_s, lambda within_s: topic_lookup.by_name(self._admin, named, within_s))
+        else:
+            listed = topic_lookup.Found.in_list(self.metadata(patience_s))
+        existing, brokers = {name: len(each) for name, each in listed.replicas.items()}, listed.brokers
         plain = Topology(self._config, existing, brokers=brokers)
         names = heeded(plain) if served else {one.name for one in plain.wanted()} | definitions_topics(self._config)
         if not served:
@@ -219,8 +246,7 @@ class Cluster:
         settings = self.settings_of(names & existing.keys(), _HEEDED)
         limits = {topic: int(one[MOST_BYTES].value) for topic, one in settings.items()}
         retentions = {topic: Retention.of_settings(one) for topic, one in settings.items()}
-        replicas = {name: [len(one.replicas) for one in metadata.topics[name].partitions.values()] for name in settings}
-        copies = {name: Copies.of(replicas[name], one) for name, one in settings.items()}
+        copies = {name: Copies.of(listed.replicas[name], one) for name, one in settings.items()}
         lacks = permission.hidden(self._admin, {one.name for one in plain.wanted()} - existing.keys())
         if rights:
             wanted = [one for one in plain.wanted() if one.name in existing]
@@ -392,12 +418,19 @@ class Cluster:
         """
         if not topics:
             return
-        patience = Patience(_PATIENCE_S)
+        patience, pause_s = Patience(_PATIENCE_S), _SOON_S
         with contextlib.suppress(KafkaException):
-            while missing := topics - self._admin.list_topics(timeout=_PATIENCE_S).topics.keys():
+            while missing := topics - self._listed(topics):
                 if patience.is_over(-len(missing)):
                     return
-                time.sleep(_AGAIN_S)
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, _AGAIN_S)
+
+    def _listed(self, topics: set[str]) -> AbstractSet[str]:
+        """Return which of these topics a broker lists, perhaps with others."""
+        if len(topics) <= _FEW:
+            return topic_lookup.described_topics(self._admin, topics, _PATIENCE_S).keys()
+        return {*self._admin.list_topics(timeout=_PATIENCE_S).topics}
 
     def _create(self, request: Callable[..., Any], new: list[NewTopic]) -> None:
         for name, error in topic_creation.create(request, new, _PATIENCE_S).items():

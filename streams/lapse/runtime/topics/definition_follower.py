@@ -344,7 +344,9 @@ class DefinitionFollower:
         late.remove(understood)
         self._late.update(understood)
         try:
-            topology = await asyncio.to_thread(lambda: Cluster(keep_entities(whole, understood)).topology(served=True))
+            topology = await asyncio.to_thread(
+                lambda: Cluster(keep_entities(whole, understood)).topology(served=True, few=True)
+            )
         except TopologyError as error:
             logger.error("%s: defined, and cannot be served; trying again: %s", ", ".join(understood), error)
             late.add({name: [str(error)] for name in understood})
