@@ -183,6 +183,16 @@ class Connection:
                 return topics
             time.sleep(_RETRY_S)
 
+    def existing(self, topics: Iterable[str]) -> list[str]:
+        """Return those of some topics that exist, as far as this user may see them.
+
+        Raises:
+            ConnectionFailed: no broker answered.
+        """
+        if self.transport.settles:
+            return [*self.partitions().keys() & {*topics}]
+        return self._metadata.existing(topics)
+
     def unknown(self, what: str, name: str, known: Iterable[str], *topics: str) -> UnknownEntity:
         """Return the error for a name without an entity or topic: none exists, or the brokers hide it from this user.
 

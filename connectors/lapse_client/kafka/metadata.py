@@ -35,6 +35,9 @@ starts again.
 
 _LEAST_S: Final = 0.05
 
+_NOT_LISTED: Final = NOT_THERE | {KafkaError.TOPIC_AUTHORIZATION_FAILED}
+"""Errors for topics that a list of all topics leaves out."""
+
 
 class Metadata:
     """A source of metadata. Every method may be called from any thread.
@@ -107,6 +110,19 @@ class Metadata:
         """Return those of some topics that the brokers hide from this user."""
         codes = self._codes(topics)
         return [name for name, code in codes.items() if code == KafkaError.TOPIC_AUTHORIZATION_FAILED]
+
+    def existing(self, topics: Iterable[str]) -> list[str]:
+        """Return those of some topics that exist, as far as this user may see them.
+
+        A list of all topics says the same, but takes the brokers long where there are thousands, and many may ask.
+
+        Raises:
+            ConnectionFailed: no broker answered in time, or the brokers refuse this client.
+        """
+        codes = self._codes(topics)
+        if all(code is None or code in _NOT_LISTED for code in codes.values()):
+            return [name for name, code in codes.items() if code is None]
+        return [*codes.keys() & self.ask().topics.keys()]
 
     def are_removed(self, topics: Iterable[str]) -> bool:
         """Return whether the brokers say of each of some topics that it does not exist. Hidden ones may exist."""

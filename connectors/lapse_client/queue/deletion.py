@@ -46,7 +46,7 @@ def wait_until_gone(connection: Connection, entity: str, timeout_s: float) -> No
         connection.transport.finish_deletion(entity)  # in `lapse.testing` time does not pass by waiting
         return
     give_up = time.monotonic() + timeout_s
-    while left := own & connection.partitions().keys():
+    while left := connection.existing(own):
         if time.monotonic() >= give_up:
             raise LapseError(
                 f"{entity} is deleted, but {', '.join(sorted(left))} could not be removed within {timeout_s:g} s: see "

@@ -208,7 +208,7 @@ class ReplyQueue:
     def _await_end(self) -> None:
         """Wait until the topics of the former queue are gone, because it cannot be created again before."""
         give_up = time.monotonic() + _SUBSCRIBE_S
-        while topic.commands(self.name) in self._connection.partitions() and time.monotonic() < give_up:
+        while self._connection.existing([topic.commands(self.name)]) and time.monotonic() < give_up:
             time.sleep(_AGAIN_S)
 
     def _read(self, subscriber: QueueSubscriber) -> None:

@@ -6,10 +6,13 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from lapse_client import Connection, ConnectionFailed
+from lapse.protocol import topic
+from lapse_client import Connection, ConnectionFailed, LapseError
 from lapse_client.kafka import log_offsets
 from lapse_client.kafka import span as spans
+from lapse_client.kafka.metadata import Metadata
 from lapse_client.kafka.span import span
+from lapse_client.queue.deletion import wait_until_gone
 from support.kafka.log import until, write
 
 pytestmark = pytest.mark.feature("D7", "X7")
@@ -75,3 +78,17 @@ def test_what_is_deleted_while_it_is_read_is_left_out(here: tuple[Connection, di
 
     found = [(one.topic(), one.value()) for one in span(connection, topics, progress=progress, listed=True)]
     assert (found, totals[0]) == ([(staying, b"1"), (staying, b"2")], 4)
+
+
+@pytest.mark.feature("C4", "C90")
+def test_who_waits_for_the_end_of_an_entity_does_not_ask_for_all_topics(
+    kafka: str, unique: Callable[[str], str], create_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fifty that waited had a broker list its topics a hundred times a second, and busy queues waited for it."""
+    connection, name = Connection(kafka), unique("orders")
+    commands = create_topic(topic.commands(name))
+    monkeypatch.setattr(Metadata, "ask", lambda *_: pytest.fail("it lists all topics"))
+    with pytest.raises(LapseError, match=f"{commands} could not be removed within 0 s"):
+        wait_until_gone(connection, name, 0)
+    delete(connection, commands)
+    wait_until_gone(connection, name, 20)
