@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,8 +12,9 @@ import orjson
 from lapse.protocol import topic
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command
-from lapse_client.error import LapseError
+from lapse_client.error import AnswerTimeout, LapseError, UnknownEntity
 from lapse_client.kafka.connection import Connection
+from lapse_client.kafka.span import span
 from lapse_client.payload.not_a_number import unwritable_number
 from lapse_client.queue.queue import Queue
 from lapse_client.session.client import Client
@@ -91,9 +94,15 @@ class Admin(Client[None]):
         return self._define("alter_queue", name, settings, version)
 
     def delete_queue(self, name: str, *, force: bool = False) -> dict[str, int]:
-        """Delete a queue, and wait until its topics are gone; see `Queue.delete`."""
+        """Delete a queue, and wait until its topics are gone; see `Queue.delete`.
+
+        A queue that no worker can serve is deleted by `lapse queue delete NAME --force` only, which needs lapse.toml.
+        """
         self._live()
-        with Queue(name, connection=self._connection, timeout_s=self._timeout_s) as queue:
+        with (
+            self._unserved(name, "queue delete"),
+            Queue(name, connection=self._connection, timeout_s=self._timeout_s) as queue,
+        ):
             return queue.delete(force=force)
 
     def create_sow_topic(self, name: str, **settings: Any) -> Defined:
@@ -105,10 +114,39 @@ class Admin(Client[None]):
         return self._define("alter_sow", name, settings, version)
 
     def delete_sow_topic(self, name: str, *, force: bool = False) -> dict[str, int]:
-        """Delete a SOW topic, and wait until its topics are gone; see `SowClient.delete_topic`."""
+        """Delete a SOW topic, and wait until its topics are gone; see `SowClient.delete_topic` and `delete_queue`."""
         self._live()
-        with SowClient(name, connection=self._connection, timeout_s=self._timeout_s) as client:
+        with (
+            self._unserved(name, "sow delete-topic"),
+            SowClient(name, connection=self._connection, timeout_s=self._timeout_s) as client,
+        ):
             return client.delete_topic(force=force)
+
+    @contextmanager
+    def _unserved(self, name: str, command: str) -> Iterator[None]:
+        """Say how to delete an entity that is defined, and that no worker can serve.
+
+        Raises:
+            LapseError: it is such an entity.
+        """
+        try:
+            yield
+        except (UnknownEntity, AnswerTimeout) as error:
+            if (isinstance(error, AnswerTimeout) and not error.lacking) or not self._is_defined(name):
+                raise
+            raise LapseError(
+                f"{name} is defined, and cannot be served, so no worker can delete it. `lapse apply` creates what is "
+                f"missing. Or `lapse {command} {name} --force`, with the deployment's lapse.toml, deletes it with all "
+                "that is in it"
+            ) from error
+
+    def _is_defined(self, name: str) -> bool:
+        definitions, found = topic.definitions(self.deployment), False
+        topics = self._connection.partitions(definitions)
+        for message in span(self._connection, {one: topics[one] for one in (definitions,) if one in topics}):
+            if message.key() == name.encode():
+                found = message.value() is not None
+        return found
 
     def _define(self, command: str, name: str, settings: dict[str, Any], version: int | None = None) -> Defined:
         try:

@@ -9,7 +9,7 @@ import pytest
 from lapse.core.error_code import ErrorCode
 from lapse.protocol import topic
 from lapse.testing import Lapse
-from lapse_client import Admin, CommandFailed, aio
+from lapse_client import Admin, CommandFailed, LapseError, UnknownEntity, aio
 
 pytestmark = pytest.mark.feature("X8", "Q23")
 
@@ -124,3 +124,23 @@ def test_a_temporary_sow_topic_goes_with_the_topic_that_was_made_for_it(lapse: L
         lapse.clock.advance(10)
         left = lapse.connection.partitions().keys()
     assert not left & {*topic.entity_topics("lapse", "basket"), "updates"}
+
+
+@pytest.mark.feature("C52", "X7")
+@pytest.mark.parametrize("kind", ["queue", "sow"])
+def test_what_is_defined_and_not_served_is_deleted_by_the_command_that_is_named(lapse: Lapse, kind: str) -> None:
+    definitions = topic.definitions("lapse")
+    lapse.topic(definitions)
+    producer = lapse.connection.producer()
+    for name, value in (("fresh", b"{}"), ("gone", b"{}"), ("gone", None)):
+        producer.produce(definitions, value, name.encode())
+    producer.flush()
+    with lapse.admin() as admin:
+        delete, command = {
+            "queue": (admin.delete_queue, "lapse queue delete fresh --force"),
+            "sow": (admin.delete_sow_topic, "lapse sow delete-topic fresh --force"),
+        }[kind]
+        with pytest.raises(LapseError, match=f"fresh is defined, and cannot be served, .* `{command}`"):
+            delete("fresh", force=True)
+        with pytest.raises(UnknownEntity):
+            delete("gone", force=True)
