@@ -7,11 +7,11 @@ import time
 from support.kafka.log import until
 from support.processes.deployment import Deployment
 
-_EVERY_S = 0.02
+_EVERY_S = 0.05
 
 
 class Traffic:
-    """A message every few milliseconds to some queues, and the longest time that none of one of them arrived."""
+    """Twenty messages a second to each of some queues, and the longest time that none of one of them arrived."""
 
     def __init__(self, here: Deployment, stems: list[str]) -> None:
         self._here = here
