@@ -69,7 +69,7 @@ def test_apply_creates_what_is_missing_and_doing_it_again_changes_nothing(deploy
     assert set(json.loads(done.stdout)["created"]) == set(expected)
     again = here.lapse("apply", "--json")
     assert again.returncode == 0
-    assert json.loads(again.stdout) == {"created": [], "changed": [], "granted": [], "differences": []}
+    assert not any(json.loads(again.stdout).values()), "nothing created, changed, granted, or different"
     assert "Nothing to do" in here.lapse("apply").stdout
     assert json.loads(here.lapse("check", "--json").stdout)["fits"] is True
     assert "fits" in here.lapse("check").stdout
@@ -96,7 +96,7 @@ def test_apply_makes_queues_over_dead_letters_as_they_have_to_be_at_once(deploy:
     assert topics_of(here)[f"lapse.{here.name('deeper')}.commands"] == 3
     again = here.lapse("apply", "--json")
     assert again.returncode == 0, again.stderr
-    assert json.loads(again.stdout) == {"created": [], "changed": [], "granted": [], "differences": []}
+    assert not any(json.loads(again.stdout).values()), "nothing created, changed, granted, or different"
 
 
 @pytest.mark.feature("C24", "C32")
