@@ -50,9 +50,12 @@ _GONE: Final = (
 _MOST_ENDED: Final = 10_000
 """Of how many deleted entities the last record is remembered, in case the topic is read again from its beginning."""
 
-_TOGETHER_MS: Final = 600
+_TOGETHER_MS: Final = 300
 """Time from the writing of new definitions until all workers begin to read the new topics, ms. So the group
 rebalances once for all workers, and not once for each (C90)."""
+
+_EACH_MS: Final = 10
+"""What each definition adds to that, ms, because workers look all of their topics up first."""
 
 
 class FollowingWorker(Protocol):
@@ -260,7 +263,8 @@ class DefinitionFollower:
                 self._heard[name] = record.offset
                 named.add(name)
         new: list[Definition] = []
-        together_ms = min((record.timestamp for record in records), default=0) + _TOGETHER_MS
+        written_ms = min((record.timestamp for record in records), default=0)
+        together_ms = written_ms + _TOGETHER_MS + _EACH_MS * len(records)
         gone = named - self._found.keys()
         if gone:  # the whole configuration is checked, which takes long with many entities (C90)
             self._config = await asyncio.to_thread(drop_entities, self._config, gone)
