@@ -17,6 +17,7 @@ from confluent_kafka.cimpl import NewTopic
 from lapse.config import load
 from lapse.config.definition import Definition, in_file
 from lapse.core.shard.changelog import CLAIM
+from lapse.core.shard.retirement import RETIREMENT, Cause, Phase, Retirement
 from lapse.protocol import topic as names
 from lapse.runtime.topics import deleted_entities
 from lapse.runtime.topics.definition_draft import create_and_grant
@@ -521,6 +522,7 @@ def test_a_deleted_entity_is_waited_for_and_counts_for_nothing_once_its_topics_a
     def gone(*topics: str) -> None:
         for future in admin.delete_topics(list(topics)).values():
             future.result(15)
+        until(lambda: not {*topics}.intersection(here.connection.partitions()), "no broker lists them")
 
     gone(names.commands(name), names.deliveries(name))
     finished = threading.Event()
@@ -559,6 +561,15 @@ def test_a_deleted_entity_is_waited_for_and_counts_for_nothing_once_its_topics_a
     assert (defined(here)[name].version, defined(here)[name].settings) == (3, {"lease_period": "8s"})
     assert changelog in here.connection.partitions()
 
+    retired = Retirement(phase=Phase.RETIRED, id=1, cause=Cause.DELETE).encode()
+    worker_that_died = Producer({"bootstrap.servers": here.servers})
+    worker_that_died.produce(changelog, retired, RETIREMENT + bytes(16), partition=0)
+    assert not worker_that_died.flush(20)
+    gone(names.commands(name), names.deliveries(name))
+    created = here.lapse("queue", "create", name, "lease_period=9s")
+    assert created.returncode == 0, f"its state says that it is deleted: {created.stderr}"
+    assert not here.tail(changelog).drain(), "it begins with nothing of the old one"
+
     lost = here.name("lost")
     with monkeypatch.context() as patch:
 
@@ -580,4 +591,4 @@ def test_a_deleted_entity_is_waited_for_and_counts_for_nothing_once_its_topics_a
     until(lambda: "Not served" in worker.text, "a worker takes it for deleted", 40)
     assert here.lapse("apply", "--yes").returncode == 0
     worker.wait_for_shards(1)
-    assert defined(here)[name].version == 4, "so the worker hears of it"
+    assert defined(here)[name].version == 5, "so the worker hears of it"

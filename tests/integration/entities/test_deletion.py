@@ -363,7 +363,7 @@ def test_a_deletion_that_two_workers_finish_at_once_leaves_no_entity_that_lacks_
     config, name = load(one.config), one.name("half")
     changelog = topic.changelog(config.lapse.app_id, name)
     monkeypatch.setattr(
-        InterruptedRemovals, "_is_retired", lambda _, who, found: who == name and changelog in found.existing
+        InterruptedRemovals, "_is_retired", lambda _, who, existing: who == name and changelog in existing
     )
     admin = AdminClient({"bootstrap.servers": one.servers})
     admin.delete_topics([topic.commands(name)])[topic.commands(name)].result()

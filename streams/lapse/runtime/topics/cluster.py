@@ -207,7 +207,7 @@ class Cluster:
         named = self._named() if few else set()
         while True:
             found = self._look(served, patience_s, rights or served, named)
-            removals = InterruptedRemovals(self._config, self._settings, self._admin)
+            removals = self._removals()
             try:
                 deleted = removals.of(found)
             except ChangelogGone as error:
@@ -220,8 +220,15 @@ class Cluster:
             if named:  # topics of former users are left as well, and have other names
                 named = set()
                 continue
-            removals.finish(deleted, found)
+            removals.finish(deleted, found.existing)
             # Another worker may have removed them just now, and the broker may list them a moment longer.
+
+    def _removals(self) -> InterruptedRemovals:
+        return InterruptedRemovals(self._config.lapse.app_id, self._settings, self._admin)
+
+    def finish_removals(self, entities: Iterable[str]) -> set[str]:
+        """See `InterruptedRemovals.finish_retired`."""
+        return self._removals().finish_retired(entities, self.metadata(_PATIENCE_S).topics.keys())
 
     def _named(self) -> set[str]:
         """Return all topics that the entities can have; empty if these are many, or described by a pattern."""

@@ -31,6 +31,8 @@ def settled(
 
     The name of a deleted entity is free when its topics for clients are gone. Its changelog and its definition are
     removed after these. Topics that were created before that would begin with the old state, or lose their definition.
+    If the worker that removes them has died, the changelog says that the entity is deleted, and what is left is removed
+    here. Otherwise the name would not be free before the next worker starts.
 
     Args:
         read: reads the definitions.
@@ -56,9 +58,11 @@ def settled(
         ending = {name for name in defined if names.commands(name) not in topics}
         if ending and time.monotonic() >= looks_at and (unseen := cluster.hidden(map(names.commands, ending))):
             raise TopologyError(f"{min(unseen)}: we lack the right Describe on it: have it granted")
-        if not ending or time.monotonic() >= give_up:
-            app_id = config.lapse.app_id
-            return there, frozenset(name for name in ending if names.changelog(app_id, name) not in topics)
+        if not ending:
+            return there, frozenset()
+        if time.monotonic() >= give_up:
+            left = {name for name in ending if names.changelog(config.lapse.app_id, name) in topics}
+            return there, frozenset(ending - left | cluster.finish_removals(left))
         time.sleep(_LOOK_EVERY_S)
 
 

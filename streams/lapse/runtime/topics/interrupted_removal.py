@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from lapse.config import Config
 from lapse.core.shard.retirement import RETIREMENT, Phase, Retirement
 from lapse.protocol import topic as names
 from lapse.runtime.topics.standing import Standing
@@ -33,13 +32,13 @@ class InterruptedRemovals:
     """Finds deleted entities that still have topics, and removes these.
 
     Args:
-        config: the configuration, with the entities.
+        app_id: name of the deployment.
         settings: librdkafka's settings: brokers and security.
         admin: removes topics.
     """
 
-    def __init__(self, config: Config, settings: Mapping[str, Any], admin: AdminClient) -> None:
-        self._config = config
+    def __init__(self, app_id: str, settings: Mapping[str, Any], admin: AdminClient) -> None:
+        self._app_id = app_id
         self._settings = settings
         self._admin = admin
 
@@ -50,13 +49,34 @@ class InterruptedRemovals:
             ChangelogGone: a changelog disappeared before it was read.
             TopologyError: a changelog cannot be read.
         """
-        return [
-            name
-            for name in [*self._config.queue, *self._config.sow]
-            if found.standing(name) is Standing.PARTLY and self._is_retired(name, found)
-        ]
+        partly = (name for name in found.entities() if found.standing(name) is Standing.PARTLY)
+        return [name for name in partly if self._is_retired(name, found.existing)]
 
-    def finish(self, deleted: Iterable[str], found: Topology) -> None:
+    def finish_retired(self, entities: Iterable[str], existing: Collection[str]) -> set[str]:
+        """Remove what is left of those of some entities that are deleted according to their changelogs; return those.
+
+        Call it for entities whose topics for clients are gone, so that no worker reads what is left.
+
+        Args:
+            entities: the entities.
+            existing: the topics on the cluster.
+
+        Raises:
+            TopologyError: a changelog cannot be read, or the cluster refused something.
+        """
+        gone = set[str]()
+        for name in entities:
+            try:
+                retired = self._is_retired(name, existing)
+            except ChangelogGone:  # another process has removed it
+                gone.add(name)
+                continue
+            if retired:
+                self.finish([name], existing)
+                gone.add(name)
+        return gone
+
+    def finish(self, deleted: Iterable[str], existing: Collection[str]) -> None:
         """Remove the topics that deleted entities still have.
 
         Raises:
@@ -64,12 +84,12 @@ class InterruptedRemovals:
         """
         refused = "what is left of a deleted entity could not be removed"
         for name in deleted:
-            remove_entity(self._admin, self._config.lapse.app_id, name, found.existing, refused)
+            remove_entity(self._admin, self._app_id, name, existing, refused)
 
-    def _is_retired(self, name: str, found: Topology) -> bool:
+    def _is_retired(self, name: str, existing: Collection[str]) -> bool:
         """Return whether an entity is deleted according to its changelog, which is removed last."""
-        changelog = names.changelog(self._config.lapse.app_id, name)
-        if changelog not in found.existing:
+        changelog = names.changelog(self._app_id, name)
+        if changelog not in existing:
             return False
         options = {"group.id": changelog, "enable.auto.commit": False, "isolation.level": "read_uncommitted"}
         consumer = Consumer({**self._settings, **options})
