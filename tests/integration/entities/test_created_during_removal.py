@@ -7,9 +7,11 @@ from typing import Any, cast
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
+from confluent_kafka import Producer
 
 from lapse.config import load
 from lapse.config.decided_entities import DecidedEntities
+from lapse.core.shard.retirement import RETIREMENT, Cause, Phase, Retirement
 from lapse.protocol import topic as names
 from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.definition_follower import DefinitionFollower
@@ -21,9 +23,14 @@ from support.processes.deployment import Deploy, Deployment
 
 
 class SlowCleanup(EntityCleanup):
-    """A clean-up in which something happens while the brokers are asked who reads what."""
+    """A clean-up in which an entity is created again while the brokers are asked who reads what.
 
-    def __init__(self, here: Deployment, definitions: DefinitionFollower, name: str) -> None:
+    Or, with `between`, when all of its topics are removed but the changelog.
+    """
+
+    def __init__(
+        self, here: Deployment, definitions: DefinitionFollower, name: str, *settings: str, between: bool = False
+    ) -> None:
         async def topics() -> set[str]:
             return {*here.connection.partitions()}
 
@@ -34,12 +41,37 @@ class SlowCleanup(EntityCleanup):
         services = SimpleNamespace(topics=topics, forget=lambda topics: None, aside_reader=reader)
         app = cast("Any", SimpleNamespace(conf=SimpleNamespace(id=here.app_id), services=services))
         super().__init__(app, {"bootstrap_servers": here.servers}, definitions)
-        self._meanwhile = lambda: here.lapse("queue", "create", name, "auto_delete_on_idle=1h")
+        self._left = lambda: {*here.connection.partitions()}
+        self._create = lambda: here.lapse("queue", "create", name, *settings)
+        self._between = between
 
     async def _read_by_groups(self, admin: AIOKafkaAdminClient) -> set[str]:
-        created = await asyncio.to_thread(self._meanwhile)
-        assert created.returncode == 0, created.stderr
+        await self._meanwhile()
         return set()
+
+    async def _delete_topics(self, admin: AIOKafkaAdminClient, topics: list[str]) -> dict[str, str]:
+        refused = await super()._delete_topics(admin, topics)
+        if self._between:
+            self._between = False
+            await asyncio.to_thread(until, lambda: not self._left().intersection(topics), "they are removed")
+            await self._meanwhile()
+        return refused
+
+    async def _meanwhile(self) -> None:
+        created = await asyncio.to_thread(self._create)
+        assert created.returncode == 0, created.stderr
+
+
+def following(here: Deployment) -> DefinitionFollower:
+    """A follower that has read the definitions as they are now."""
+    config = load(here.config)
+    contents = DefinitionsTopic(config).read_if_there()
+    assert contents is not None
+    decided = DecidedEntities(config, understood(contents.found), (), Path(), contents.offsets)
+    worker: Any = SimpleNamespace(services=SimpleNamespace(topics=None), entities={})
+    follower = DefinitionFollower(worker, config, decided, {})
+    follower._found = dict(contents.found)
+    return follower
 
 
 @pytest.mark.feature("C65", "Q18", "Q23")
@@ -49,13 +81,7 @@ def test_topics_of_a_new_entity_are_not_removed_with_the_old_one_of_its_name(
     here = deploy({}, definitions="topic").apply()
     name = here.name("brief")
     assert here.lapse("queue", "create", name, "auto_delete_on_idle=5m").returncode == 0
-    config = load(here.config)
-    contents = DefinitionsTopic(config).read_if_there()
-    assert contents is not None
-    decided = DecidedEntities(config, understood(contents.found), (), Path(), contents.offsets)
-    worker: Any = SimpleNamespace(services=SimpleNamespace(topics=None), entities={})
-    follower = DefinitionFollower(worker, config, decided, {})
-    follower._found = dict(contents.found)
+    config, follower = load(here.config), following(here)
     Cluster(config).remove(names.entity_topics(here.app_id, name))
     until(lambda: names.commands(name) not in here.connection.partitions(), "its own topics are removed")
     monkeypatch.setattr("lapse.runtime.topics.deleted_entities._LONGEST_S", 0)
@@ -63,7 +89,7 @@ def test_topics_of_a_new_entity_are_not_removed_with_the_old_one_of_its_name(
     async def end() -> None:
         admin = AIOKafkaAdminClient(bootstrap_servers=here.servers)
         await admin.start()
-        await SlowCleanup(here, follower, name)._end(admin, [name])
+        await SlowCleanup(here, follower, name, "auto_delete_on_idle=1h")._end(admin, [name])
         await admin.close()
 
     asyncio.run(end())
@@ -71,3 +97,32 @@ def test_topics_of_a_new_entity_are_not_removed_with_the_old_one_of_its_name(
     after = DefinitionsTopic(config).read_if_there()
     assert after is not None
     assert understood(after.found)[name].settings == {"auto_delete_on_idle": "1h"}
+
+
+@pytest.mark.feature("C4", "Q23")
+def test_the_changelog_of_a_new_entity_is_not_removed_by_a_worker_that_was_slow_to_remove_the_old_one(
+    deploy: Deploy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who creates the entity takes the worker for dead, and finishes what it has begun."""
+    here = deploy({}, definitions="topic").apply()
+    name = here.name("brief")
+    assert here.lapse("queue", "create", name).returncode == 0
+    changelog, follower = names.changelog(here.app_id, name), following(here)
+    retired = Retirement(phase=Phase.RETIRED, id=1, cause=Cause.DELETE).encode()
+    worker = Producer({"bootstrap.servers": here.servers})
+    worker.produce(changelog, retired, RETIREMENT + bytes(16), partition=0)
+    assert not worker.flush(20)
+    monkeypatch.setattr("lapse.runtime.topics.deleted_entities._LONGEST_S", 0)
+
+    async def remove() -> None:
+        admin = AIOKafkaAdminClient(bootstrap_servers=here.servers)
+        await admin.start()
+        await SlowCleanup(here, follower, name, "lease_period=9s", between=True)._remove(admin, [name])
+        await admin.close()
+
+    asyncio.run(remove())
+    assert {changelog, names.commands(name)} <= here.connection.partitions().keys()
+    assert not here.tail(changelog).drain(), "it is a new one"
+    after = DefinitionsTopic(load(here.config)).read_if_there()
+    assert after is not None
+    assert understood(after.found)[name].settings == {"lease_period": "9s"}

@@ -313,10 +313,22 @@ class EntityCleanup:
                 if refusals := ", ".join(f"{one}: {refused[one]}" for one in own[name] if one in refused):
                     logger.error("%s is deleted, but its topics could not be removed: %s. %s", name, refusals, _AGAIN)
                     left.remove(name)
+            if part.stop is not None:  # what comes next removes the changelogs
+                left = await self._without_new(left)
         for name in left:
             logger.info("%s is deleted; removed %s", name, ", ".join(one for one in own[name] if one in there))
         if left:
             await self._end(admin, left)
+
+    async def _without_new(self, entities: list[str]) -> list[str]:
+        """Return entities without those that were created again since they ended: the topics are the new ones' now.
+
+        Whoever creates an entity does not wait for ever for a worker that removes the old one's topics.
+        """
+        anew = set[str]() if self._definitions is None else await self._definitions.defined_anew(entities)
+        for name in sorted(anew):
+            logger.info("%s was created again, so its topics stay", name)
+        return [name for name in entities if name not in anew]
 
     async def _end(self, admin: AIOKafkaAdminClient, entities: list[str]) -> None:
         """Remove what goes with entities whose own topics are removed, and then their definitions."""
