@@ -12,7 +12,7 @@ import orjson
 from lapse.protocol import topic
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command
-from lapse_client.error import AnswerTimeout, LapseError, UnknownEntity
+from lapse_client.error import AnswerTimeout, CommandFailed, ConnectionFailed, EntityDeleted, LapseError
 from lapse_client.kafka.connection import Connection
 from lapse_client.kafka.span import span
 from lapse_client.payload.not_a_number import unwritable_number
@@ -131,8 +131,11 @@ class Admin(Client[None]):
         """
         try:
             yield
-        except (UnknownEntity, AnswerTimeout) as error:
-            if (isinstance(error, AnswerTimeout) and not error.lacking) or not self._is_defined(name):
+        except LapseError as error:
+            unrelated = isinstance(error, CommandFailed | ConnectionFailed | EntityDeleted) or (
+                isinstance(error, AnswerTimeout) and not error.lacking
+            )
+            if unrelated or not self._is_defined(name):
                 raise
             raise LapseError(
                 f"{name} is defined, and cannot be served, so no worker can delete it. `lapse apply` creates what is "
