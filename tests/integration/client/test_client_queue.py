@@ -12,6 +12,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists no
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    NewTopic,
     ResourceType,
 )
 
@@ -23,6 +24,7 @@ from lapse_client.queue.queue import Queue
 from lapse_client.subscriber.settlement import SettlementResult
 from lapse_client.subscriber.subscriber import QueueSubscriber
 from support.clients.scripted_shard import ScriptedShards
+from support.kafka.created_topic import create
 
 Start = Callable[..., ScriptedShards]
 
@@ -226,6 +228,7 @@ def test_a_refused_subscription_says_why(shards: Start) -> None:
 def test_no_worker_is_reported_as_such(shards: Start) -> None:
     queue = shards()
     queue.muted = True
+    create(AdminClient({"bootstrap.servers": queue.servers}), NewTopic(topic.events(queue.queue), 1))
     with pytest.raises(AnswerTimeout, match="lapse worker"):
         subscriber(queue, timeout_s=1.0).start()
 

@@ -22,7 +22,7 @@ from lapse.protocol import topic as names
 from lapse.runtime.topics import deleted_entities
 from lapse.runtime.topics.definition_draft import create_and_grant
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange
-from lapse_client import Admin, SowClient
+from lapse_client import Admin, LapseError, SowClient
 from support.kafka.created_topic import create
 from support.kafka.log import until
 from support.processes.deployment import Deploy, Deployment, WorkerProcess
@@ -404,6 +404,10 @@ def check_that_what_cannot_be_served_can_be_deleted(here: Deployment) -> None:
         assert refused.returncode == 1
         assert f"{name} cannot be served: " in refused.stderr
         assert "or delete it with --force" in refused.stderr
+        with Admin(here.app_id, connection=here.connection) as admin:
+            delete = admin.delete_queue if kind == "queue" else admin.delete_sow_topic
+            with pytest.raises(LapseError, match=rf"`lapse {' '.join(command)} {name} --force`"):
+                delete(name, force=True)
         assert name in defined(here)
         done = here.lapse(*command, name, "--force", "--yes")
         assert (done.returncode, done.stdout) == (0, f"{name} is deleted.\n"), done.stderr

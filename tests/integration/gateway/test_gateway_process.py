@@ -218,6 +218,9 @@ def test_the_end_comes_without_a_broker_as_well(own_kafka: EmbeddedKafka, deploy
         try:
             with pytest.raises(httpx.ReadTimeout):
                 gate.http.post(f"/publish/{shop.name('orders')}", content=b"{}", timeout=1)
+            if gone == "frozen":
+                refused = gate.http.get(f"/queues/{shop.name('orders')}", timeout=40)
+                assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_connection"), refused.text
             for process in (gate.process, transfer, worker):
                 process.signal(signal.SIGTERM)
             assert [one.wait(60) for one in (gate.process, transfer, worker)] == [0, 0, 0]
