@@ -3,12 +3,13 @@
 from collections.abc import Callable
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from lapse.protocol.bookmark import Bookmark
 from lapse_client import Connection, DeadLetter
+from lapse_client.kafka.produced import produce
 from lapse_client.letters import letter_sender
 from lapse_client.letters.letter_queues import LetterQueues
 from lapse_client.letters.letter_sender import LetterSender
@@ -31,6 +32,26 @@ def test_each_letter_is_reported_when_another_redrive_has_taken_over(kafka: str,
         overtaken.send(lines)
     assert caught.value.args[0].code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED)
     assert all(text.startswith("not sent") for text in reported.values()), reported
+
+
+@pytest.mark.feature("D5", "X7")
+def test_a_producer_that_was_taken_over_says_so_of_each_further_record(
+    kafka: str, unique: Callable[[str], str]
+) -> None:
+    """librdkafka raises "fatal error" from then on, which looks like a lost connection and would be tried again."""
+    name = unique("orders")
+    create(AdminClient({"bootstrap.servers": kafka}), NewTopic(name, 1, 1))
+    overtaken, other = (Producer({"bootstrap.servers": kafka, "transactional.id": name}) for _ in range(2))
+    overtaken.init_transactions(30)
+    overtaken.begin_transaction()
+    other.init_transactions(30)
+    produce(overtaken, name, b"first", None)
+    with pytest.raises(KafkaException):
+        overtaken.flush(30)
+    for _ in range(2):
+        with pytest.raises(KafkaException) as caught:
+            produce(overtaken, name, b"second", None)
+        assert caught.value.args[0].code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED)
 
 
 @pytest.mark.feature("D5", "C58")
