@@ -5,8 +5,10 @@ import json
 import re
 import sys
 import threading
+import time
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -538,7 +540,9 @@ def test_a_deleted_entity_is_waited_for_and_counts_for_nothing_once_its_topics_a
 
     with monkeypatch.context() as patch:
         looks = iter([finish, *[lambda: None] * 1_000])
-        patch.setattr(deleted_entities.time, "sleep", lambda seconds: next(looks)())
+        patch.setattr(
+            deleted_entities, "time", SimpleNamespace(sleep=lambda _: next(looks)(), monotonic=time.monotonic)
+        )
         made = here.lapse("queue", "create", name, "lease_period=7s")
     assert finished.is_set(), "its changelog was there"
     assert made.returncode == 0, made.stderr
@@ -547,7 +551,9 @@ def test_a_deleted_entity_is_waited_for_and_counts_for_nothing_once_its_topics_a
     gone(names.commands(name), names.deliveries(name))
     with monkeypatch.context() as patch:
         looks = iter([finish, *[lambda: None] * 1_000])
-        patch.setattr(deleted_entities.time, "sleep", lambda seconds: next(looks)())
+        patch.setattr(
+            deleted_entities, "time", SimpleNamespace(sleep=lambda _: next(looks)(), monotonic=time.monotonic)
+        )
         assert here.lapse("apply", "--yes").returncode == 0
     assert (defined(here)[name].version, defined(here)[name].settings) == (1, {})
     assert changelog in here.connection.partitions(), "what is created is what is missing at the end"

@@ -7,6 +7,7 @@ takes so many looks; `make chaos` does.
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import threading
@@ -85,8 +86,16 @@ class Look:
     agrees_at_ms: dict[int, int] = field(default_factory=dict)
 
     def kept(self, rows: Sequence[Row]) -> list[Row]:
-        """Without messages whose lifetime ended while the worker was asked."""
-        return [row for row in rows if not (isinstance(row[-1], int) and self.begin_ms <= row[-1] <= self.end_ms)]
+        """Without messages whose lifetime, or the lease that outlasted it, ended while the worker was asked."""
+        return [row for row in rows if not self.begin_ms <= _ends_ms(row) <= self.end_ms]
+
+
+def _ends_ms(row: Row) -> float:
+    """When a message ends if nobody settles it; a lease protects it beyond its deadline."""
+    until_ms, deadline_ms = row[-2:]
+    if not isinstance(deadline_ms, int):
+        return math.inf
+    return max(deadline_ms, until_ms) if row[1] == "leased" and isinstance(until_ms, int) else deadline_ms
 
 
 @contextmanager

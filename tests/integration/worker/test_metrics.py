@@ -127,6 +127,7 @@ def test_what_the_console_shows_of_a_queue_can_be_scraped(measured: Deployment, 
     with measured.subscriber("hung", 2):  # lives, and settles nothing
         until(lambda: measured.depth("hung").get("hanging") == 2, "the consumer that hangs")
         with measured.queue("hung") as queue:
+            until(lambda: [one.hangs_since_ms for one in queue.subscriptions()] != [0], "it hangs, by its subscription")
             (hung,) = queue.subscriptions()
             assert hung.since_ms < hung.hangs_since_ms < hung.heard_ms + 60_000
         agreed(measured, port, "hung", "available", "leased", "hanging")

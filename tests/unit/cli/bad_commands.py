@@ -183,7 +183,6 @@ ELSEWHERE: Final = {
         ("--select", "--order-by"), "the shard reads it, and its refusals are among those of commands to a SOW topic"
     ),
     "--set": "a key of lapse.toml with its value, whose refusals are those of the keys",
-    "--window": "a duration that Spark reads",
 }
 """Options with a value that have no refusal of their own before Kafka is asked, and why."""
 
