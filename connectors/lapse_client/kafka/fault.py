@@ -26,6 +26,9 @@ LACKS_RIGHT: Final = FORBIDDEN | frozenset(
 )
 """Errors that say that this user lacks a right, so that retrying does not help."""
 
+FENCED: Final = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
+"""Errors of a producer whose transactional id another one has taken over."""
+
 BEHIND_REFUSAL: Final = frozenset({KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, KafkaError._STATE})
 """Errors of the transaction after one in which a record was refused. Abort it, and begin again."""
 

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from lapse_client.error import LapseError, PublishFailed
 from lapse_client.kafka.connection import Connection
-from lapse_client.kafka.fault import LACKS_RIGHT, PURGED, flushed
+from lapse_client.kafka.fault import FENCED, LACKS_RIGHT, PURGED, flushed
 from lapse_client.kafka.produced import produce
 from lapse_client.letters.letter_queues import LetterQueues
 from lapse_client.letters.redrive_line import Line
@@ -25,8 +25,6 @@ _OPTIONS: Final = {
     "transaction.timeout.ms": int(_FLUSH_S * 1000),
     "message.max.bytes": 1_000_000_000,  # the topic's own limit decides
 }
-_OVERTAKEN: Final = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
-"""Errors that say that another redrive of the same letters has begun."""
 
 _OF_THE_LETTER: Final = frozenset(
     {
@@ -160,7 +158,7 @@ class LetterSender:
                 return untaken
             if isinstance(cause, KafkaError) and cause.code() in LACKS_RIGHT:  # Kafka does not tell to which topic
                 self._connection.check_allowed({TOPIC, *(line.topic for line in lines)}, "Write")
-            if isinstance(cause, KafkaError) and cause.code() in _OVERTAKEN:
+            if isinstance(cause, KafkaError) and cause.code() in FENCED:
                 raise KafkaException(cause)
             self._note_outcome(lines, f"not sent, for another one was not taken: {cause}")
             raise PublishFailed(first.topic, first.letter.key, cause, len(lines))

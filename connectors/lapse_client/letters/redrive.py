@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaException
 
 from lapse.core.lifetime import EXPIRES_AT_MS, TTL_MS
 from lapse.protocol import redrive as rules
 from lapse_client.error import ConnectionFailed, LapseError, PublishFailed
 from lapse_client.kafka.connection import Connection, is_for_people
-from lapse_client.kafka.fault import LACKS_RIGHT
+from lapse_client.kafka.fault import FENCED, LACKS_RIGHT
 from lapse_client.letters.dead_letter import DeadLetter
 from lapse_client.letters.letter_queues import LetterQueues
 from lapse_client.letters.letter_sender import LetterSender
@@ -321,7 +321,7 @@ def _send_in_batches(lines: Iterable[Line], sender: LetterSender, rate: float | 
 def _failure(error: KafkaException, connection: Connection) -> LapseError:
     """Return the error of a redrive that Kafka has ended: overtaken, without a right, or without a broker."""
     code = error.args[0].code()
-    if code in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
+    if code in FENCED:
         return LapseError("another redrive of the same dead-letter topic has begun and goes on; this one ends")
     if code in LACKS_RIGHT:
         return _lacking_right(error.args[0].str().rstrip("."))

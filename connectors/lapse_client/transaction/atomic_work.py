@@ -20,7 +20,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from lapse_client.error import InvalidPublication, LapseError, TransactionFailed
 from lapse_client.kafka.connection import Connection
-from lapse_client.kafka.fault import flushed
+from lapse_client.kafka.fault import FENCED, flushed
 from lapse_client.kafka.produced import produce
 from lapse_client.publisher.record_publisher import RecordPublisher
 from lapse_client.subscriber.refusals import Refusals
@@ -36,7 +36,6 @@ _OPEN_MS: Final = 10_000
 
 _CONTROL_S: Final = 30.0
 _AGAIN_S: Final = 0.2
-_FENCED: Final = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 
 
 class Settles(Protocol):
@@ -242,7 +241,7 @@ class AtomicWork:
             error, message = failures[0]
             raise (
                 KafkaException(error)
-                if error.code() in _FENCED
+                if error.code() in FENCED
                 else TransactionFailed(f"{message.topic()}: not published: {error}. Nothing of it counts")
             )
         if left:
@@ -268,7 +267,7 @@ class AtomicWork:
                 if cause.txn_requires_abort():
                     self._abort(producer)
                     raise
-                if cause.code() in _FENCED or cause.fatal():
+                if cause.code() in FENCED or cause.fatal():
                     self._lost(cause)
                     raise TransactionFailed(f"{self._failure_text(cause)}. Nothing of it counts") from error
                 if not cause.retriable() or time.monotonic() >= give_up:
@@ -293,10 +292,10 @@ class AtomicWork:
     def _lost(self, cause: KafkaError) -> None:
         """Drop the producer. The next transaction makes a new one, unless another process has fenced this id."""
         self._producer = None
-        self._fenced = self._fenced or (self._named is not None and cause.code() in _FENCED)
+        self._fenced = self._fenced or (self._named is not None and cause.code() in FENCED)
 
     def _failure_text(self, cause: KafkaError) -> str:
-        if cause.code() in _FENCED and self._named is not None:
+        if cause.code() in FENCED and self._named is not None:
             return f"another process uses the transactional_id {self._named}, and goes on; this one ends"
         return str(cause)
 

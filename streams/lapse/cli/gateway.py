@@ -15,7 +15,7 @@ import click
 import orjson
 
 from lapse.cli import cluster
-from lapse.option_type import Number
+from lapse.option_type import Number, Read
 from lapse.protocol import topic
 from lapse.runtime.worker_log import JsonFormatter, TextFormatter, begin
 from lapse_client.error import ConnectionFailed, LapseError
@@ -31,21 +31,10 @@ _GARBAGE_THRESHOLDS: Final = (30_000, 5, 50)
 collector would run after every fifteenth message, and take a fifth of the time for reading and encoding messages."""
 
 
-class _Figures(click.ParamType):
-    """An option with the URL of a worker's figures."""
+def _source(text: str) -> Source:
+    from lapse_gateway.scrape import Source
 
-    name = "url"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Source:
-        """Read it."""
-        from lapse_gateway.scrape import Source
-
-        if isinstance(value, Source):
-            return value
-        try:
-            return Source.parse(str(value))
-        except ValueError as error:
-            self.fail(str(error))
+    return Source.parse(text)
 
 
 class _Deployment(click.ParamType):
@@ -98,7 +87,7 @@ class _Deployment(click.ParamType):
 @click.option(
     "--figures",
     multiple=True,
-    type=_Figures(),
+    type=Read("url", _source),
     metavar="URL",
     help="Where a worker serves its figures, for rates on the console; may be repeated. metrics_port of lapse.toml by "
     "default.",

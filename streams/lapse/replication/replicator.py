@@ -44,7 +44,7 @@ from lapse.runtime.kafka import security
 from lapse.runtime.timers.clock import WorkerClock
 from lapse.runtime.topics.replication import settings_of_new
 from lapse_client.kafka.connection import Connection, entities
-from lapse_client.kafka.fault import BEHIND_REFUSAL, LACKS_RIGHT, abort, flushed, written_or_refused
+from lapse_client.kafka.fault import BEHIND_REFUSAL, FENCED, LACKS_RIGHT, abort, flushed, written_or_refused
 from lapse_client.kafka.log_offsets import log_bounds
 from lapse_client.kafka.produced import produce
 
@@ -112,7 +112,7 @@ class Replicator:
                 self._session()
             except KafkaException as error:
                 fault = error.args[0]
-                if fault.code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
+                if fault.code() in FENCED:
                     raise LinkError("another `lapse replicate` has taken over this link; this one ends") from error
                 if fault.code() in LACKS_RIGHT:
                     raise LinkError(f"{fault.str().rstrip('.')}. {_GRANT}") from error

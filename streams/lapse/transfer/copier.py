@@ -15,7 +15,7 @@ from lapse.protocol.answer import QueuedMessage
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse_client.delivery.log_place import LogPlace, MessageSource
 from lapse_client.kafka.connection import Connection
-from lapse_client.kafka.fault import BEHIND_REFUSAL, abort, written_or_refused
+from lapse_client.kafka.fault import BEHIND_REFUSAL, FENCED, abort, written_or_refused
 from lapse_client.kafka.headers import headers_of
 from lapse_client.kafka.produced import produce
 
@@ -28,8 +28,6 @@ _LATE_S: Final = 0.5
 
 _MOST_BYTES: Final = 1_000_000_000
 """The largest record that this client sends, bytes. The brokers know what a topic takes."""
-
-_FENCED: Final = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
 
 
 class TransferError(RuntimeError):
@@ -166,7 +164,7 @@ class Copier:
                 self._producer.commit_transaction(_PATIENCE_S)
         except KafkaException as error:
             fault = error.args[0]
-            if fault.code() in _FENCED:
+            if fault.code() in FENCED:
                 raise TakenOver(f"another process has taken over the transfer {self._transfer}") from error
             written_or_refused(self._producer, put.too_large, _LATE_S)  # to learn which message it is
             if not put.too_large:
