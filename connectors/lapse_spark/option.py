@@ -28,7 +28,7 @@ from lapse_client.letters import letter_topic
 from lapse_spark import fault, lapse_toml
 from lapse_spark.collected import in_utc
 from lapse_spark.connection import Connection
-from lapse_spark.option_type import INTERVAL
+from lapse_spark.option_type import INTERVAL, MASTER
 from lapse_spark.quarantine import Quarantined
 from lapse_spark.read import DEAD_LETTER_PATTERN
 from lapse_spark.session import COMMAND_SETTINGS, session
@@ -233,7 +233,12 @@ def cluster(command: Callable[..., None]) -> Callable[..., None]:
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         help="Java properties file with client options (security.protocol, …), instead of lapse.toml.",
     )
-    @click.option("--master", help="Spark's master; by default the configured one, or else all cores of this machine.")
+    @click.option(
+        "--master",
+        type=MASTER,
+        metavar="URL",
+        help="Spark's master; by default the configured one, or else all cores of this machine.",
+    )
     @click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A Spark setting; may be repeated.")
     @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
     @functools.wraps(command)

@@ -1,4 +1,4 @@
-"""Types of options of the pipeline's commands: instants, durations, and intervals as Spark has them."""
+"""Types of options of the pipeline's commands: durations, intervals as Spark has them, and its masters."""
 
 from __future__ import annotations
 
@@ -7,23 +7,7 @@ from typing import Any, Final
 
 import click
 
-from lapse.option_type import Number
-from lapse_client.reading.instant import instant_ms
-
-
-class Instant(click.ParamType):
-    """An instant on the command line, as ms since the epoch."""
-
-    name = "instant"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Parse ms since the epoch, or ISO 8601 (UTC by default)."""
-        if isinstance(value, int):
-            return value
-        try:
-            return instant_ms(str(value))
-        except ValueError:
-            self.fail(f"{value!r}: expected 2026-01-31T12:00:00Z, or ms since the epoch", param, ctx)
+from lapse.option_type import Instant, Number, Read
 
 
 class Duration(click.ParamType):
@@ -82,9 +66,28 @@ _OF_SPARK: Final = re.compile(rf"{_PART_OF_SPARK.pattern}(?: {_PART_OF_SPARK.pat
 _LONGEST_MS: Final = 36_525 * 86_400_000
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
+
+_MASTER: Final = re.compile(
+    r"local(?:\[(?:\*|\d+)(?:\s*,\s*\d+)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]|yarn|[a-z][a-z0-9+.-]*://\S+",
+    re.ASCII,
+)
+
+
+def _master(text: str) -> str:
+    """Check the form of Spark's master, because Spark reads it only after its start, which takes seconds.
+
+    Raises:
+        ValueError: Spark has no master of this form.
+    """
+    if _MASTER.fullmatch(text) is None:
+        raise ValueError(f"{text!r}: expected local[*], local[4], spark://HOST:PORT, k8s://HOST:PORT or yarn")
+    return text
+
+
 INSTANT = Instant()
 DURATION = Duration()
 INTERVAL = Interval()
 WINDOW = Interval(least_ms=1)
+MASTER = Read("master", _master)
 HOURS = Number(0, 1_000_000)
 """Hours, few enough that an instant so far from now has a date."""

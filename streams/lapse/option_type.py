@@ -1,4 +1,4 @@
-"""Types of options: numbers, and values that a function parses."""
+"""Types of options: numbers, instants, and values that a function parses."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+
+from lapse_client.reading.instant import instant_ms
 
 
 class Number(click.FloatRange):
@@ -20,6 +22,26 @@ class Number(click.FloatRange):
         if not math.isfinite(found):
             self.fail(f"{value!r} is not a valid number.", param, ctx)
         return found
+
+
+class Instant(click.ParamType):
+    """An option's type whose values are instants, as ms since the epoch."""
+
+    name = "instant"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse ISO 8601 (UTC by default), or ms since the epoch."""
+        if isinstance(value, int):
+            return value
+        text = str(value).strip()
+        try:
+            return instant_ms(text)
+        except ValueError:
+            return self.fallback(text, param, ctx)
+
+    def fallback(self, text: str, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse what is no instant. A type with further forms overrides this."""
+        self.fail(f"{text!r}: expected 2026-01-31T12:00:00Z, or ms since the epoch", param, ctx)
 
 
 class Read(click.ParamType):

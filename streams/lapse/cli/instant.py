@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import click
 
 from lapse.core.duration import duration_ms
-from lapse_client.reading.instant import instant_ms
+from lapse.option_type import Instant
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +37,20 @@ def at_ms(when: When, now_ms: Callable[[], int]) -> int:
     return max(0, now_ms() - when.ms) if isinstance(when, TimeAgo) else when
 
 
-class Instant(click.ParamType):
-    """An option with an instant: ISO 8601 (UTC by default), ms since the epoch, or a time before now such as `2h`."""
-
-    name = "instant"
+class InstantOrAgo(Instant):
+    """An option with an instant, or a time before now such as `2h`."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> When:
         """Parse the value into ms since the epoch, or a time before now."""
-        if isinstance(value, int | TimeAgo):
-            return value
-        text = str(value).strip()
-        with contextlib.suppress(ValueError):
-            return instant_ms(text)
+        found: When = value if isinstance(value, TimeAgo) else super().convert(value, param, ctx)
+        return found
+
+    def fallback(self, text: str, param: click.Parameter | None, ctx: click.Context | None) -> When:
+        """Parse a time before now."""
         try:
             return TimeAgo(duration_ms(text))
         except ValueError:
             self.fail(f'{text!r}: expected "2026-01-31T12:00:00", ms since the epoch, or "2h" for two hours ago')
 
 
-INSTANT = Instant()
+INSTANT = InstantOrAgo()

@@ -119,6 +119,30 @@ class EntityConfig(PayloadConfig):
             raise ValueError("queues and SOW topics delete themselves after 5 minutes without use at the least (Q18)")
         return period_ms
 
+    @field_validator("dead_letter_reasons")
+    @classmethod
+    def _refuse_repeated_reasons(cls, reasons: tuple[Reason, ...] | None) -> tuple[Reason, ...] | None:
+        if (twice := first_repeated(reasons or ())) is not None:
+            raise ValueError(f"{twice} is named twice")
+        return reasons
+
+    @model_validator(mode="after")
+    def _ceiling_has_duration(self) -> Self:
+        """Refuse a maximum that limits nothing, unless lifetimes are switched off on purpose (L7, L9)."""
+        off = self.expiration == "disabled" and "expiration" in self.model_fields_set
+        if self.expiration_model is ExpirationModel.CEILING and not off and not self.has_duration:
+            raise setting_error(
+                "expiration_model",
+                '"ceiling" needs a duration that is the maximum: set expiration to one, such as "10m", or take it out '
+                "(L7)",
+            )
+        return self
+
+    @property
+    def has_duration(self) -> bool:
+        """Whether the settings state a lifetime for messages without one of their own."""
+        return isinstance(self.expiration, int)
+
     @property
     def configured(self) -> str:
         """A fingerprint of the configuration, whose change counts as use of a temporary entity (C39)."""
@@ -246,6 +270,11 @@ class QueueConfig(EntityConfig):
                     raise setting_error(name, str(error)) from error
         return self
 
+    @property
+    def has_duration(self) -> bool:
+        """Whether the queue, or one of its topics, states a lifetime for messages without one of their own (L8)."""
+        return super().has_duration or bool(self.topic_expirations)
+
     def underlying(self, name: str) -> tuple[str, ...]:
         """Return the underlying topics of the queue with a name."""
         return self.topics or (() if self.topic_pattern else (name,))
@@ -338,8 +367,8 @@ class SowConfig(EntityConfig):
     @field_validator("key", "hash_index")
     @classmethod
     def _paths(cls, paths: tuple[str, ...]) -> tuple[str, ...]:
-        for path in paths:
-            field_path.parse(path)
+        if (twice := first_repeated(field_path.format_path(field_path.parse(path)) for path in paths)) is not None:
+            raise ValueError(f"{twice} is named twice")
         return paths
 
     def underlying(self, name: str) -> tuple[str, ...]:

@@ -256,7 +256,11 @@ class Config(BaseModel):
                     )
 
     def _refuse_own_topics(self) -> None:
-        """Refuse entities that would read their own output, because each record would cause another."""
+        """Refuse entities that would read topics that only lapse or Kafka writes.
+
+        Of its own output each record would cause another. Those of other entities have records for their clients alone.
+        """
+        journals = {topic_names.changelog(self.lapse.app_id, name) for name in (*self.queue, *self.sow)}
         queues = (("queue", name, "topics", entity.underlying(name)) for name, entity in self.queue.items())
         sows = (("sow", name, "topic", entity.underlying(name)) for name, entity in self.sow.items())
         for kind, name, key, topics in (*queues, *sows):
@@ -269,6 +273,12 @@ class Config(BaseModel):
                 if topic in own or topic.startswith(f"{topic_names.deliveries(name)}."):
                     raise placed_error(
                         (kind, name, key), f"{topic} is a topic of its own: what {name} writes would come back to it"
+                    )
+                if topic.startswith(topic_names.PREFIX) or topic in journals:
+                    raise placed_error(
+                        (kind, name, key),
+                        f"{topic} is one of the topics that only lapse writes, for its clients and workers. Name the "
+                        "topic that publishers write to; any Kafka consumer may read events and states beside it",
                     )
 
     def _refuse_circles(self) -> None:

@@ -57,6 +57,9 @@ from lapse.core.queue.rates.rate import Rate
         ('group_by = "/g"\ngroup_rate = "0/1s"', 4, "group_rate", "pause the queue"),
         ('lease_period = "30s"\nmax_lease_period = "10s"', 4, "max_lease_period", "shorter than lease_period"),
         ('topics = ["a", "b", "a"]', 3, "topics", "a is named twice"),
+        ('expiration_model = "ceiling"', 3, "expiration_model", '"ceiling" needs a duration that is the maximum'),
+        ('expiration = "enabled"\nexpiration_model = "ceiling"', 4, "expiration_model", "set expiration to one"),
+        ('dead_letter_reasons = ["purged", "purged"]', 3, "dead_letter_reasons", "purged is named twice"),
         ('topic_pattern = "a.*"', 3, "topic_pattern", "needs default_publish_target"),
     ],
 )
@@ -66,6 +69,13 @@ def test_what_does_not_fit_is_reported_with_line_and_key(settings: str, line: in
     text = str(caught.value)
     assert text.startswith(f"lapse.toml:{line}: queue.q.{key}: ")
     assert words in text
+
+
+@pytest.mark.feature("L7", "L8", "L9")
+@pytest.mark.parametrize("beside", ['expiration = "1h"', 'expiration = "disabled"', 'topic_expirations = { q = "1h" }'])
+def test_a_ceiling_needs_a_duration_unless_lifetimes_are_switched_off(beside: str) -> None:
+    """Who switches expiration off for an hour need not take the model out."""
+    assert loads(f'[queue.q]\nexpiration_model = "ceiling"\n{beside}').queue["q"].expiration_model == "ceiling"
 
 
 @pytest.mark.feature("C28", "Q2")

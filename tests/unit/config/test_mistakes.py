@@ -111,6 +111,14 @@ def test_types_keys_and_names(text: str, message: str) -> None:
             "2: queue.q.topics: lapse.q.deliveries.ann is a topic of its",
         ),
         (QUEUE + 'topics = ["lapse.events.q"]', "2: queue.q.topics: lapse.events.q is a topic of its own"),
+        (QUEUE + 'topics = ["lapse.x"]', "2: queue.q.topics: lapse.x is one of the topics that only lapse writes"),
+        (
+            QUEUE + 'topics = ["lapse-s-changelog"]\n[sow.s]',
+            "2: queue.q.topics: lapse-s-changelog is one of the topics that only lapse writes",
+        ),
+        (SOW + 'topic = "lapse.events.q"', "2: sow.s.topic: lapse.events.q is one of the topics that only lapse"),
+        (SOW + 'key = ["/a", "/b", "/\'a\'"]', "2: sow.s.key: /a is named twice"),
+        (SOW + 'hash_index = ["/a", "/a"]', "2: sow.s.hash_index: /a is named twice"),
         (QUEUE + 'topics = ["a", ".."]', "2: queue.q.topics.1: '..' is no name that Kafka allows a topic"),
         (
             QUEUE + 'topic_expirations = { x = "1s" }',

@@ -387,6 +387,7 @@ QUEUE_COMMANDS = (
     _asked("delete", dry_run=True),
     _asked("rewind", to="beginning"),
     _asked("rewind", id="r", to="end"),
+    _asked("rewind", id="r", to="253402300799999"),
     _asked("rewind", id="r", to="prices:7:0"),
     _asked("rewind", id="r", to="beginning", bookmarks=["prices:0:0"]),
     _asked("rewind", id="r", to="beginning", filter=""),

@@ -6,9 +6,12 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
+from lapse.cli.instant import INSTANT as OTHERS
 from lapse_spark.cli import spark
-from lapse_spark.option_type import INTERVAL, WINDOW
+from lapse_spark.option_type import INSTANT, INTERVAL, MASTER, WINDOW
 
 pytestmark = pytest.mark.feature("X7")
 
@@ -74,3 +77,32 @@ def test_old_days_are_deleted_without_a_broker(tmp_path: Path) -> None:
     words = ["archive", str(tmp_path), "--purge-before", "2026-01-01", "-b", "localhost:1"]
     done = CliRunner().invoke(spark, words)
     assert f"{tmp_path}: no output of the archive" in done.output, "a broker is not even asked for"
+
+
+@pytest.mark.parametrize("master", ["nonsense", "local[]", "local[x]", "local[2", "spark:/one:7077", ""])
+def test_what_is_no_master_is_refused(master: str) -> None:
+    done = CliRunner().invoke(spark, ["ledger", "--queue", "work", "--topics", "orders", "--master", master])
+    assert done.exit_code == 2, done.output
+    assert "Invalid value for '--master'" in done.output
+
+
+@pytest.mark.parametrize(
+    "master",
+    ["local", "local[*]", "local[*, 3]", "local-cluster[2,1,1024]", "yarn", "spark://a:7,b:7", "k8s://https://a:6"],
+)
+def test_masters_of_spark_are_taken(master: str) -> None:
+    assert MASTER.convert(master, None, None) == master
+
+
+@given(st.sampled_from(["2026-01-31T12:00:00Z", "2026-01-31 12:00:00.250", "250", " 250 "]) | st.text())
+def test_instants_are_the_same_as_those_of_the_other_commands(text: str) -> None:
+    """Spark's commands take no time before now, which depends on when Spark has started."""
+    try:
+        other = OTHERS.convert(text, None, None)
+    except click.BadParameter:
+        other = None
+    if isinstance(other, int):
+        assert INSTANT.convert(text, None, None) == other
+    else:
+        with pytest.raises(click.BadParameter):
+            INSTANT.convert(text, None, None)

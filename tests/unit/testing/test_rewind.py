@@ -59,6 +59,8 @@ def test_one_order_over_topics_and_partitions_comes_back_as_it_was(lapse: Lapse,
         assert back == [f"{one}~1" for one in before]
         assert "~" not in last
         assert client.rewind(lapse.clock.now_ms, filter="FALSE")["no_match"] == 1
+        with pytest.raises(CommandFailed, match="1 ms after the command"):
+            client.rewind(lapse.clock.now_ms + 1, dry_run=True)
         assert client.rewind(last)["rewound"] == 1
         assert consumed(lapse, "all") == [f"{last}~2"]
 

@@ -318,7 +318,7 @@ class QueueCommands:
             offset: its offset in the commands topic.
         """
         known = self._shard.state.rewinds.get(command.id)
-        if rewind_refusal(command, self._shard) is not None or (known is not None and known.done):
+        if rewind_refusal(command, self._shard, at_ms) is not None or (known is not None and known.done):
             return None
         kept = command.lifetimes == "kept"
         return RewindRequest(
@@ -326,7 +326,7 @@ class QueueCommands:
         )
 
     def _rewind(self, command: Command, at_ms: int, step: Step) -> dict[str, Any]:
-        refusal = rewind_refusal(command, self._shard)
+        refusal = rewind_refusal(command, self._shard, at_ms)
         if refusal is not None:
             raise refusal
         counted, self.counted = self.counted, None

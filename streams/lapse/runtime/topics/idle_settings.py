@@ -94,7 +94,7 @@ def _of_entity(entity: QueueConfig | SowConfig) -> Iterator[str]:
         elif entity.expiration == "enabled" and not getattr(entity, "topic_expirations", None):
             yield (
                 'expiration_model: without effect with expiration = "enabled", which states no duration that could be '
-                "a ceiling or be overridden. Set expiration to a duration, or take it out (L7)"
+                "overridden. Set expiration to a duration, or take it out (L7)"
             )
     impossible = [reason.value for reason in entity.dead_letter_reasons or () if _never(entity, reason)]
     if impossible and entity.dead_letter is not False:

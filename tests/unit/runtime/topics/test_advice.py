@@ -86,9 +86,9 @@ topic_expirations = { of_topics = "1m" }
 [topic.read]
 expiration = "1m"
 [queue.read]
-[queue.ceiling]
+[queue.model]
 expiration = "enabled"
-expiration_model = "ceiling"
+expiration_model = "override"
 [queue.letters]
 dead_letter_reasons = ["time_limit", "max_cancels", "auto_deleted", "purged"]
 [sow.prices]
@@ -104,7 +104,7 @@ WARNED_OF = [
     "queue bells: max_per_subscription_backlog = 0: nobody gets any message but barriers.",
     "queue of_topics: topic_expirations: without effect",
     "once_only: dead_letter_reasons: nothing leaves for max_deliveries",
-    'ceiling: expiration_model: without effect with expiration = "enabled"',
+    'model: expiration_model: without effect with expiration = "enabled"',
     "letters: dead_letter_reasons: nothing leaves for time_limit, max_cancels, auto_deleted with",
     "prices: dead_letter_reasons: nothing leaves for max_deliveries",
     "topic read: expiration: without effect: no queue that reads it acts on lifetimes. Set expiration of read to",

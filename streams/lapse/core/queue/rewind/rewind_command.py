@@ -39,8 +39,14 @@ def parse_rewind_point(to: str) -> Point:
     return tuple(bookmark._replace(offset=bookmark.log_offset) for bookmark in bookmarks)
 
 
-def rewind_refusal(command: Command, shard: QueueShard) -> CommandRefused | None:
-    """Return the refusal of a rewind command; None if it can be carried out."""
+def rewind_refusal(command: Command, shard: QueueShard, at_ms: int) -> CommandRefused | None:
+    """Return the refusal of a rewind command; None if it can be carried out.
+
+    Args:
+        command: the command.
+        shard: the shard that it was sent to.
+        at_ms: the command's instant, ms since the epoch.
+    """
     if not command.id:
         return CommandRefused("rewind: field id is required: by it a rewind is resumed, and never done twice")
     if (refusal := fields_refusal(command, UNTAKEN_BY_QUEUES)) is not None:
@@ -51,6 +57,11 @@ def rewind_refusal(command: Command, shard: QueueShard) -> CommandRefused | None
         point = parse_rewind_point(command.to)
     except ValueError as error:
         return CommandRefused(f"rewind: field to: {error}")
+    if isinstance(point, int) and point > at_ms:
+        return CommandRefused(
+            f"rewind: field to: {point} is {point - at_ms} ms after the command, {at_ms}: nothing has arrived since. "
+            "Name an earlier instant, or a bookmark if publishers stamp records ahead of the clock"
+        )
     for bookmark in point if isinstance(point, tuple) else ():
         there = [one for one in shard.state.sources.current() if one.is_read and one.topic == bookmark.topic]
         most = max(shard.settings.shards, *(source.partition + 1 for source in there)) if there else 0
