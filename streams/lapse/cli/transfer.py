@@ -209,11 +209,13 @@ def _follow(link: Link, source: Connection, queue: str, there: Connection) -> No
     """Hand over new messages until Ctrl-C or SIGTERM. While a side does not answer, try again.
 
     Raises:
+        TransferError: the queues cannot be followed so, or another process does it.
         LapseError: one of the queues is missing, or a right is.
         KafkaException: a right is missing.
     """
     from confluent_kafka import KafkaException
 
+    from lapse.transfer.copier import TransferError
     from lapse.transfer.follower import Follower
     from lapse.transfer.retries import Retries
 
@@ -232,7 +234,7 @@ def _follow(link: Link, source: Connection, queue: str, there: Connection) -> No
                     finally:
                         if follower.begun:
                             retries.note_begun()
-            except (LapseError, KafkaException) as error:
+            except (LapseError, KafkaException, TransferError) as error:
                 now_s = time.monotonic()
                 if retries.is_final(error, now_s):
                     raise

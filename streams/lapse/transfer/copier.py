@@ -38,6 +38,10 @@ class TakenOver(TransferError):
     """Another process does the same work, and began later."""
 
 
+class NotRead(TransferError):
+    """The queue that takes over has not read its records in time. They are safe; a later try finds them read."""
+
+
 class Put(NamedTuple):
     """The result of a put.
 

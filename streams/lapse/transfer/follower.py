@@ -24,7 +24,7 @@ from confluent_kafka import KafkaException
 from lapse.core.error_code import ErrorCode
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command
-from lapse.transfer.copier import TakenOver
+from lapse.transfer.copier import TransferError
 from lapse.transfer.mover import Mover
 from lapse.transfer.order import Order
 from lapse.transfer.skew import Skew
@@ -90,6 +90,7 @@ class Follower(Mover):
 
         Raises:
             TakenOver: another process follows for the same two queues, and began later.
+            NotRead: the queue there has not read for long what was put there.
             TransferError: one of the queues cannot be used.
             LapseError: a shard refused, or did not answer.
             KafkaException: one of the clusters does not answer.
@@ -111,7 +112,7 @@ class Follower(Mover):
             while not stopping.is_set():
                 if not self._step():
                     stopping.wait(_LOOK_S)
-        except (LapseError, KafkaException, TakenOver):
+        except (LapseError, KafkaException, TransferError):
             self._give_back()
             raise
 

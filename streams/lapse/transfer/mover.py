@@ -22,7 +22,7 @@ from lapse.protocol.answer import Answer, QueuedMessage
 from lapse.protocol.bookmark import Bookmark, BookmarkRange, range_text
 from lapse.protocol.command import Command
 from lapse.protocol.hand_over import HandOver, join_neighbours
-from lapse.transfer.copier import Copier, TransferError
+from lapse.transfer.copier import Copier, NotRead, TransferError
 from lapse.transfer.order import Order, Orders
 from lapse.transfer.side import Side
 from lapse_client.kafka.connection import Connection
@@ -261,6 +261,7 @@ class Mover:
         there = self._target_side.connection.partitions(self._topic)
         if self._topic not in there:
             raise TransferError(f"the deployment that takes over has no topic {self._topic}; run `lapse apply` there")
+        self._check_is_read(self._topic)
         self._copier = Copier(
             self._source_side.connection,
             self._target_side.connection,
@@ -272,6 +273,21 @@ class Mover:
             f"{self._source_side.queue} at {self._source_side.cluster}",
             work,
         )
+
+    def _check_is_read(self, topic: str) -> None:
+        """Check that the queue there reads the topic. Otherwise what is put there would be in no queue.
+
+        Raises:
+            TransferError: it does not.
+        """
+        command = Command(command="transfer", transfer=self._transfer, top_n=0)
+        answers = self._target_side.ask(command).values()
+        known = sorted({Bookmark.parse(source).topic for answer in answers for source in answer.sources})
+        if topic not in known:
+            raise TransferError(
+                f"queue {self.target} does not read the topic {topic}; name one of its underlying topics with "
+                f"--to-topic: {', '.join(known) or 'it reads none yet'}"
+            )
 
     def _ranges_by_shard(self, choice: Choice) -> dict[int, tuple[str, ...]]:
         """Return the bookmark ranges to hold, by shard."""
@@ -387,7 +403,11 @@ class Mover:
             ]
             turn += 1
             if records and time.monotonic() > give_up:
-                raise TransferError(f"queue {self._target_side.queue} has not read {records[0]} for {_ACCEPT_S:.0f} s")
+                raise NotRead(
+                    f"queue {self.target} has not read {records[0]} for {_ACCEPT_S:.0f} s. Perhaps an open transaction "
+                    f"of another producer holds up the readers of {self._topic}, or the worker there is behind: see "
+                    "its log"
+                )
             if records:
                 time.sleep(_PAUSE_S)
 

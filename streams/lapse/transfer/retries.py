@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from lapse.transfer.copier import NotRead, TakenOver, TransferError
 from lapse_client.error import EntityDeleted, LapseError, UnknownEntity
 from lapse_client.kafka.fault import LACKS_RIGHT
 
@@ -26,12 +27,15 @@ class Retries:
     def is_final(self, error: Exception, now_s: float) -> bool:
         """Return whether another try is useless.
 
-        A right is missing, or a queue: at the start at once, and later if it has been away for a while.
+        A right is missing, or a queue: at the start at once, and later if it has been away for a while. Or another
+        process does the work.
 
         Args:
-            error: a `LapseError` or a `KafkaException`.
+            error: a `LapseError`, a `KafkaException` or a `TransferError`.
             now_s: a monotonic clock, s.
         """
+        if isinstance(error, TransferError):
+            return isinstance(error, TakenOver) or not (self._begun or isinstance(error, NotRead))
         if not isinstance(error, LapseError):
             return error.args[0].code() in LACKS_RIGHT
         if not self._begun:

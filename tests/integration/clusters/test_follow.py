@@ -20,6 +20,15 @@ QUEUES = {
     "short": {"expiration": "enabled"},
 }
 
+IMPATIENT = """
+import sys
+from lapse.transfer import mover
+mover._ACCEPT_S = 1.0
+from lapse.cli import main
+main(["transfer", *sys.argv[1:]])
+"""
+"""A program that takes the command's arguments, and waits for a second only until the queue there has read."""
+
 
 @pytest.fixture(scope="module")
 def sides(kafka: str, deploy: Deploy) -> Iterator[Sides]:
@@ -179,6 +188,31 @@ def test_three_deployments_share_messages_and_none_crosses_two_links(sides: Side
         assert [*at_third.got] == [b"its own"]
     with Consumer(sides.there, "orders", 10) as there:
         until(lambda: len(there.got) == 3, "they are delivered there", 30)
+
+
+@pytest.mark.feature("Q26", "Q17", "X7")
+def test_what_the_queue_there_cannot_read_yet_arrives_later(sides: Sides) -> None:
+    """As behind another producer's open transaction. The message has left here, so the process must not give up."""
+    topic = sides.there.name("short")
+    other = sides.there.connection.producer(transactional_id=f"open-{topic}")
+    other.init_transactions(30)
+    other.begin_transaction()
+    other.produce(topic, b"never")
+    assert other.flush(30) == 0
+    log = sides.here.directory / "impatient.log"
+    with log.open("ab") as output:
+        follower = fork_server.start(["-c", IMPATIENT, *sides.command("short", "--follow")], output, os.environ)
+    try:
+        with Consumer(sides.there, "short", 5) as there:
+            sides.here.write("short", "1")
+            until(lambda: "has not read" in log.read_text("utf-8"), "it waits", 60)
+            sides.here.write("short", "2")
+            other.abort_transaction(30)
+            until(lambda: len(there.got) == 2, "both", 60)
+    finally:
+        follower.terminate()
+        assert follower.wait(30) == 0, log.read_text("utf-8")
+    assert [*there.got] == [b"1", b"2"]
 
 
 @pytest.mark.feature("Q26", "C73", "Q12")

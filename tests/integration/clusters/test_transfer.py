@@ -27,6 +27,7 @@ from lapse_client.error import UnknownEntity
 from lapse_client.letters import dead_letter
 from support.kafka.created_topic import take_at_most
 from support.kafka.log import until
+from support.processes import fork_server
 from support.processes.deployment import Deploy, Deployment, broker_now_ms
 from support.processes.sides import Sides
 
@@ -513,6 +514,25 @@ def test_an_id_that_never_was_is_an_error_and_nothing_is_to_be_resumed_where_not
     error = sides.transfer("single", "--all", "--to-topic", "no-topic", code=1)["error"]
     assert "has no topic no-topic" in error
     assert "brought to its end" not in error
+
+
+@pytest.mark.feature("Q17", "Q26", "X7")
+@pytest.mark.parametrize("how", ["--all", "--follow"])
+def test_a_topic_that_the_queue_there_does_not_read_gets_nothing(sides: Sides, how: str) -> None:
+    """What is put there would leave here, and be in no queue."""
+    sides.here.write("single", "stays")
+    foreign = sides.there.name("orders")
+    done = fork_server.run(
+        ["-m", "lapse", "transfer", *sides.command("single", how, "--to-topic", foreign)], os.environ
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    error = " ".join(done.stderr.split())
+    assert f"does not read the topic {foreign}" in error
+    assert f"--to-topic: {sides.there.name('single')}" in error
+    assert "brought to its end" not in error
+    with sides.here.queue("single") as queue:
+        assert queue.depth()["available"] == 1
+        assert queue.purge()["removed"] == 1
 
 
 @pytest.mark.feature("Q17", "C77", "C57")

@@ -3,6 +3,7 @@
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from lapse.transfer.copier import NotRead, TakenOver, TransferError
 from lapse.transfer.retries import Retries
 from lapse_client.error import AnswerTimeout, EntityDeleted, LapseError, UnknownEntity
 
@@ -34,3 +35,16 @@ def test_what_may_pass_is_tried_again_and_a_missing_right_is_not() -> None:
     retries.note_begun()
     assert not retries.is_final(LapseError("there is no answer"), 1)
     assert retries.is_final(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)), 1)
+
+
+@pytest.mark.feature("Q26", "X7")
+def test_what_the_queue_there_has_not_read_is_tried_again_and_a_mistake_at_the_start_is_not() -> None:
+    unread, mistaken = NotRead("orders has not read it"), TransferError("there is no such topic")
+    retries = Retries()
+    assert not retries.is_final(unread, 0)
+    assert retries.is_final(mistaken, 0)
+    assert retries.is_final(TakenOver("another process"), 0)
+    retries.note_begun()
+    assert not retries.is_final(unread, 1)
+    assert not retries.is_final(mistaken, 1)  # the topic is perhaps created anew
+    assert retries.is_final(TakenOver("another process"), 1)
