@@ -62,6 +62,12 @@ class Link(BaseModel):
         for name in [*topics, *topics.values()]:
             if not names.NAME.match(name):
                 raise ValueError(f"{name!r} is no name of a topic: letters, digits, '.', '_' and '-' only")
+        for name, underlying in topics.items():
+            if underlying.startswith(("__", names.PREFIX)):
+                raise ValueError(
+                    f"{underlying} is a topic that lapse or Kafka writes itself; for {name} name the underlying topic "
+                    "of the SOW topic downstream"
+                )
         return topics
 
     def transactional_id(self, source: str) -> str:

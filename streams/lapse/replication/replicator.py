@@ -220,6 +220,9 @@ class Replicator:
                     f"{self._link.downstream} has no topic {underlying}; run `lapse apply` there, "
                     f"or name its underlying topic: --topic {name}=TOPIC"
                 )
+            if names.is_own(underlying, below):
+                where = f"{underlying} at {self._link.downstream}"
+                raise LinkError(f"{where} is a changelog, which only lapse writes; name another topic for {name}")
             breadths[compacted] = len(above[compacted].partitions), len(below[underlying].partitions)
         return breadths
 

@@ -84,6 +84,7 @@ CASES: Final = [
             'topics = ["prices", "prices"]',
             'topics = ["a b"]',
             "topics = { prices = 5 }",
+            'topics = { prices = "lapse.sow.prices" }',
             "replication_factor = 0",
             "replicas = 3",
             "from_security = 5",
