@@ -7,7 +7,7 @@ import itertools
 import logging
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -35,6 +35,8 @@ MOST_SHOWN_BYTES: Final = 32 * 1024 * 1024
 _LATEST_MS: Final = (1 << 53) - 1
 
 T = TypeVar("T")
+Payloads = Mapping[str, Callable[[bytes], object]]
+"""By entity, what reads payloads that are not JSON."""
 
 
 @dataclass(slots=True)
@@ -115,8 +117,13 @@ class Redriving(Content):
             raise ValueError("name one letter, or choose by since_ms, reasons and filter, not both")
         return self
 
-    def choice(self, entity: str) -> Choice:
-        """Return the choice among an entity's letters."""
+    def choice(self, entity: str, payloads: Payloads) -> Choice:
+        """Return the choice among an entity's letters.
+
+        Args:
+            entity: name of the queue or SOW topic.
+            payloads: by entity, what reads payloads that are not JSON.
+        """
         return Choice(
             entity=entity,
             reasons=frozenset(self.reasons),
@@ -124,6 +131,7 @@ class Redriving(Content):
             filter=self.filter or "",
             again=self.again,
             overwrite=self.overwrite,
+            payloads=payloads,
         )
 
 
@@ -287,6 +295,7 @@ async def _letters(call: Call) -> Response:
         reasons=frozenset(given["reason"]),
         since_ms=given["since_ms"],
         filter=given["filter"] or "",
+        payloads=call.gateway.settings.payloads,
     )
     found = await read(call, choice, given["top_n"])
     letters = [_letter_as_json(letter) for letter in found.latest]
@@ -309,7 +318,7 @@ async def _redrive(call: Call) -> Response:
     facts = wanted.model_dump(include={"letter", "since_ms", "reasons", "filter", "again", "overwrite"})
     found = await redrive(
         call,
-        wanted.choice(name),
+        wanted.choice(name, call.gateway.settings.payloads),
         letters=letters,
         dry_run=wanted.dry_run,
         edited=bool(wanted.contents),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from lapse_gateway.scrape import Source
@@ -26,6 +27,7 @@ class Settings:
         idle_s: after this time without requests, a subscription that holds no lease is ended, in seconds.
         figures: addresses of workers' figures for Prometheus, from which the console shows rates and lateness.
         most_subscriptions: most subscriptions, and most streams, that are open at once.
+        payloads: by entity, what reads payloads that are not JSON, for filters of dead letters.
     """
 
     host: str = "127.0.0.1"
@@ -41,3 +43,4 @@ class Settings:
     idle_s: float = 10.0
     figures: tuple[Source, ...] = ()
     most_subscriptions: int = 200
+    payloads: Mapping[str, Callable[[bytes], object]] = field(default_factory=dict)

@@ -148,8 +148,8 @@ class DeadLetterReader(PacedReader[DeadLetter]):
     """Reads dead letters from the beginning, without a consumer group; a crash's duplicates are dropped.
 
     Args:
-        name: name of a dead-letter topic, or of an entity. For an entity, its default topic `dlq.<name>` is read, or
-            else its letters on the topic that its definition names.
+        name: name of a dead-letter topic, or of an entity. For an entity, its letters on the topic that its definition
+            names are read, or else its default topic `dlq.<name>`.
         connection: connection to the cluster; from the environment by default.
         follow: whether to wait for new letters; otherwise stop after the letters that existed at the beginning.
         since_ms: read only letters written at or after this instant, ms since the epoch; None = all.
@@ -174,12 +174,18 @@ class DeadLetterReader(PacedReader[DeadLetter]):
         names_letters = name.startswith(topic.DEAD_LETTER_PREFIX)
         default = name if names_letters else topic.dead_letters(name)
         topics = self._connection.partitions(default, name)
-        self.topic = default if default in topics else name
-        named_queue = self.topic == name and not names_letters and topic.commands(name) in topics
-        if self.topic not in topics or named_queue:
-            self.topic = "" if names_letters else letter_topic.named(self._connection, topics, name)
+        names_entity = not names_letters and topic.commands(name) in topics
+        is_topic = default in topics or (name in topics and not names_entity)
+        # Letters from before a change of the definition may be on the default topic, which can be named itself.
+        may_have_own = names_entity or not (names_letters or is_topic)
+        self.topic = letter_topic.named(self._connection, topics, name) if may_have_own else ""
+        if self.topic:
             self.entity = name
-        if not self.topic:
+        elif default in topics:
+            self.topic = default
+        elif is_topic:
+            self.topic = name
+        else:
             letters = (found for found in topics if found.startswith(topic.DEAD_LETTER_PREFIX))
             if topic.commands(name) in topics and not self._connection.unseen([default]):
                 raise UnknownEntity("dead-letter topic", default, (), cause=_MISSING)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -42,6 +42,8 @@ class Choice:
         max_redrives: refuse a letter whose message was redriven this often already.
         again: whether to send letters that were sent before (C58).
         overwrite: whether to send letters for whose key a SOW topic has a newer record (C84).
+        payloads: by queue or SOW topic, what reads its payloads for the filter if they are not JSON. It raises
+            ValueError for a payload that it cannot read.
     """
 
     entity: str = ""
@@ -52,6 +54,7 @@ class Choice:
     max_redrives: int = rules.MAX_REDRIVES
     again: bool = False
     overwrite: bool = False
+    payloads: Mapping[str, Callable[[bytes], object]] = field(default_factory=dict)
 
     def of(self, letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
         """Yield the chosen letters.
@@ -68,25 +71,31 @@ class Choice:
                 and (not self.reasons or not self.reasons.isdisjoint(letter.reasons))
                 and (self.since_ms is None or died_ms >= self.since_ms)
                 and (self.until_ms is None or died_ms < self.until_ms)
-                and (matches is None or matches(Original(letter)))
+                and (matches is None or matches(Original(letter, self.payloads.get(letter.entity, orjson.loads))))
             ):
                 yield letter
 
 
 class Original:
-    """A dead letter's original message, for expressions."""
+    """A dead letter's original message, for expressions.
 
-    __slots__ = ("letter",)
+    Args:
+        letter: the letter.
+        parse: reads its payload; raises ValueError if it cannot.
+    """
 
-    def __init__(self, letter: DeadLetter) -> None:
+    __slots__ = ("_parse", "letter")
+
+    def __init__(self, letter: DeadLetter, parse: Callable[[bytes], object] = orjson.loads) -> None:
         self.letter = letter
+        self._parse = parse
 
     @property
     def payload(self) -> object:
-        """The payload if it is JSON, else None."""
+        """The payload; None if it cannot be read."""
         try:
-            return None if self.letter.value is None else orjson.loads(self.letter.value)
-        except orjson.JSONDecodeError:
+            return None if self.letter.value is None else self._parse(self.letter.value)
+        except ValueError:
             return None
 
     @property

@@ -40,6 +40,7 @@ async def _choice(call: Call, name: str, given: Any) -> Choice:
         since_ms=None if span_ms is None else await now_ms(call, name) - span_ms,
         filter=given["filter"] or "",
         again=given["again"],
+        payloads=call.gateway.settings.payloads,
     )
 
 

@@ -15,6 +15,7 @@ from lapse_client.kafka.connection import Connection
 
 if TYPE_CHECKING:
     from lapse.config import Config
+    from lapse.config.entity_config import EntityConfig
 
 _CONFIG: Final = "lapse.config"
 _PROPERTIES: Final = "lapse.properties"
@@ -145,6 +146,20 @@ def configuration(path: Path | None = None) -> Config | None:
         return load(path)
     except ConfigError as error:
         raise LapseError(str(error)) from error
+
+
+def payloads(path: Path | None = None) -> dict[str, Callable[[bytes], object]]:
+    """Return what reads the payloads of the entities of `lapse.toml` that are not JSON, by entity.
+
+    Args:
+        path: path of the file; None = the one of `--config`.
+
+    Raises:
+        LapseError: the file cannot be read, or is not valid.
+    """
+    config = configuration(path)
+    entities: dict[str, EntityConfig] = {} if config is None else {**config.queue, **config.sow}
+    return {name: read.parse for name, entity in entities.items() if (read := entity.payload()) is not None}
 
 
 def _security(config: Config) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import orjson
 from rich.table import Column, Table
 from rich.text import Text
 
-from lapse.cli import LazyGroup, cluster
+from lapse.cli import LazyGroup, cluster, letter_topics
 from lapse.cli.instant import INSTANT, When, at_ms
 from lapse.cli.tables import print_table
 from lapse.core.duration import duration_ms
@@ -24,10 +24,10 @@ from lapse.core.reason import Reason
 from lapse.option_type import Number
 from lapse.protocol import topic
 from lapse.protocol.redrive import MAX_REDRIVES
-from lapse_client.error import LapseError, UnknownEntity
+from lapse_client.error import LapseError
 from lapse_client.kafka import time_check
 from lapse_client.kafka.connection import Connection
-from lapse_client.letters.dead_letter import DeadLetter, DeadLetterReader
+from lapse_client.letters.dead_letter import DeadLetter
 from lapse_client.letters.letter_purge import LetterPurge
 from lapse_client.letters.letter_queues import LetterQueues
 from lapse_client.letters.redrive import Choice, Known, Line, Target, check_target, plan, send
@@ -84,15 +84,15 @@ def ls(name: str | None, bootstrap_servers: str | None, as_json: bool) -> None:
     with _translate_errors():
         connection = cluster.connection(bootstrap_servers)
         if name is None:
+            topics = connection.partitions()
             rows = [
-                {"topic": found, "partitions": count}
-                for found, count in sorted(connection.partitions().items())
-                if found.startswith(topic.DEAD_LETTER_PREFIX)
+                {"topic": found, "partitions": topics[found]}
+                for found in sorted(letter_topics.existing(connection, topics))
             ]
             if not rows and (blind := connection.blind("dead-letter topics", topic.DEAD_LETTER_PREFIX)):
                 raise blind
         else:
-            rows = _counted(_letters(name, connection))
+            rows = _counted(letter_topics.letters_of(name, connection))
     _print(rows, as_json, name or "dead-letter topics", "no letters" if name else "none")
 
 
@@ -108,7 +108,7 @@ def show(name: str, count: int, bootstrap_servers: str | None, as_json: bool, **
     """Print letters, with their messages and why they died."""
     with _translate_errors():
         connection = cluster.connection(bootstrap_servers)
-        reader = _letters(name, connection)
+        reader = letter_topics.letters_of(name, connection)
         letters = list(islice(_choice(_broker_clock(connection, name), **chosen).of(reader), count))
     if as_json:
         for letter in letters:
@@ -179,7 +179,7 @@ def redrive(
         target = _target(elsewhere, lifetime)
         now = _broker_clock(connection, name)
         choice = replace(_choice(now, **chosen), max_redrives=max_redrives, again=again, overwrite=overwrite)
-        letters = _letters(name, connection)
+        letters = letter_topics.letters_of(name, connection)
         check_target(target, letters.topic, connection)
         known = Known.of(connection)
         lines = plan(letters, choice, target, now(), known)
@@ -233,18 +233,6 @@ def purge(name: str, until: When, yes: bool, bootstrap_servers: str | None, as_j
 def _not_done(done: str, count: int) -> str:
     """Return the last line of a dry run."""
     return f"Nothing was {done}. With --yes, {count_text(count, 'letter')} {'is' if count == 1 else 'are'} {done}."
-
-
-def _letters(name: str, connection: Connection) -> DeadLetterReader:
-    """Return the letters of an entity or a topic. Only lapse.toml may name an entity's own topic for letters."""
-    try:
-        return DeadLetterReader(name, connection=connection)
-    except UnknownEntity:
-        config = cluster.configuration()
-        entity = None if config is None else config.queue.get(name) or config.sow.get(name)
-        if entity is None or not isinstance(entity.dead_letter, str):
-            raise
-        return DeadLetterReader(entity.dead_letter, connection=connection, entity=name)
 
 
 def _target(elsewhere: str, lifetime: str) -> Target:
@@ -303,6 +291,7 @@ def _choice(
         since_ms=None if since is None else at_ms(since, now),
         until_ms=None if until is None else at_ms(until, now),
         filter=expression,
+        payloads=cluster.payloads() if expression else {},
     )
 
 

@@ -143,6 +143,7 @@ def gateway(
             rate=rate,
             largest_body=max_body,
             figures=figures or _figures(),
+            payloads=cluster.payloads(),
         )
         opened = listen(host, port)
         with opened:
@@ -220,7 +221,7 @@ def _other_deployments(deployments: Sequence[tuple[str, Path]], settings: Settin
     for name, path in deployments:
         if name in (own, *(one.name for one in found)):
             raise LapseError(f"--deployment {name}: this name is taken; every deployment needs one of its own")
-        its = replace(settings, figures=_figures(path))
+        its = replace(settings, figures=_figures(path), payloads=cluster.payloads(path))
         connection = cluster.connection_from_file(path)
         found.append(Gateway(connection, its, _users(path), name=name, at=f"/deployments/{name}"))
     return found

@@ -5,11 +5,13 @@ import time
 from collections.abc import Iterable
 
 import pytest
+from confluent_kafka.cimpl import NewTopic
 
 from lapse_client import DeadLetter, DeadLetterReader
 from lapse_client.letters.letter_queues import LetterQueues
 from lapse_client.letters.redrive import Choice, Known, Target, plan, send
 from lapse_client.reading.count_text import count_text
+from support.kafka.created_topic import create
 from support.kafka.log import until, write
 from support.processes.deployment import Deployment, broker_now_ms
 from support.suite import command
@@ -173,6 +175,7 @@ def test_a_letter_that_cannot_go_back_keeps_no_other_one_back(served: Deployment
 def test_letters_on_a_topic_of_the_queues_own_choice_are_found_by_its_name(served: Deployment) -> None:
     """Two queues share the topic: each name finds the letters of that queue."""
     name, other = served.name("apart"), served.name("beside")
+    create(served.connection.admin(), NewTopic(f"dlq.{name}", 1))  # as an earlier configuration has left it
     served.write("apart", "1", "2", key=b"k")
 
     def shown(*arguments: str) -> list[dict[str, object]]:
@@ -180,6 +183,9 @@ def test_letters_on_a_topic_of_the_queues_own_choice_are_found_by_its_name(serve
 
     until(lambda: [len(shown("show", queue)) for queue in (name, other)] == [2, 2], "both letters of both")
     assert [row["entity"] for row in shown("ls", other)] == [other]
+    listed = {row["topic"] for row in shown("ls")}
+    assert {served.name("letters"), f"dlq.{name}"} <= listed
+    assert not [found for found in listed if not found.startswith(("dlq.", "letters-"))]
     (planned,) = shown("redrive", name)
     assert (planned["entity"], planned["letters"]) == (name, 2)
 
