@@ -109,6 +109,8 @@ class Redriving(Content):
     def _one_or_many(self) -> Redriving:
         if unknown := set(self.reasons) - {reason.value for reason in Reason}:
             raise ValueError(f"reasons: {min(unknown)[:40]!r} is none; known are {', '.join(Reason)}")
+        if self.filter == "":
+            raise ValueError("filter: is empty; leave it out, or send TRUE for everything")
         if len(self.contents) > 1:
             raise ValueError(f"say one of value, text, base64; {len(self.contents)} are given")
         if self.letter is None and self.contents:

@@ -119,7 +119,9 @@ async def _subscription(call: Call, least: int) -> Subscription:
         raise Fault(
             "invalid_argument", "parameter subscription: . and .. cannot stand in an address, and DELETE needs it"
         )
-    terms = Terms(max_backlog=backlog, filter=given["filter"] or None, least=least)
+    if given["filter"] == "":  # as of a script whose variable is empty, which would get messages of others
+        raise Fault("invalid_argument", "parameter filter: is empty; leave it out, or send TRUE for everything")
+    terms = Terms(max_backlog=backlog, filter=given["filter"], least=least)
     return await call.gateway.subscriptions.get(call.caller, call.path["queue"], given["subscription"], terms)
 
 

@@ -12,6 +12,7 @@ import click
 from rich.console import Console
 
 from lapse.core.reason import Reason
+from lapse.option_type import not_empty
 from lapse.protocol.redrive import MAX_REDRIVES, target_fault
 from lapse_client.letters.redriven import TOPIC as REDRIVEN
 from lapse_spark import local_rows, read, schema
@@ -171,7 +172,12 @@ def archive(
 
 @spark.command()
 @click.argument("audit_path", metavar="AUDIT")
-@click.option("--entity", multiple=True, help="Only letters of this queue or SOW topic; may be repeated.")
+@click.option(
+    "--entity",
+    multiple=True,
+    callback=not_empty,
+    help="Only letters of this queue or SOW topic; may be repeated.",
+)
 @click.option(
     "--reason",
     type=click.Choice([one.value for one in Reason]),
@@ -180,7 +186,9 @@ def archive(
 )
 @click.option("--since", type=INSTANT, help="Only messages that died at this instant or later.")
 @click.option("--until", type=INSTANT, help="Only messages that died before this instant.")
-@click.option("--filter", "expression", default="", help="Only letters that this expression matches.")
+@click.option(
+    "--filter", "expression", default="", callback=not_empty, help="Only letters that this expression matches."
+)
 @click.option("--field", multiple=True, metavar="/PATH:KIND", help="The kind of a field: number, string or boolean.")
 @click.option(
     "--max-redrives",
@@ -191,7 +199,13 @@ def archive(
 )
 @click.option("--again", is_flag=True, help="Include letters that were sent before.")
 @click.option("--overwrite", is_flag=True, help="Send a letter even if its SOW topic has a newer record of the key.")
-@click.option("--to", "to", default="", help="The topic to send to, instead of each letter's origin.")
+@click.option(
+    "--to",
+    "to",
+    default="",
+    callback=not_empty,
+    help="The topic to send to, instead of each letter's origin.",
+)
 @click.option(
     "--lifetime",
     type=click.Choice(["default", "original", "new"]),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from lapse_client.reading.instant import instant_ms
 
@@ -64,3 +65,15 @@ class Read(click.ParamType):
             return self._read(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+def not_empty(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    """Refuse an option that is given without a text, as by a script whose variable is empty. A callback of options.
+
+    Raises:
+        click.BadParameter: the option is empty, or one of several.
+    """
+    given = value if isinstance(value, tuple) else (value,)
+    if "" in given and ctx.get_parameter_source(param.name or "") is not ParameterSource.DEFAULT:
+        raise click.BadParameter("is empty; leave the option out, or give it a value", ctx, param)
+    return value

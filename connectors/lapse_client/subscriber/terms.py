@@ -66,6 +66,8 @@ class Terms:
         except UnicodeEncodeError as error:
             raise ValueError(f"name: {self.name[:SHOWN_CHARACTERS]!r} is no text that UTF-8 can hold") from error
         check("filter", self.filter)
+        if self.filter == "":
+            raise ValueError("filter: is empty; leave it out, or pass TRUE for everything")
         if self.payload not in get_args(Payload):
             raise ValueError(f"payload = {self.payload!r}: expected inline, packed or reference")
         for what, least in _LEAST.items():

@@ -21,7 +21,7 @@ from lapse.cli.tables import print_table
 from lapse.core.duration import duration_ms
 from lapse.core.expression import ExpressionError
 from lapse.core.reason import Reason
-from lapse.option_type import Number
+from lapse.option_type import Number, not_empty
 from lapse.protocol import topic
 from lapse.protocol.redrive import MAX_REDRIVES
 from lapse_client.error import LapseError
@@ -51,9 +51,14 @@ def _choosing(command: Command) -> Command:
     """Add the options that choose letters."""
     for option in (
         click.option(
-            "-f", "--filter", "expression", default="", help="Only letters whose message matches this expression."
+            "-f",
+            "--filter",
+            "expression",
+            default="",
+            callback=not_empty,
+            help="Only letters whose message matches this expression.",
         ),
-        click.option("-e", "--entity", default="", help="Only letters of this queue or SOW topic."),
+        click.option("-e", "--entity", default="", callback=not_empty, help="Only letters of this queue or SOW topic."),
         click.option(
             "-r",
             "--reason",
@@ -132,7 +137,13 @@ def show(name: str, count: int, bootstrap_servers: str | None, as_json: bool, **
 
 @dlq.command()
 @click.argument("name")
-@click.option("--to", "elsewhere", default="", help="The topic to send to, instead of each letter's origin.")
+@click.option(
+    "--to",
+    "elsewhere",
+    default="",
+    callback=not_empty,
+    help="The topic to send to, instead of each letter's origin.",
+)
 @click.option(
     "--lifetime",
     default="default",
@@ -285,11 +296,15 @@ def _choice(
     since: When | None,
     until: When | None,
 ) -> Choice:
+    since_ms = None if since is None else at_ms(since, now)
+    until_ms = None if until is None else at_ms(until, now)
+    if since_ms is not None and until_ms is not None and until_ms <= since_ms:
+        raise click.UsageError("--until is not after --since: nothing is between them")
     return Choice(
         entity=entity,
         reasons=frozenset(reason),
-        since_ms=None if since is None else at_ms(since, now),
-        until_ms=None if until is None else at_ms(until, now),
+        since_ms=since_ms,
+        until_ms=until_ms,
         filter=expression,
         payloads=cluster.payloads() if expression else {},
     )

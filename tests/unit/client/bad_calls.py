@@ -254,6 +254,7 @@ OTHERS: Final = (
     ),
     _subscribe("`QueueSubscriber(…, name=…)` that UTF-8 cannot hold", name="\udcff"),
     _subscribe("`QueueSubscriber(…, filter=7)`", filter=7),
+    _subscribe('`QueueSubscriber(…, filter="")`', filter=""),
     _subscribe("`QueueSubscriber(…, max_backlog=1 << 63)`", max_backlog=1 << 63),
     _subscribe("`QueueSubscriber(…, deserializer=JsonSerde)`, the class", deserializer=JsonSerde),
     _subscribe('`QueueSubscriber(…, deserializer="json")`', deserializer="json"),

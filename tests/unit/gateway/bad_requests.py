@@ -114,6 +114,7 @@ CASES: Final = (
     ),
     Case(shown="`POST …/receive` without a subscription", path=_RECEIVE, code=_BAD),
     Case(shown="`POST …/receive?subscription=`", path=f"{_RECEIVE}?subscription=", code=_BAD),
+    Case(shown="`POST …/receive?subscription=w&filter=`", path=f"{_RECEIVE}?subscription=w&filter=", code=_BAD),
     Case(shown="`…&max=many`", path=f"{_RECEIVE}?subscription=w&max=many", code=_BAD),
     Case(shown="`…&max=0`", path=f"{_RECEIVE}?subscription=w&max=0", code=_BAD),
     Case(shown="`…&max=5&max_backlog=2`", path=f"{_RECEIVE}?subscription=w&max=5&max_backlog=2", code=_BAD),
@@ -274,6 +275,7 @@ CASES: Final = (
     _redrive(b'{"letter": "dlq.orders:0:1", "value": 1, "text": "1"}'),
     _redrive(b'{"letter": "dlq.orders:0:1", "filter": "TRUE"}'),
     _redrive(b'{"letter": "orders"}', "invalid_argument"),
+    _redrive(b'{"filter": ""}'),
     Case(
         shown="`DELETE …/subscriptions/w`, which is not open",
         method="DELETE",
