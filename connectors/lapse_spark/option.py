@@ -20,6 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from rich.console import Console
 
+from lapse.option_type import not_empty
 from lapse.protocol import topic
 from lapse_client.error import LapseError
 from lapse_client.kafka import time_check
@@ -219,6 +220,7 @@ def cluster(command: Callable[..., None]) -> Callable[..., None]:
         "bootstrap",
         envvar="KAFKA_BOOTSTRAP_SERVERS",
         default="",
+        callback=not_empty,
         metavar="HOST:PORT,…",
         help="The brokers, instead of those of lapse.toml. [env: KAFKA_BOOTSTRAP_SERVERS]",
     )

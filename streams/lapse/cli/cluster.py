@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from lapse.option_type import not_empty
 from lapse_client.error import LapseError
 from lapse_client.kafka.connection import Connection
 
@@ -32,7 +33,10 @@ Command = Callable[..., Any]
 def options(command: Command) -> Command:
     """Add `--bootstrap-servers`, which the command gets, `--config` and `--kafka-config`, which `connection` reads."""
     servers = click.option(
-        "-b", "--bootstrap-servers", help="The brokers, instead of those of KAFKA_BOOTSTRAP_SERVERS or lapse.toml."
+        "-b",
+        "--bootstrap-servers",
+        callback=not_empty,
+        help="The brokers, instead of those of KAFKA_BOOTSTRAP_SERVERS or lapse.toml.",
     )
     config = click.option(
         "-c",

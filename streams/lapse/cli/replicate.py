@@ -14,6 +14,7 @@ from lapse.cli.log_option import LOG_FORMAT
 from lapse.config import ConfigError
 from lapse.config import load as load_lapse_toml
 from lapse.config.fault import first_repeated
+from lapse.option_type import not_empty
 from lapse.process_end import ended_by_signals
 from lapse.runtime.worker_log import Format, JsonFormatter, TextFormatter, begin
 from lapse_client.error import LapseError
@@ -35,8 +36,14 @@ _ENDING_S: Final = 20.0
     type=click.Path(path_type=Path),
     help="A file like replicate.toml, instead of options; or lapse.toml, for --from.",
 )
-@click.option("--from", "upstream", metavar="BROKERS", help="The deployment to read; by default that of lapse.toml.")
-@click.option("--to", "downstream", metavar="BROKERS", help="The deployment to write.")
+@click.option(
+    "--from",
+    "upstream",
+    metavar="BROKERS",
+    callback=not_empty,
+    help="The deployment to read; by default that of lapse.toml.",
+)
+@click.option("--to", "downstream", metavar="BROKERS", callback=not_empty, help="The deployment to write.")
 @click.option(
     "-t",
     "--topic",

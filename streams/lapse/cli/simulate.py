@@ -20,7 +20,7 @@ from lapse.cli.tables import print_table
 from lapse.config import Config, ConfigError, load
 from lapse.config.definition import Definition, in_file
 from lapse.core.duration import period_ms
-from lapse.option_type import Read
+from lapse.option_type import Read, not_empty
 from lapse.protocol import topic as names
 from lapse.simulation.advice import Advice, Adviser
 from lapse.simulation.arrival import Arrivals, drawn
@@ -81,7 +81,10 @@ def _settings(given: Sequence[str]) -> Iterator[Setting]:
 @CONFIG
 @cluster.properties
 @click.option(
-    "-b", "--bootstrap-servers", help="The brokers, instead of those of KAFKA_BOOTSTRAP_SERVERS or lapse.toml."
+    "-b",
+    "--bootstrap-servers",
+    callback=not_empty,
+    help="The brokers, instead of those of KAFKA_BOOTSTRAP_SERVERS or lapse.toml.",
 )
 @click.option("--replay", is_flag=True, help="Replay what the cluster recorded, and compare the events.")
 @click.option("--recorded", "from_topics", is_flag=True, help="Messages arrive as the cluster recorded them.")

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from lapse.cli import cluster
 from lapse.log_limit import LogLimit
-from lapse.option_type import Read
+from lapse.option_type import Read, not_empty
 from lapse.process_end import ended_by_signals
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.hand_over import transfer_id
@@ -53,9 +53,14 @@ _GOES = ("available", "delayed", "scheduled", "held")
 
 @click.command()
 @click.argument("queue")
-@click.option("--to", "target", metavar="BROKERS", help="The deployment that takes over.")
-@click.option("--to-queue", metavar="NAME", help="The queue there; the same name by default.")
-@click.option("--to-topic", metavar="TOPIC", help="Its underlying topic; the queue's publish target by default.")
+@click.option("--to", "target", metavar="BROKERS", callback=not_empty, help="The deployment that takes over.")
+@click.option("--to-queue", metavar="NAME", callback=not_empty, help="The queue there; the same name by default.")
+@click.option(
+    "--to-topic",
+    metavar="TOPIC",
+    callback=not_empty,
+    help="Its underlying topic; the queue's publish target by default.",
+)
 @click.option(
     "--bookmark",
     "bookmarks",
@@ -80,7 +85,12 @@ _GOES = ("available", "delayed", "scheduled", "held")
 @click.option("--dry-run", is_flag=True, help="Only count what would be handed over.")
 @click.option("-c", "--config", type=click.Path(path_type=Path), help="lapse.toml, or a file like transfer.toml.")
 @cluster.properties
-@click.option("-b", "--bootstrap-servers", help="The deployment that hands over; from lapse.toml by default.")
+@click.option(
+    "-b",
+    "--bootstrap-servers",
+    callback=not_empty,
+    help="The deployment that hands over; from lapse.toml by default.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def transfer(
     queue: str,
