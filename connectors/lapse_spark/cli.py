@@ -250,9 +250,7 @@ def redrive(
     send: bool,
 ) -> None:
     """Send dead letters back, each once; the directory AUDIT remembers which were sent."""
-    if (lifetime == "new") != (ttl_ms is not None):
-        raise ValueError("--lifetime new and --ttl-ms go together: how long is the new lifetime?")
-    check_span(since, until)
+    target = _target(to, lifetime, ttl_ms)
     choice = Choice(
         entities=entity,
         reasons=reason,
@@ -264,20 +262,19 @@ def redrive(
         again=again,
         overwrite=overwrite,
     )
-    condition(choice)  # checked before Spark starts, as --hook is
+    _check_choice(choice)
     changes = _function(hook) if hook else None
     check_writable(audit_path, cluster.config)
     pattern = _check_source(cluster, archive_path, pattern, entity)
     _check_target(cluster, to, send)
     session, letters = _letters(cluster, pattern, archive_path, kind)
-    reading = cluster.reading(pattern="" if archive_path is not None else pattern)
-    with reading, working("Redriving" if send else "Counting what would be redriven"):
+    with cluster.reading(pattern=pattern), working("Redriving" if send else "Counting what would be redriven"):
         done = audit.run(
             session,
             cluster.connection,
             letters,
             choice,
-            Target(topic=to, lifetime=lifetime, ttl_ms=ttl_ms or 0),
+            target,
             path=audit_path,
             now_ms=cluster.now_ms(*entity[:1]),
             dry_run=not send,
@@ -285,18 +282,36 @@ def redrive(
             limit=limit,
             hook=changes,
         )
-    if as_json:
-        print_json(asdict(done))
-    else:
-        _show(done)
+    _print(done, as_json)
+
+
+def _target(to: str, lifetime: Literal["default", "original", "new"], ttl_ms: int | None) -> Target:
+    """Return the target of a redrive.
+
+    Raises:
+        ValueError: a new lifetime has no length, or there is a length for no new lifetime.
+    """
+    if (lifetime == "new") != (ttl_ms is not None):
+        raise ValueError("--lifetime new and --ttl-ms go together: how long is the new lifetime?")
+    return Target(topic=to, lifetime=lifetime, ttl_ms=ttl_ms or 0)
+
+
+def _check_choice(choice: Choice) -> None:
+    """Check, before Spark starts, the span of time and the filter of a choice."""
+    check_span(choice.since_ms, choice.until_ms)
+    condition(choice)
 
 
 def _check_source(cluster: Cluster, archive_path: str | None, pattern: str, entities: Sequence[str]) -> str:
-    """Check, before Spark starts, that there are letters to read. Return the pattern of their topics."""
+    """Check, before Spark starts, that there are letters to read.
+
+    Returns:
+        The pattern of their topics; empty if they are in an archive.
+    """
     if archive_path is None:
         return cluster.await_letters(pattern, entities)
     check_written(archive_path, cluster.config, "archive")
-    return pattern
+    return ""
 
 
 def _check_target(cluster: Cluster, to: str, send: bool) -> None:
@@ -331,7 +346,10 @@ def _letters(
     return session, local_rows.frame(session, [], schema.DEAD_LETTER) if archived is None else archived
 
 
-def _show(done: audit.Redriven) -> None:
+def _print(done: audit.Redriven, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(done))
+        return
     page = Report("Would be redriven (--send does it)" if done.dry_run else "Redriven")
     page.figure("messages", done.sent)
     page.figure("whose deadline has passed", done.deadline_passed)

@@ -99,21 +99,21 @@ def ledger(
         followed = _followed(cluster, queue, underlying, dead_letter_topic, marks)
         _follow(cluster, followed, _rule(following, ask=ask, shown=limit, written_with=schemas), following, as_json)
         return
-    _check_inputs(cluster, queue, underlying, dead_letter_topic, output)
-    reading = [*underlying, topic.events(queue), topic.dead_letters(queue), *dead_letter_topic]
+    reading = _check_inputs(cluster, queue, underlying, dead_letter_topic, output)
+    scope = Scope(
+        dead_letter_topics=dead_letter_topic,
+        starts={(mark.topic, mark.partition): mark.offset for mark in marks},
+        since_ms=since,
+        until_ms=until,
+        written_with=schemas,
+    )
     with cluster.reading(reading), working(f"Reckoning the ledger of {queue}"):
         found = ledger_job.run(
             cluster.session("ledger"),
             cluster.connection,
             queue,
             underlying,
-            scope=Scope(
-                dead_letter_topics=dead_letter_topic,
-                starts={(mark.topic, mark.partition): mark.offset for mark in marks},
-                since_ms=since,
-                until_ms=until,
-                written_with=schemas,
-            ),
+            scope=scope,
             expected_depth=expected_depth,
             ask=ask,
             strict=strict,
@@ -121,6 +121,11 @@ def ledger(
             output=output,
             app_id=_app_id(cluster),
         )
+    _print(found, as_json)
+
+
+def _print(found: ledger_job.Ledger, as_json: bool) -> None:
+    """Print a ledger; exit with 1 if it does not balance."""
     if as_json:
         print_json(found.as_json())
     else:
@@ -131,8 +136,11 @@ def ledger(
 
 def _check_inputs(
     cluster: Cluster, queue: str, underlying: Sequence[str], dead_letter_topics: Sequence[str], output: str | None
-) -> None:
+) -> list[str]:
     """Check, before Spark starts, the topics and rights that a ledger needs, and the directory of its output.
+
+    Returns:
+        The topics that are read.
 
     Raises:
         ValueError: options do not name a queue and its topics.
@@ -144,6 +152,7 @@ def _check_inputs(
             check_replaceable(f"{output}/{part}", cluster.config)
     cluster.await_topics([*underlying, *dead_letter_topics], queue)
     cluster.check_allowed([topic.dead_letters(queue)], "Read")
+    return [*underlying, topic.events(queue), topic.dead_letters(queue), *dead_letter_topics]
 
 
 def _check(follow: bool, once_only: Mapping[str, bool], following: Mapping[str, Any]) -> None:
