@@ -6,6 +6,7 @@ import re
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -452,6 +453,19 @@ def check_that_the_file_fits_beside_what_only_the_topic_has(here: Deployment, na
     here.configure({"orders": {}}, definitions="topic")
 
 
+def check_that_a_spoiled_definition_can_be_written_anew(here: Deployment, worker: WorkerProcess, name: str) -> None:
+    spoil = Producer({"bootstrap.servers": here.servers})
+    spoil.produce(names.definitions(here.app_id), b"no JSON", name)
+    assert not spoil.flush(20)
+    refused = here.lapse("queue", "alter", name, "max_deliveries=3")
+    assert f"definition of {name}: no JSON" in refused.stderr, "it is not told that there is no such queue"
+    assert "Write it anew with all of its settings" in refused.stderr
+    assert here.lapse("queue", "create", name, "partitions=2", "max_deliveries=4").returncode == 0
+    version = defined(here)[name].version
+    assert version > 2
+    until(lambda: f"{name}: version {version} is served" in worker.text, "it is newer than what workers had", 40)
+
+
 @pytest.mark.feature("Q23", "C64", "C65", "C38", "X7")
 def test_commands_create_alter_and_delete_entities_of_a_running_deployment(deploy: Deploy) -> None:
     here = deploy({"orders": {}}, definitions="file").apply()
@@ -497,16 +511,7 @@ def test_commands_create_alter_and_delete_entities_of_a_running_deployment(deplo
         refused = here.lapse("queue", "alter", name, "group_by=/customer")
         assert "group_by cannot change while anything is live: 1 are" in refused.stderr
         held.acknowledge()
-    spoil = Producer({"bootstrap.servers": here.servers})
-    spoil.produce(names.definitions(here.app_id), b"no JSON", name)
-    assert not spoil.flush(20)
-    refused = here.lapse("queue", "alter", name, "max_deliveries=3")
-    assert f"definition of {name}: no JSON" in refused.stderr, "it is not told that there is no such queue"
-    assert "Write it anew with all of its settings" in refused.stderr
-    assert here.lapse("queue", "create", name, "partitions=2", "max_deliveries=4").returncode == 0
-    version = defined(here)[name].version
-    assert version > 2
-    until(lambda: f"{name}: version {version} is served" in worker.text, "it is newer than what workers had", 40)
+    check_that_a_spoiled_definition_can_be_written_anew(here, worker, name)
     check_that_the_file_fits_beside_what_only_the_topic_has(here, name)
     applied = here.lapse("apply", "--yes")
     assert f"{name} is defined, and not in the file: it stays" in applied.stdout
@@ -516,44 +521,46 @@ def test_commands_create_alter_and_delete_entities_of_a_running_deployment(deplo
     check_that_a_missing_topic_is_named_and_deletion_is_defined(here, name, prices)
 
 
+def remove(here: Deployment, *topics: str) -> None:
+    """Delete topics, and wait until no broker lists them."""
+    admin = AdminClient({"bootstrap.servers": here.servers})
+    for future in admin.delete_topics(list(topics)).values():
+        future.result(15)
+    until(lambda: not {*topics}.intersection(here.connection.partitions()), "no broker lists them")
+
+
+def act_at_first_look(patch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
+    """Call a function when a command looks for the first time whether a deleted entity is gone."""
+    looks = iter([act, *[lambda: None] * 1_000])
+    patch.setattr(deleted_entities, "time", SimpleNamespace(sleep=lambda _: next(looks)(), monotonic=time.monotonic))
+
+
 @pytest.mark.feature("Q23", "C4")
 def test_a_deleted_entity_is_waited_for_and_counts_for_nothing_once_its_topics_are_gone(
     deploy: Deploy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its definition is taken out behind its topics; or never, if the worker ends in between."""
     here = deploy({"orders": {}}, definitions="topic").apply()
-    name, admin = here.name("orders"), AdminClient({"bootstrap.servers": here.servers})
+    name = here.name("orders")
     changelog = names.changelog(here.app_id, name)
-
-    def gone(*topics: str) -> None:
-        for future in admin.delete_topics(list(topics)).values():
-            future.result(15)
-        until(lambda: not {*topics}.intersection(here.connection.partitions()), "no broker lists them")
-
-    gone(names.commands(name), names.deliveries(name))
+    remove(here, names.commands(name), names.deliveries(name))
     finished = threading.Event()
 
     def finish() -> None:
-        gone(changelog)
+        remove(here, changelog)
         DefinitionsTopic(load(here.config)).withdraw({name: sys.maxsize})
         finished.set()
 
     with monkeypatch.context() as patch:
-        looks = iter([finish, *[lambda: None] * 1_000])
-        patch.setattr(
-            deleted_entities, "time", SimpleNamespace(sleep=lambda _: next(looks)(), monotonic=time.monotonic)
-        )
+        act_at_first_look(patch, finish)
         made = here.lapse("queue", "create", name, "lease_period=7s")
     assert finished.is_set(), "its changelog was there"
     assert made.returncode == 0, made.stderr
     assert (defined(here)[name].version, defined(here)[name].settings) == (1, {"lease_period": "7s"})
 
-    gone(names.commands(name), names.deliveries(name))
+    remove(here, names.commands(name), names.deliveries(name))
     with monkeypatch.context() as patch:
-        looks = iter([finish, *[lambda: None] * 1_000])
-        patch.setattr(
-            deleted_entities, "time", SimpleNamespace(sleep=lambda _: next(looks)(), monotonic=time.monotonic)
-        )
+        act_at_first_look(patch, finish)
         assert here.lapse("apply", "--yes").returncode == 0
     assert (defined(here)[name].version, defined(here)[name].settings) == (1, {})
     assert changelog in here.connection.partitions(), "what is created is what is missing at the end"
@@ -561,10 +568,17 @@ def test_a_deleted_entity_is_waited_for_and_counts_for_nothing_once_its_topics_a
     assert altered.returncode == 0, altered.stderr
 
     monkeypatch.setattr(deleted_entities, "_LONGEST_S", 0)
-    gone(names.commands(name), names.deliveries(name))
+    check_that_what_nobody_finishes_keeps_others_out_until_its_changelog_is_gone(here, name)
+    check_that_one_of_another_kind_that_comes_between_is_found(here, monkeypatch)
+    check_that_a_worker_hears_of_the_new_one(here, name)
+
+
+def check_that_what_nobody_finishes_keeps_others_out_until_its_changelog_is_gone(here: Deployment, name: str) -> None:
+    changelog = names.changelog(here.app_id, name)
+    remove(here, names.commands(name), names.deliveries(name))
     refused = here.lapse("queue", "create", name, "lease_period=8s")
     assert "with other settings" in refused.stderr, "its state is there still, so it is not deleted"
-    gone(changelog)
+    remove(here, changelog)
     altered = here.lapse("queue", "alter", name, "lease_period=8s")
     assert "there is no queue" in altered.stderr
     assert here.lapse("queue", "create", name, "lease_period=8s").returncode == 0
@@ -575,11 +589,15 @@ def test_a_deleted_entity_is_waited_for_and_counts_for_nothing_once_its_topics_a
     worker_that_died = Producer({"bootstrap.servers": here.servers})
     worker_that_died.produce(changelog, retired, RETIREMENT + bytes(16), partition=0)
     assert not worker_that_died.flush(20)
-    gone(names.commands(name), names.deliveries(name))
+    remove(here, names.commands(name), names.deliveries(name))
     created = here.lapse("queue", "create", name, "lease_period=9s")
     assert created.returncode == 0, f"its state says that it is deleted: {created.stderr}"
     assert not here.tail(changelog).drain(), "it begins with nothing of the old one"
 
+
+def check_that_one_of_another_kind_that_comes_between_is_found(
+    here: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lost = here.name("lost")
     with monkeypatch.context() as patch:
 
@@ -595,7 +613,9 @@ def test_a_deleted_entity_is_waited_for_and_counts_for_nothing_once_its_topics_a
     until(lambda: names.sow(lost) not in here.connection.partitions(), "nobody would use it")
     assert names.commands(lost) in here.connection.partitions()
 
-    gone(names.commands(name), names.deliveries(name), changelog)
+
+def check_that_a_worker_hears_of_the_new_one(here: Deployment, name: str) -> None:
+    remove(here, names.commands(name), names.deliveries(name), names.changelog(here.app_id, name))
     here.configure({"orders": {"lease_period": "8s"}}, definitions="topic")
     worker = here.worker()
     until(lambda: "Not served" in worker.text, "a worker takes it for deleted", 40)

@@ -107,15 +107,11 @@ class Entrance:
     ) -> int:
         """Take records one after the other. Return how many were taken."""
         state, settings, plain = self._state, self._settings, self._allows_plain_runs
-        acted_on = settings.expiration.enabled
-        max_bytes = settings.max_step_bytes
+        acted_on, max_bytes = settings.expiration.enabled, settings.max_step_bytes
         small_bytes = settings.max_record_bytes // 4
         entries, tombstones, subscribers = state.entries, state.tombstones, state.subscribers
-        scheduled = state.schedule.by_key
-        pack = HEAD.pack
-        unpack = HEAD.unpack_from
-        stamp_ms, headers = -2, None
-        plain_update = None
+        scheduled, pack, unpack = state.schedule.by_key, HEAD.pack, HEAD.unpack_from
+        stamp_ms, headers, plain_update = -2, None, None
         taken = 0
         for taken, record in enumerate(records, 1):  # noqa: B007  # the last one is returned
             if record.timestamp != stamp_ms or record.headers != headers:
@@ -124,8 +120,7 @@ class Entrance:
                 if stamp_ms > state.now_ms:
                     state.now_ms = stamp_ms
                 plain_update = self._plain_update(stamp_ms, headers) if plain else None
-            value = record.value
-            key = record.key
+            key, value = record.key, record.value
             if plain_update is not None and value is not None and key is not None:
                 # A faster form of `RecordUpdates.take_in`: see `test_the_plain_way_does_what_the_long_one_does`.
                 block, deadline_ms = plain_update
