@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -35,6 +35,7 @@ from lapse.runtime.topics.interrupted_removal import ChangelogGone, InterruptedR
 from lapse.runtime.topics.new_entity import with_all_own
 from lapse.runtime.topics.patience import Patience
 from lapse.runtime.topics.replication import LEAST_IN_SYNC, Copies, settings_of_new
+from lapse.runtime.topics.request_parts import parts_of_request
 from lapse.runtime.topics.retention import Retention
 from lapse.runtime.topics.topic_removal import remove_entity, remove_topics
 from lapse.runtime.topics.topology import Topology, TopologyError
@@ -70,9 +71,6 @@ _FIRST_LOOK_S: Final = 0.5
 
 _AGAIN_S: Final = 0.2
 
-_MOST_AT_ONCE: Final = 2_000
-"""The weight of one request. A controller makes at most 10,000 changes of its metadata at a time."""
-
 _One = TypeVar("_One")
 
 
@@ -102,20 +100,6 @@ def awaited(look: Callable[[float], _One], away: Callable[[str], None]) -> _One:
             away(str(error))
         patience_s = _PATIENCE_S
         time.sleep(_AGAIN_S)
-
-
-def _parts(all_: Iterable[_One], weight: Callable[[_One], int]) -> Iterator[list[_One]]:
-    """Split what is asked for into requests of a size that the controller accepts."""
-    part: list[_One] = []
-    weighs = 0
-    for one in all_:
-        if part and weighs + weight(one) > _MOST_AT_ONCE:
-            yield part
-            part, weighs = [], 0
-        part.append(one)
-        weighs += weight(one)
-    if part:
-        yield part
 
 
 class Cluster:
@@ -302,7 +286,7 @@ class Cluster:
         found: dict[str, Mapping[str, Any]] = {}
         late: list[str] = []
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-        parts = _parts(resources, lambda _: 4)
+        parts = parts_of_request(resources, lambda _: 4)
         answers = [self._admin.describe_configs(part, request_timeout=within_s) for part in parts]  # all at once
         for resource, future in itertools.chain.from_iterable(one.items() for one in answers):
             try:
@@ -332,7 +316,7 @@ class Cluster:
             )
             for topic, some in settings.items()
         ]
-        parts = _parts(resources, lambda _: 4)
+        parts = parts_of_request(resources, lambda _: 4)
         changed = (self._admin.incremental_alter_configs(some, request_timeout=_SETTINGS_S) for some in parts)
         for resource, future in itertools.chain.from_iterable(one.items() for one in changed):
             try:
@@ -379,7 +363,7 @@ class Cluster:
         safe = settings_of_new(copies)
         wanted = with_all_own(self._config, topics)
         new = [NewTopic(topic.name, topic.partitions, copies, config={**safe, **topic.config}) for topic in wanted]
-        parts = list(_parts(new, lambda one: 1 + one.num_partitions + len(one.config or ())))
+        parts = list(parts_of_request(new, lambda one: 1 + one.num_partitions + len(one.config or ())))
         for request in (partial(self._admin.create_topics, validate_only=True), self._admin.create_topics):
             for some in parts:
                 self._create(request, some)
