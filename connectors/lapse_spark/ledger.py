@@ -201,6 +201,8 @@ def compute_ledger(
     logs = account.log_ranges(blocks)
     ends = None if journaled is None else account.cut_to_log(journaled, logs)
     each = verdict.verdicts(blocks, account.cut_to_log(fates, logs), account.cut_to_log(letters, logs), ends)
+    if asked is not None:  # they are needed again, and lost messages are searched several times
+        each = each.localCheckpoint(eager=False)
     outside = account.ranges_outside_log(fates, letters, logs)
     counts = _Counts.of(each)
     after, before = _count_outside(outside)
@@ -209,8 +211,7 @@ def compute_ledger(
     all_differences = _differences(each, outside)
     lost = 0
     if asked is not None:
-        gone = asked.lost(each, logs)
-        lost = int((gone.agg(F.sum(F.bit_count("mask"))).head() or [0])[0] or 0)
+        gone, lost = asked.lost(each, logs)
         if lost:
             counts.differ(verdict.Difference.LOST, lost)
             all_differences = all_differences.unionByName(_absent(gone))

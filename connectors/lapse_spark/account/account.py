@@ -1,7 +1,7 @@
 """Accounts: the facts about messages in each topic of a queue. `verdict` combines them.
 
-Messages are kept as blocks of 64 offsets, events and letters as ranges. Nothing is collected to the driver, and no
-Python runs on the executors.
+Messages are kept as blocks of 64 offsets, events and letters as ranges. Only the ends of the logs are collected to the
+driver, and no Python runs on the executors.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from lapse.core.reason import Reason
 from lapse.protocol import header as names
 from lapse.protocol.event import TERMINAL, EventKind
 from lapse.protocol.letter_family import LAPSE
+from lapse_spark import local_rows
 from lapse_spark.account import generation
 from lapse_spark.records import event, header
 from lapse_spark.running import block
@@ -154,14 +155,19 @@ def gather_blocks(messages: DataFrame, since_ms: int | None = None, until_ms: in
 
 
 def log_ranges(blocks: DataFrame) -> DataFrame:
-    """Return the first and last offset in the log of every partition, from `gather_blocks`: one row per partition."""
-    return blocks.groupBy("topic", "partition").agg(F.min("first").alias("log_first"), F.max("last").alias("log_last"))
+    """Return the first and last offset in the log of every partition, from `gather_blocks`: one row per partition.
+
+    The rows are from the driver, so that plans that use them several times need not find them each time.
+    """
+    found = blocks.groupBy("topic", "partition").agg(F.min("first"), F.max("last")).collect()
+    columns = "topic string, partition int, log_first bigint, log_last bigint"
+    return local_rows.frame(blocks.sparkSession, [tuple(row) for row in found], columns)
 
 
 def cut_to_log(ranges: DataFrame, logs: DataFrame) -> DataFrame:
     """Cut ranges to the offsets of the log, so that a damaged range cannot become huge."""
     both = ranges.join(F.broadcast(logs), ["topic", "partition"])
-    cut = both.withColumn("first", F.greatest("first", "log_first")).withColumn("last", F.least("last", "log_last"))
+    cut = both.withColumns({"first": F.greatest("first", "log_first"), "last": F.least("last", "log_last")})
     return cut.where(F.col("first") <= F.col("last")).drop("log_first", "log_last")
 
 
@@ -172,23 +178,20 @@ def ranges_outside_log(fates: DataFrame, letters: DataFrame, logs: DataFrame) ->
     both = reported.unionByName(letters.select(*place, F.lit(False).alias("by_event")))
     both = both.join(F.broadcast(logs), ["topic", "partition"], "left")
     begin, end = F.col("log_first"), F.coalesce(F.col("log_last"), F.lit(-1))
-    before = both.where(F.col("first") < begin).select(
-        "topic",
-        "partition",
-        "first",
-        F.least("last", begin - 1).alias("last"),
-        F.lit("before").alias("side"),
-        "by_event",
+    first, last = F.col("first"), F.col("last")
+    # Each row is read once, because the sides are no plans of their own.
+    sides = F.array(
+        F.when(
+            first < begin,
+            F.struct(first.alias("first"), F.least(last, begin - 1).alias("last"), F.lit("before").alias("side")),
+        ),
+        F.when(
+            last > end,
+            F.struct(F.greatest(first, end + 1).alias("first"), last.alias("last"), F.lit("after").alias("side")),
+        ),
     )
-    after = both.where(F.col("last") > end).select(
-        "topic",
-        "partition",
-        F.greatest("first", end + 1).alias("first"),
-        "last",
-        F.lit("after").alias("side"),
-        "by_event",
-    )
-    return before.unionByName(after).groupBy(*place, "side").agg(F.max("by_event").alias("by_event"))
+    parts = both.select("topic", "partition", "by_event", F.inline(F.array_compact(sides)))
+    return parts.groupBy(*place, "side").agg(F.max("by_event").alias("by_event"))
 
 
 def mask_to_text(mask: Column, words: tuple[str, ...]) -> Column:

@@ -87,25 +87,28 @@ class Asked:
     first: Inventory
     fates: DataFrame
 
-    def lost(self, each: DataFrame, logs: DataFrame) -> DataFrame:
-        """Return published and read messages that have no fate and are not in the queue: persisted blocks with `mask`.
+    def lost(self, each: DataFrame, logs: DataFrame) -> tuple[DataFrame, int]:
+        """Return published and read messages that have no fate and are not in the queue: blocks with `mask`.
 
         An inventory of many answers is not of one instant, so a lost message must be absent in later ones, too.
 
         Args:
             each: classes from `verdict.verdicts`.
             logs: logs from `account.log_ranges`.
+
+        Returns:
+            The messages, and their number.
         """
         inventories = [self.first]
         while True:
-            found = _lost(self.spark, each, self.fates, logs, inventories).persist()
-            if len(inventories) == _LOOKS or not found.head(1):
-                return found
+            found = _lost(self.spark, each, self.fates, logs, inventories)
+            number = int(found.agg(F.sum(F.bit_count("mask"))).collect()[0][0] or 0)
+            if len(inventories) == _LOOKS or not number:
+                return found, number
             try:
                 inventories.append(self.again())
             except (LapseError, NotListed):
-                return found
-            found.unpersist()
+                return found, number
 
 
 def ask(connection: Connection, queue: str) -> Inventory:

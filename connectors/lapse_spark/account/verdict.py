@@ -83,15 +83,10 @@ def verdicts_of_statements(blocks: DataFrame, statements: DataFrame) -> DataFram
     each = rows.groupBy(*block.PLACE).agg(
         *(F.bit_or(name).alias(name) for name in _MASKS), F.sort_array(F.collect_list("statement")).alias("statements")
     )
-    whole = each.select(*block.PLACE, *_MASKS, F.inline(_classes(F.col("statements"))))
-    classes = whole.withColumns(
-        {
-            "journaled": F.col("fates").bitwiseAND(IN_TIME | OVERDUE),
-            "fates": F.col("fates").bitwiseAND(IN_TIME - 1),
-            "void": F.col("void").bitwiseAND(IN_TIME - 1),
-        }
-    )
-    reported = F.col("fates").bitwiseOR(F.col("void")) != 0
+    # Few steps, because Spark analyzes each of them by itself.
+    classes = each.select(*block.PLACE, *_MASKS, F.inline(_classes(F.col("statements"))))
+    fates, void = (F.col(name).bitwiseAND(IN_TIME - 1) for name in ("fates", "void"))
+    reported = fates.bitwiseOR(void) != 0
     known = reported | F.col("letter").isNotNull() | F.col("stale")
     counted = F.when(known, F.col("mask")).otherwise(block.without(F.col("mask"), F.col("late")))
     published = F.col("ours").bitwiseOR(F.col("elsewhere"))
@@ -100,26 +95,27 @@ def verdicts_of_statements(blocks: DataFrame, statements: DataFrame) -> DataFram
         (REDRIVEN, F.col("elsewhere")),
         (NOT_PUBLISHED, F.when(known, F.bitwise_not(published)).otherwise(0)),
     )
-    placed = (
-        classes.withColumn("mask", block.without(counted, F.col("early")))
-        .withColumn(
-            "_part",
-            F.explode(
-                F.array(
-                    *(F.struct(F.lit(n).alias("place"), F.col("mask").bitwiseAND(of).alias("m")) for n, of in parts)
-                )
-            ),
-        )
-        .withColumns({"place": F.col("_part.place"), "mask": F.col("_part.m")})
-        .where(F.col("mask") != 0)
-    )
+    here = block.without(counted, F.col("early"))
+    placed = classes.select(
+        *(*block.PLACE, "reasons", "letter", "least", "stale"),
+        *(fates.alias("fates"), void.alias("void")),
+        F.col("fates").bitwiseAND(IN_TIME | OVERDUE).alias("journaled"),
+        F.inline(F.array(*(F.struct(F.lit(n).alias("place"), here.bitwiseAND(of).alias("mask")) for n, of in parts))),
+    ).where(F.col("mask") != 0)
     # Usually a later epoch reports the same as the lost one. Then nothing is superseded.
-    void = F.col("void").bitwiseOR(F.when(F.col("stale"), _DEAD).otherwise(0))
-    superseded = block.without(void, F.col("fates")) != 0
+    voided = F.col("void").bitwiseOR(F.when(F.col("stale"), _DEAD).otherwise(0))
+    superseded = block.without(voided, F.col("fates")) != 0
     found = placed.withColumns({"difference": _difference(), "superseded": superseded})
     reasons = F.coalesce(F.nullif(F.col("letter"), F.lit(0)), F.col("reasons"))
-    return found.withColumn("state", _state()).select(
-        *block.PLACE, "mask", "place", "state", "fates", reasons.alias("reasons"), "difference", "superseded"
+    return found.select(
+        *block.PLACE,
+        "mask",
+        "place",
+        _state().alias("state"),
+        "fates",
+        reasons.alias("reasons"),
+        "difference",
+        "superseded",
     )
 
 
