@@ -19,7 +19,8 @@ class Differences:
 
     Attributes:
         doubts: differences from `doubt.carry_differences`.
-        kinds: number of messages by difference and whether it is reported, with the earliest beginning.
+        kinds: number of messages by partition, difference, and whether it is reported, with the earliest beginning and
+            the first offset.
         ahead: facts about messages beyond the log's end; None = none.
         beyond: those of `ahead` that have lasted for the grace.
     """
@@ -38,10 +39,19 @@ class Differences:
             ahead: ranges beyond the log's end; None = none.
             lasting_since_ms: ranges that exist since this instant, ms since the epoch, count as lasting.
         """
-        kinds = doubts.groupBy("reported", "difference").agg(
-            F.sum(F.bit_count("mask")).alias("messages"), F.min("since_ms").alias("since_ms")
+        base = F.substring_index("topic", "~", 1).alias("topic")
+        first = F.element_at(block.offsets(F.col("block"), F.col("mask")), 1)
+        kinds = doubts.groupBy("reported", "difference", base, "partition").agg(
+            F.sum(F.bit_count("mask")).alias("messages"),
+            F.min("since_ms").alias("since_ms"),
+            F.min(first).alias("first"),
         )
         return cls(doubts, kinds.collect(), ahead, lasting_beyond_log(ahead, lasting_since_ms))
+
+    @property
+    def has_reported(self) -> bool:
+        """Whether any difference is reported."""
+        return any(row["reported"] for row in self.kinds)
 
     @property
     def in_doubt(self) -> int:
@@ -81,22 +91,21 @@ class Differences:
 
     def first_offsets(self) -> dict[tuple[str, int], int]:
         """Return the first offset with a difference in each underlying partition."""
-        if not self.kinds:
-            return {}
-        first = F.element_at(block.offsets(F.col("block"), F.col("mask")), 1)
-        base = F.substring_index("topic", "~", 1).alias("topic")
-        rows = self.doubts.groupBy(base, "partition").agg(F.min(first).alias("first")).collect()
-        return {(row["topic"], row["partition"]): row["first"] for row in rows}
+        found: dict[tuple[str, int], int] = {}
+        for row in self.kinds:
+            place = row["topic"], row["partition"]
+            found[place] = min(row["first"], found.get(place, row["first"]))
+        return found
 
     def find_changes(self, doubted: DataFrame | None, was: DataFrame | None) -> DataFrame | None:
         """Return newly reported and withdrawn differences; None if there are none.
 
         Args:
-            doubted: the differences of the last batch.
+            doubted: the differences of the last batch; None = it reported none.
             was: `lasting_beyond_log` of the last batch.
         """
         parts = []
-        if self.kinds or doubted is not None:
+        if doubted is not None or self.has_reported:
             parts.append(doubt.find_changes(self.doubts, doubted))
         for some, others, what in ((self.beyond, was, doubt.FOUND), (was, self.beyond, doubt.WITHDRAWN)):
             if some is not None:

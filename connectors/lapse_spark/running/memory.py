@@ -7,7 +7,7 @@ ledger looks for second fates.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -15,13 +15,34 @@ from typing import Any, Final
 import orjson
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, DataType, IntegerType, LongType, StringType, StructField, StructType
 
-from lapse_spark.running import block
-from lapse_spark.running.portion import ROW
+from lapse_spark.running import block, doubt
+from lapse_spark.running.portion import RANGE, ROW
 from lapse_spark.stream.output import NOTE_PREFIX, Output
 
 OPEN, DOUBTS, AHEAD, NEWS = "open", "doubts", "ahead", "news"
 CLOSED: Final = "closed"
+
+_TYPES: Final[Mapping[str, DataType]] = {
+    **dict.fromkeys(("topic", "difference", "key", "value"), StringType()),
+    **dict.fromkeys(("partition", "fates", "reasons", "letter"), IntegerType()),
+    "reported": BooleanType(),
+}
+"""The types of the tables' columns that are not 64-bit numbers."""
+
+
+def _schema(columns: Iterable[str]) -> StructType:
+    return StructType([StructField(name, _TYPES.get(name, LongType())) for name in columns])
+
+
+# To find a table's columns in its files would be one more job each time.
+_SCHEMAS: Final = {
+    **dict.fromkeys((OPEN, CLOSED), _schema(ROW)),
+    DOUBTS: _schema(doubt.COLUMNS),
+    AHEAD: _schema(RANGE),
+    NEWS: _schema(("key", "value")),
+}
 
 _NOTE: Final = NOTE_PREFIX + "{}.json"
 _KEPT: Final = 2
@@ -110,7 +131,7 @@ class Memory:
         """Return a table of a version; None if it is empty."""
         if not self.output.names(f"state/{number}/{name}", "part-"):
             return None
-        return self._spark.read.parquet(f"{self.output.path}/state/{number}/{name}")
+        return self._spark.read.schema(_SCHEMAS[name]).parquet(f"{self.output.path}/state/{number}/{name}")
 
     def write(self, number: int, name: str, rows: DataFrame) -> None:
         """Write a table of a version."""
@@ -128,6 +149,11 @@ class Memory:
         day = F.timestamp_millis(F.lit(at_ms))
         self.output.write(CLOSED, rows.sortWithinPartitions(*block.PLACE), day, number)
 
+    @property
+    def has_closed(self) -> bool:
+        """Whether there are rows of closed blocks."""
+        return bool(self.output.days(CLOSED))
+
     def closed(self, number: int, which: DataFrame, least: int, most: int) -> DataFrame | None:
         """Return the rows of closed blocks that were written before a batch; None if there are none.
 
@@ -137,7 +163,7 @@ class Memory:
             least: number of the first block.
             most: number of the last block.
         """
-        kept = self.output.read(CLOSED)
+        kept = self.output.read(CLOSED, columns=_SCHEMAS[CLOSED])
         if kept is None:
             return None
         near = kept.where((F.col("batch_id") < number) & F.col("block").between(least, most))
@@ -153,7 +179,7 @@ class Memory:
         """
         last = datetime.fromtimestamp(at_ms / 1000, UTC).date() - horizon - timedelta(days=1)
         days = [day for day in self.output.days(CLOSED) if day < last]
-        kept = self.output.read(CLOSED) if days else None
+        kept = self.output.read(CLOSED, columns=_SCHEMAS[CLOSED]) if days else None
         if kept is None:
             return dict(forgotten)
         going = kept.where(F.col("day") < last).groupBy("topic", "partition").agg(F.max("block").alias("block"))

@@ -124,7 +124,10 @@ def find_verdicts(rows: DataFrame) -> tuple[DataFrame, DataFrame]:
         The classes as from `verdict.verdicts`; and topic, partition, block, mask, difference, fates, reasons.
     """
     zero = F.lit(0).cast("bigint")
-    blocks = rows.groupBy(*block.PLACE).agg(F.bit_or("ours").alias("ours"), F.bit_or("elsewhere").alias("elsewhere"))
+    blocks = rows.groupBy(*block.PLACE).agg(
+        *(F.bit_or(name).alias(name) for name in ("ours", "elsewhere")),
+        *(zero.alias(name) for name in ("early", "late")),
+    )
     once = F.struct(zero.alias("once"), zero.alias("twice"))
     seen = F.aggregate(
         F.collect_list("mask"),
@@ -140,9 +143,7 @@ def find_verdicts(rows: DataFrame) -> tuple[DataFrame, DataFrame]:
         .agg(F.bit_or("mask").alias("mask"), seen["twice"].alias("twice"))
     )
     statement = F.struct(*verdict.SAME, "mask").alias("statement")
-    each = verdict.verdicts_of_statements(
-        blocks.withColumns({"early": zero, "late": zero}), statements.select(*block.PLACE, statement)
-    )
+    each = verdict.verdicts_of_statements(blocks, statements.select(*block.PLACE, statement))
     twice = statements.where(F.col("twice") != 0).select(
         *block.PLACE,
         F.col("twice").alias("mask"),

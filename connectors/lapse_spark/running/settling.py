@@ -87,7 +87,7 @@ class Settling:
         doubts = _cut_lineage(self._doubts(each, twice))
         found = Differences.of(doubts, ahead, now_ms - self._grace_ms)
         closing = _cut_lineage(self._closing(rows, each, doubts))
-        standing, closed = tally.count_verdicts(each, doubts if found.kinds else None, closing)
+        standing, closed = tally.count_verdicts(each, doubts if found.has_reported else None, closing)
         self._write(rows, closing, found, closes=bool(closed))
         closed.update(before.closed)
         if reopened is not None:
@@ -116,18 +116,18 @@ class Settling:
 
     def _reopened(self, inside: DataFrame) -> DataFrame | None:
         """Return closed blocks with new facts, or with a message in the queue's list."""
-        if not self._before.ends:
+        if not self._before.ends or not self._memory.has_closed:
             return None
         touched = inside.select(*block.PLACE)
         if self._held is not None:
             touched = touched.unionByName(self._held.where(F.col("listed") != 0).select(*block.PLACE))
         if self._opened is not None:
-            touched = touched.join(self._opened.select(*block.PLACE).distinct(), list(block.PLACE), "left_anti")
+            touched = touched.join(self._opened.select(*block.PLACE), list(block.PLACE), "left_anti")
         ends = self._by_partition(self._before.ends, "end")
         known = touched.distinct().join(F.broadcast(ends), ["topic", "partition"], "left")
         # A block of a generation is never complete, because the next rewind may add to it.
         passed = generation.was_rewound(F.col("topic")) | (F.col("block") * block.WIDTH < F.col("end"))
-        late = _cut_lineage(known.where(passed).select(*block.PLACE))
+        late = known.where(passed).select(*block.PLACE)
         least, most = late.agg(F.min("block"), F.max("block")).collect()[0]
         if least is None:
             return None
@@ -148,21 +148,26 @@ class Settling:
     def _closing(self, rows: DataFrame, each: DataFrame, doubts: DataFrame) -> DataFrame:
         """Return blocks before the log's end whose messages all have fates without differences for the grace."""
         queued = (F.col("place") == account.OURS) & (F.col("state") == verdict.STILL_QUEUED)
-        open_still = each.where(queued | F.col("difference").isNotNull()).select(*block.PLACE)
-        unsettled = open_still.unionByName(doubts.select(*block.PLACE)).distinct()
-        base = F.substring_index("topic", "~", 1)
-        ages = rows.groupBy(*block.PLACE).agg(F.max("since_ms").alias("newest")).withColumn("base", base)
-        known = ages.join(
-            F.broadcast(self._logs),
-            (F.col("base") == F.col("log_topic")) & (F.col("partition") == F.col("log_partition")),
+        ageless = F.lit(None).cast("bigint")
+        ages = rows.select(*block.PLACE, "since_ms", F.lit(False).alias("unsettled"))
+        for unsettled in (each.where(queued | F.col("difference").isNotNull()), doubts):
+            ages = ages.union(unsettled.select(*block.PLACE, ageless, F.lit(True)))
+        known = (
+            ages.groupBy(*block.PLACE)
+            .agg(F.max("since_ms").alias("newest"), F.bool_or("unsettled").alias("unsettled"))
+            .join(
+                F.broadcast(self._logs),
+                (F.substring_index("topic", "~", 1) == F.col("log_topic"))
+                & (F.col("partition") == F.col("log_partition")),
+            )
         )
-        settled = F.col("newest") <= self._reach.at_ms - self._grace_ms
-        done = known.where(settled & ((F.col("block") + 1) * block.WIDTH <= F.col("end")))
-        return done.select(*block.PLACE).join(unsettled, list(block.PLACE), "left_anti")
+        lasted = F.col("newest") <= self._reach.at_ms - self._grace_ms
+        whole = (F.col("block") + 1) * block.WIDTH <= F.col("end")
+        return known.where(lasted & whole & ~F.col("unsettled")).select(*block.PLACE)
 
     def _write(self, rows: DataFrame, closing: DataFrame, found: Differences, *, closes: bool) -> None:
         place, number = list(block.PLACE), self._number
-        self._memory.write(number, memory.OPEN, rows.join(closing, place, "left_anti"))
+        self._memory.write(number, memory.OPEN, rows.join(closing, place, "left_anti") if closes else rows)
         if closes:
             self._memory.close(number, rows.join(closing, place, "left_semi"), self._reach.at_ms)
         if found.kinds:
@@ -170,7 +175,8 @@ class Settling:
         if found.ahead is not None:
             self._memory.write(number, memory.AHEAD, found.ahead)
         was = differences.lasting_beyond_log(self._was_ahead, self._before.at_ms - self._grace_ms)
-        news = found.find_changes(self._doubted, was)
+        had_reported = bool(self._before.account.get("difference_counts"))
+        news = found.find_changes(self._doubted if had_reported else None, was)
         if news is not None:
             findings = balance.findings(news, self._before.queue, number, self._reach.at_ms)
             self._memory.write(number, memory.NEWS, findings)
@@ -215,8 +221,9 @@ class Settling:
 
 
 def _cut_lineage(rows: DataFrame) -> DataFrame:
-    """Compute rows now and cut their lineage, so that later steps are planned as if the rows had been read.
+    """Cut the lineage of rows, so that later steps are planned as if the rows had been read.
 
-    Otherwise each step would plan all earlier steps again, which took longer than the work itself.
+    Otherwise each step would plan all earlier steps again, which took longer than the work itself. The first action on
+    the rows computes them, and keeps them for the others.
     """
-    return rows.localCheckpoint()
+    return rows.localCheckpoint(eager=False)

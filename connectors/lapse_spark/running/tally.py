@@ -28,7 +28,7 @@ def count_verdicts(
     Args:
         each: classes from `portion.find_verdicts`.
         doubts: differences from `doubt.carry_differences`. Reported ones count as contradictory, others by their last
-            known state. None = none.
+            known state. None = none is reported.
         closing: topic, partition, block of the blocks that are closed now; None = none.
     """
     flag = F.lit(False)
@@ -51,9 +51,10 @@ def _settled(each: DataFrame, doubts: DataFrame | None) -> DataFrame:
     """Return verdicts for counting, with messages that have differences apart."""
     columns = (*block.PLACE, "mask", "place", "state", "reasons", "superseded")
     reasons = F.coalesce("reasons", F.lit(0)).alias("reasons")
-    agreed = each.where(F.col("difference").isNull()).select(*columns[:-2], reasons, "superseded")
     if doubts is None:
-        return agreed
+        state = F.when(F.col("difference").isNull(), F.col("state")).otherwise(_known_state())
+        return each.select(*block.PLACE, "mask", "place", state.alias("state"), reasons, "superseded")
+    agreed = each.where(F.col("difference").isNull()).select(*columns[:-2], reasons, "superseded")
     odd = each.where(F.col("difference").isNotNull())
     reported = doubts.where(F.col("reported") & ~F.col("difference").isin(*_BESIDE))
     masks = reported.groupBy(*block.PLACE).agg(F.bit_or("mask").alias("reported"))
