@@ -44,6 +44,9 @@ _FOUND: Final = StructType([DEAD_LETTER["id"]])
 _SENT: Final = StructType([*_FOUND, StructField("target", StringType())])
 _DONE: Final = StructType([StructField("at_ms", LongType())])
 
+_AUDITED: Final = "_audited"
+"""The column that says whether an earlier run has sent a letter."""
+
 _SLICE_S: Final = 5
 """With a rate, the letters of this time are sent in one Spark job, in seconds: a job per message would be too slow."""
 
@@ -111,16 +114,16 @@ def run(
         if not dry_run:
             redriven.await_notes(connection)
         known = keep(redriven.read_sent_letters(spark, connection))
-        chosen = keep(redriven.with_history(redrive.choose(letters, choice), known))
+        chosen = redriven.with_history(redrive.choose(letters, choice), known)
         ids = _sent_before(spark, connection, output, now_ms, dry_run)
-        earlier = 0
-        if not choice.again:
-            audited = chosen.limit(0) if ids is None else keep(chosen.join(ids, "id", "left_semi"))
-            chosen, earlier = _leave_out_earlier(chosen, audited, connection, dry_run)
-        judged, batch_bytes = _mark_unsendable(spark, connection, chosen, target, hook)
-        chosen = keep(redrive.mark_refused(judged, choice))
+        chosen = keep(_mark_audited(chosen, None if choice.again else ids))
+        chosen, earlier, places = _leave_out_earlier(chosen, connection, choice, dry_run)
+        judged, batch_bytes = _mark_unsendable(spark, connection, chosen, places, target, hook)
+        chosen = redrive.mark_refused(judged, choice)
         if limit is not None:
-            chosen = keep(_oldest_passed(chosen, limit))
+            chosen = _oldest_passed(keep(chosen), limit)
+        if not dry_run:  # else they are only counted
+            chosen = keep(chosen)
         groups = [row.asDict() for row in redrive.plan(chosen, target, now_ms).collect()]
         if not dry_run and any(group["refused"] is None for group in groups):
             passed = chosen.where(F.col("refused").isNull())
@@ -147,23 +150,40 @@ def _keep(until_end: ExitStack, data: DataFrame) -> DataFrame:
     return data
 
 
+def _mark_audited(chosen: DataFrame, ids: DataFrame | None) -> DataFrame:
+    """Add to letters whether earlier runs have sent them, which have these ids; None = none were."""
+    if ids is None:
+        return chosen.withColumn(_AUDITED, F.lit(False))
+    sent = ids.select("id", F.lit(True).alias(_AUDITED))
+    return chosen.join(sent, "id", "left").withColumn(_AUDITED, F.coalesce(_AUDITED, F.lit(False)))
+
+
 def _leave_out_earlier(
-    chosen: DataFrame, audited: DataFrame, connection: Connection, dry_run: bool
-) -> tuple[DataFrame, int]:
+    chosen: DataFrame, connection: Connection, choice: Choice, dry_run: bool
+) -> tuple[DataFrame, int, list[Row]]:
     """Leave out letters that were sent before, and note those that only the audit knows.
 
     Args:
-        chosen: the chosen letters, with their history.
-        audited: those of them that earlier runs have sent.
+        chosen: the chosen letters, with their history, from `_mark_audited`.
         connection: connection to the cluster.
+        choice: whether letters are sent again.
         dry_run: whether nothing is noted.
 
     Returns:
-        The other letters, and the number of those that are left out.
+        The other letters, the number of those that are left out, and the topics, partitions and entities of the others.
     """
-    _catch_up(audited, connection, dry_run)
-    before = chosen.where(F.col(redriven.TIMES) > 0).select("id").union(audited.select("id")).distinct()
-    return chosen.join(before, "id", "left_anti"), before.count()
+    noted, audited = F.col(redriven.TIMES) > 0, F.col(_AUDITED)
+    foreign = (F.col("family") != LAPSE.name).alias("foreign")
+    sent_before = F.lit(False) if choice.again else noted | audited
+    groups = chosen.groupBy(
+        "topic", "partition", "entity", foreign, sent_before.alias("before"), (audited & ~noted).alias("untold")
+    )
+    counts = groups.agg(F.count("*").alias("letters")).collect()
+    if not dry_run and any(row["untold"] for row in counts):
+        redriven.make_topic(connection)
+        redriven.publish_sent_letters(chosen.where(audited & ~noted), connection)
+    earlier = sum(row["letters"] for row in counts if row["before"])
+    return chosen.where(~sent_before).drop(_AUDITED), earlier, [row for row in counts if not row["before"]]
 
 
 def _oldest_passed(chosen: DataFrame, limit: int) -> DataFrame:
@@ -173,15 +193,18 @@ def _oldest_passed(chosen: DataFrame, limit: int) -> DataFrame:
 
 
 def _mark_unsendable(
-    spark: SparkSession, connection: Connection, chosen: DataFrame, target: Target, hook: Hook | None
+    spark: SparkSession,
+    connection: Connection,
+    chosen: DataFrame,
+    places: Sequence[Row],
+    target: Target,
+    hook: Hook | None,
 ) -> tuple[DataFrame, int]:
     """Add to letters whether their target exists and would accept them, and whether there is a newer record (C84).
 
     Returns:
         The letters, and the greatest size of a batch of records, in bytes.
     """
-    foreign = (F.col("family") != LAPSE.name).alias("foreign")
-    places = chosen.select("topic", "partition", "entity", foreign).distinct().collect()
     try:
         topics = connection.of_lapse().partitions()
     except ValueError:  # with options that only Java's client has, the sink reports the error
@@ -216,14 +239,6 @@ def _sow_topics(
     return sorted(entity for entity in entities if topic.sow(entity) in topics)
 
 
-def _catch_up(audited: DataFrame, connection: Connection, dry_run: bool) -> None:
-    """Note letters for `lapse dlq redrive` that a run has sent without noting them, because it died."""
-    untold = audited.where(F.col(redriven.TIMES) == 0)
-    if not dry_run and untold.head(1):
-        redriven.make_topic(connection)
-        redriven.publish_sent_letters(untold, connection)
-
-
 def _sent_before(
     spark: SparkSession, connection: Connection, output: Output, now_ms: int, dry_run: bool
 ) -> DataFrame | None:
@@ -239,12 +254,14 @@ def _sent_before(
     places = torn.groupBy("target").agg(F.min("batch_id").alias("since")).collect()
     if places:
         arrived = _arrived(spark, connection, [row["target"] for row in places], min(row["since"] for row in places))
-        # Persist: the topics' present content decides, not a later one.
-        late = torn.select("id").distinct().join(arrived, "id", "left_semi").persist()
+        # A checkpoint: the topics' present content decides, not a later one.
+        late = torn.select("id").distinct().join(arrived, "id", "left_semi").localCheckpoint()
         ids = ids.unionByName(late)
         if not dry_run and late.count():
             output.write("found", late, F.timestamp_millis(F.lit(now_ms)), now_ms)
-    return ids.distinct()
+    # A checkpoint: what this run writes to the same tables would make Spark drop what is persisted and depends on them,
+    # and read all letters again.
+    return ids.distinct().localCheckpoint()
 
 
 def _arrived(spark: SparkSession, connection: Connection, targets: list[str], since_ms: int) -> DataFrame:

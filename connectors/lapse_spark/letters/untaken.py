@@ -13,12 +13,14 @@ from pyspark.sql import functions as F
 
 from lapse_spark.connection import Connection
 from lapse_spark.letters import redriven
+from lapse_spark.records import facts
 
 UNTAKEN: Final = "_untaken"
 """The column that says why a topic would refuse a letter's record; null if it would not, or if that is unknown."""
 RECORD: Final = "_record"
 """The column with the record of a letter: topic, partition, key, value, headers."""
 
+_SIZE: Final = "_size"
 _PATIENCE_S: Final = 30
 _BATCH: Final = 61
 """Size of a RecordBatch's header, in bytes."""
@@ -38,8 +40,12 @@ def mark_untaken(letters: DataFrame, connection: Connection, topics: Iterable[st
         The letters, and the smallest batch limit of the topics, in bytes.
     """
     settings, fewest = _settings(letters.sparkSession, connection, topics)
-    known = letters.join(F.broadcast(settings), F.col(f"{RECORD}.topic") == F.col("_target"), "left")
-    return known.withColumn(UNTAKEN, _untaken_reason(F.col(RECORD))).select(*letters.columns, UNTAKEN), fewest
+    # A size is used five times to find that of its length field, and the reason by all that is counted.
+    once = letters.withColumn(RECORD, facts.compute_once(F.col(RECORD)))
+    known = once.join(F.broadcast(settings), F.col(f"{RECORD}.topic") == F.col("_target"), "left")
+    sized = known.withColumn(_SIZE, facts.compute_once(_body(F.col(RECORD))))
+    reason = facts.compute_once(_untaken_reason(F.col(RECORD), F.col(_SIZE)))
+    return sized.select(*letters.columns, reason.alias(UNTAKEN)), fewest
 
 
 def mark_untaken_by_id(letters: DataFrame, records: DataFrame, connection: Connection) -> tuple[DataFrame, int]:
@@ -62,8 +68,8 @@ def mark_untaken_by_id(letters: DataFrame, records: DataFrame, connection: Conne
     return known.select(*letters.columns, UNTAKEN), fewest
 
 
-def _untaken_reason(record: Column) -> Column:
-    size = _BATCH + _with_length(_body(record))
+def _untaken_reason(record: Column, body: Column) -> Column:
+    size = _BATCH + _with_length(body)
     return F.when(size > F.col("_most"), "too large for the topic").when(
         F.col("_keyed") & record["key"].isNull(), "no key for a compacted topic"
     )

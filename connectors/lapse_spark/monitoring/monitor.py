@@ -196,8 +196,9 @@ def _write(
     before = output.read("partitions", columns=_UNTIL)
     new = uncounted_letters(good, None if seen is None else seen.where(F.col("batch_id") < number)).persist()
     try:
-        output.write("letters", new, F.col("letter_at"), number)
         output.write("counts", counts(new, window).coalesce(1), F.col("window_start"), number)
+        # The last use: Spark drops what is persisted if a table that it depends on is written.
+        output.write("letters", new, F.col("letter_at"), number)
     finally:
         new.unpersist()
     earlier = None if before is None else before.where(F.col("batch_id") < number)
