@@ -90,8 +90,11 @@ def deletion(raw: DataFrame, at_ms: int) -> str:
         raw: records of the entity's events topic (`schema.RAW`), at least those from the instant on.
         at_ms: the instant, ms since the epoch.
     """
-    # Most events have another kind. Their bytes lack its name, so they are not decoded.
-    events = event.parse(raw.where(F.contains("value", F.lit(EventKind.DELETED.value.encode()))))
+    # Most events have another kind. Their bytes lack its name, so they are not decoded. Usually all of them do.
+    named = raw.where(F.contains("value", F.lit(EventKind.DELETED.value.encode())))
+    if not named.select("offset").head(1):
+        return ""
+    events = event.parse(named)
     of_the_entity = (F.col("event") == EventKind.DELETED.value) & (F.coalesce(F.size("messages"), F.lit(0)) <= 0)
     later = events.where(of_the_entity & (F.col("at_ms") > at_ms))
     first_ms = later.agg(F.min("at_ms").alias("first_ms")).collect()[0]["first_ms"]

@@ -98,12 +98,13 @@ def state(*, cluster: Cluster, as_json: bool, entity: str, at: int, output: str 
             else _messages(session, cluster, entity, journal, at, acts)
         )
         with having as found:
-            count = found.rows.count()
+            most = None if as_json else _SHOWN
+            rows = [] if output else _listed(found, most)
+            count = found.rows.count() if output or len(rows) == most else len(rows)
             deletion = _deletion(session, cluster, entity, at) if events_topics else ""
             missing = " ".join(filter(None, (deletion, found.missing)))
             if output:
                 found.rows.write.mode("overwrite").parquet(output)
-            rows = [] if output else _listed(found, None if as_json else _SHOWN)
     if as_json:
         facts = {"entity": entity, "at_ms": at, "count": count, "complete": not missing, "missing": missing}
         print_json(facts if output else {**facts, found.what: [found.facts(row) for row in rows]})
