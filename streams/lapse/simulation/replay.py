@@ -208,6 +208,7 @@ class ReplayedShard:
         machine.crowd.give(instants.get("room", _MANY))
         machine.rewinder.give(instants.get("part", PART), "stopped" in instants)
         machine.begin_step()
+        at_once(machine.hand_on(_write))
         machine.unsent.repeat(instants, BEGIN)
         for take in step.takes:
             self._feed_records(inbox, step, take)

@@ -338,12 +338,12 @@ class Lapse:
             return
         for definer in self._definers.values():
             definer.work()
-        for entity in self._entities.values():
-            for partition in range(entity.shards):
-                place = entity.name, partition
-                if place not in self._shards:
-                    self._shards[place] = MemoryShard(entity, partition)
         try:
+            for entity in self._entities.values():
+                for partition in range(entity.shards):
+                    place = entity.name, partition
+                    if place not in self._shards:
+                        self._shards[place] = MemoryShard(entity, partition)
             for shard in list(self._shards.values()):
                 shard.work(self._crash)
             self._clean_up()

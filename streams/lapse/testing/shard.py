@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from lapse.protocol import header
 from lapse.protocol import topic as names
 from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.letters.refusal import Refusal
+from lapse.runtime.queue.forwarded_copies import found_in
 from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.unwritten import parse_noted, read_written
 from lapse.runtime.shard.effects import Effects
@@ -94,6 +95,8 @@ class MemoryShard:
         """Write what was journaled and not written (C55), and make the epoch's beginning durable."""
         now_ms, log = self._cluster.now_ms, self.entity.log
         self.machine.begin_topics([], {})
+        if isinstance(self.machine, QueueMachine):
+            at_once(self.machine.forwarder.look(self._found_in))
         if noted is not None and isinstance(self.machine, QueueMachine):
             read = lambda: read_written(log, noted, [self._deliveries], self.partition)  # noqa: E731
             self._write([output for output, _ in at_once(self.machine.unwritten(noted, read, now_ms))])
@@ -102,6 +105,11 @@ class MemoryShard:
         self._inbox.open()
         self.machine.arrivals_are_in(0)
         self._write_journal([*began, self._progress(0)])
+
+    async def _found_in(self, target: str, since_ms: int, stems: Collection[bytes]) -> set[bytes]:
+        """Look for forwarded messages in their target, as a worker does."""
+        tps = [TP(target, number) for number in range(self._cluster.partitions().get(target, 0))]
+        return await found_in(self.entity.log, tps, since_ms, stems)
 
     # Steps
 
@@ -162,6 +170,12 @@ class MemoryShard:
         """Do one step, in the order of a worker's (`Runner._step`)."""
         machine, inbox, now_ms = self.machine, self._inbox, self._cluster.now_ms
         machine.begin_step()
+
+        async def write(letters: Sequence[Output | Packed]) -> dict[int, Refusal]:
+            self._write(letters, crash, CrashPoint.LETTERS)
+            return {}
+
+        at_once(machine.hand_on(write))
         taken = inbox.take_messages(machine.step_records)
         if machine.unfinished is not None:
             machine.continue_command()
@@ -177,11 +191,6 @@ class MemoryShard:
         machine.note_step_time(0.0)
         more = machine.deliver(now_ms)
         moved = bool(taken or turns or before_ms < now_ms)
-
-        async def write(letters: Sequence[Output | Packed]) -> dict[int, Refusal]:
-            self._write(letters, crash, CrashPoint.LETTERS)
-            return {}
-
         effects = at_once(machine.finish(write))
         wrote = self._effect(effects, crash, taken)
         self._more = machine.unfinished is not None or (more and (moved or wrote))

@@ -164,25 +164,47 @@ def test_a_delivery_that_nobody_saw_and_whose_lease_is_over_does_not_count(deplo
     assert not {"dead_lettered", "expired"} & {event.event for event in here.events("short")}
 
 
-@pytest.mark.feature("C38", "C78", "X6", "Q6")
-def test_what_was_forwarded_and_not_journaled_is_forwarded_again_with_its_id(deploy: Deploy) -> None:
-    """At most once as well: nothing is lost, and the queue that it goes to drops the repeat."""
-    first = {"semantics": "at-most-once", "forward_to": "next{}"}
+@pytest.mark.feature("C38", "C78", "Q6")
+@pytest.mark.parametrize("semantics", ["at-least-once", "at-most-once"])
+@pytest.mark.parametrize("instant", ["onward", "unwritten"])
+def test_what_is_forwarded_while_the_worker_dies_is_in_the_target_once(
+    deploy: Deploy, instant: str, semantics: str
+) -> None:
+    """The new owner looks into the target: nothing is lost, and nothing comes twice, whatever reads the target."""
+    first = {"semantics": semantics, "forward_to": "next{}"}
     here = deploy({"first": first, "next": {}}, session_timeout="2s").apply()
     process = worker(here).wait_for_shards(2)
-    here.write("first", "onward")
+    here.write("first", instant)
     dies(process).start().wait_for_shards(2)
     here.write("first", "behind")
     with here.subscriber("next", 5) as subscriber:
         got = [subscriber.receive(20), subscriber.receive(20)]
-        assert [one.value for one in got if one] == [b"onward", b"behind"]
-    copies = here.tail(here.name("next")).wait(3)
-    assert [copy.value() for copy in copies] == [b"onward", b"onward", b"behind"]
-    one, again, other = (texts(copy)["lapse-message-id"] for copy in copies)
-    assert one == again != other
-    assert [str(one) for event in here.events("next") if event.event == "repeated" for one in event.messages] == [
-        f"{here.name('next')}:0:1"
-    ]
+        assert [one.value for one in got if one] == [instant.encode(), b"behind"]
+    until(lambda: here.depth("first")["depth"] == 0, "both have left the queue")
+    assert [copy.value() for copy in here.tail(here.name("next")).wait(2)] == [instant.encode(), b"behind"]
+    left = [str(one) for event in here.events("first") if event.event == "acknowledged" for one in event.messages]
+    assert left == [f"{here.name('first')}:0:0", f"{here.name('first')}:0:1"], "each once"
+
+
+@pytest.mark.feature("C38", "D3", "L11")
+@pytest.mark.parametrize(("instant", "copies"), [("onward", 1), ("unwritten", 0)])
+def test_what_expires_while_its_forwarding_is_in_doubt_has_one_fate(deploy: Deploy, instant: str, copies: int) -> None:
+    """It has left if the target has it, and expires there. Otherwise it expires here, and the target never gets it."""
+    expires = {"expiration": "enabled"}
+    here = deploy({"first": {**expires, "forward_to": "next{}"}, "next": expires}, session_timeout="2s").apply()
+    process = worker(here).wait_for_shards(2)
+    (written,) = here.write("first", instant, headers=[("lapse-ttl-ms", b"2500")])
+    dies(process)
+    until(lambda: broker_now_ms() > written.timestamp_ms + 2_500, "its lifetime is over")
+    process.start().wait_for_shards(2)
+    here.write("first", "behind")
+    found = here.tail(here.name("next")).wait(copies + 1)
+    assert [copy.value() for copy in found] == [instant.encode()] * copies + [b"behind"]
+    until(lambda: here.depth("first")["depth"] == 0, "both have left the queue")
+    letters = [texts(one)["lapse-reasons"] for one in here.letters("first", 1 - copies)]
+    assert letters == ["time_limit"] * (1 - copies)
+    fates = [one.event for one in here.events("first") if one.event in ("acknowledged", "dead_lettered")]
+    assert fates == ["acknowledged" if copies else "dead_lettered", "acknowledged"]
 
 
 @pytest.mark.feature("C55", "L10", "L11", "C53")

@@ -2,8 +2,9 @@
 
 A payload that contains `before` kills it between the journal and the delivery, `after` once Kafka has the delivery, and
 `half` once Kafka has all deliveries of the step but this one. `onward` kills it once the target of a forwarding queue
-has the message, and before the journal says so. With a command's name as an argument it dies between the journal and
-the first answer to that command instead. After a second start with the same data directory it does not die.
+has the message, and before the journal says so; `unwritten` before the target has it. With a command's name as an
+argument it dies between the journal and the first answer to that command instead. After a second start with the same
+data directory it does not die.
 
     python dying.py lapse.toml <data directory> [<command>]
 """
@@ -40,9 +41,9 @@ def answers(output: Output | Packed, command: str) -> bool:
     return command.encode() in (output.value or b"")
 
 
-def forwards(output: Output | Packed) -> bool:
-    """Return whether an output forwards the payload `onward`."""
-    return not isinstance(output, Packed) and output.value == b"onward"
+def forwards(output: Output | Packed, payload: bytes) -> bool:
+    """Return whether an output forwards a payload."""
+    return not isinstance(output, Packed) and output.value == payload
 
 
 def without(output: Output | Packed, word: bytes) -> Output | Packed:
@@ -81,8 +82,10 @@ def main() -> None:
     write = LetterWriter.write
 
     async def write_and_end(self: LetterWriter, letters: Sequence[Output | Packed]) -> dict[int, Refusal]:
+        if not died.exists() and any(forwards(letter, b"unwritten") for letter in letters):
+            end()
         refused = await write(self, letters)
-        if not died.exists() and any(forwards(letter) for letter in letters):
+        if not died.exists() and any(forwards(letter, b"onward") for letter in letters):
             end()
         return refused
 

@@ -73,6 +73,7 @@ class QueueShard:
         self._purge = Purge(self._decisions, self._transitions, self._schedule, self._inquiry)
         self.allowance = Allowance(self._decisions)
         self._dispatch = Dispatch(self._decisions, self.allowance)
+        self.release_forwarded = self._dispatch.release_forwarded
         self.handed_out = HandedOut(self._decisions, self._transitions)
         self._pending_letters = PendingLetters(self._decisions)
         self.activity: Activity[Step] = Activity(

@@ -13,8 +13,7 @@ from lapse.core.letter import FORWARDER
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Delivery, Step
 from lapse.runtime.kafka.output import Output, Packed
-from lapse.runtime.letters.refusal import Write
-from lapse.runtime.queue.forwarding import Forwarding
+from lapse.runtime.queue.forwarder import Forwarder
 from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.queue.records import records_of
 from lapse.runtime.shard.effects import Effects
@@ -46,41 +45,26 @@ class DeliveryWriter:
         shard: the shard. Messages whose records Kafka no longer has leave it.
         payloads: the records behind its messages.
         output: turns deliveries into records.
-        forwarding: forwards its messages; None if the queue does not forward.
+        forwarder: gets the messages that go to another topic.
     """
 
-    def __init__(
-        self, shard: QueueShard, payloads: PayloadWindow, output: QueueOutput, forwarding: Forwarding | None
-    ) -> None:
+    def __init__(self, shard: QueueShard, payloads: PayloadWindow, output: QueueOutput, forwarder: Forwarder) -> None:
         self._shard = shard
         self._payloads = payloads
         self._output = output
-        self._forwarding = forwarding
+        self._forwarder = forwarder
 
-    @property
-    def target_partitions(self) -> int:
-        """The number of partitions of the target topic; 0 without forwarding, or while the topic is missing (C81)."""
-        return 0 if self._forwarding is None else self._forwarding.partitions
-
-    def take_over(self, now_ms: int, step: Step) -> None:
-        """Begin to forward, or end the forwarding of an earlier epoch."""
-        if self._forwarding is not None:
-            self._forwarding.begin(self._shard, now_ms, step)
-        elif FORWARDER in self._shard.state.subscriptions:
-            self._shard.unsubscribe(FORWARDER, now_ms, step, "the queue forwards no longer")
-
-    async def write(self, step: Step, effects: Effects, now_ms: int, write: Write) -> None:
-        """Put a step's deliveries into its effects. Those of the forwarder are written at once.
+    async def write(self, step: Step, effects: Effects, now_ms: int) -> None:
+        """Put a step's deliveries into its effects. Those of the forwarder are written by the next step.
 
         Args:
-            step: the step. Messages that are lost or forwarded are removed with it.
+            step: the step. Messages that are lost are removed with it.
             effects: gets the records.
             now_ms: the instant, ms since the epoch.
-            write: writes to the forwarder's target.
         """
         for delivery in step.deliveries:
             if delivery.subscription == FORWARDER:
-                await self._forward(delivery, now_ms, step, write)
+                self._forwarder.hold(delivery)
                 continue
             effects.must_arrive |= delivery.barrier
             if delivery.payload == "reference" and not delivery.barrier:
@@ -109,13 +93,6 @@ class DeliveryWriter:
             self._shard.remove_truncated(
                 messages.topic, messages.partition, sorted(lost), now_ms, step, handed_out=True
             )
-
-    async def _forward(self, delivery: Delivery, now_ms: int, step: Step, write: Write) -> None:
-        if self._forwarding is None:
-            return  # forwarding ended in this step, with its subscription and its deliveries
-        records = list(await records_of(delivery.messages, self._payloads))
-        if not await self._forwarding.hand_on(self._shard, delivery, records, now_ms, step, write):
-            self._forwarding = None
 
 
 def _put(effects: Effects, delivery: Delivery, output: Output | Packed) -> None:

@@ -1,22 +1,23 @@
 """Forwarding: a queue hands every message that it can deliver to another topic or queue (Q21, C38).
 
-To the shard, the forwarder is a subscription. Its messages are written to the target and acknowledged in the same step,
-so the target has them before the journal says that they left. A crash in between forwards them again with the same
-`lapse-message-id`, and the target drops the repeat (X6). The forwarder makes ids of its own. Producers' ids are unique
-only within a partition of their topic, and messages of many partitions meet in the target (C78).
+To the shard, the forwarder is a subscription. A step leases messages to it. Once that is in the journal, the next step
+begins by writing them to the target, and acknowledges them. So nothing else can happen to a message that the target may
+have, until it is known to have left: the lease protects it from its deadline. After a crash in between, the new owner
+looks into the target for the messages that are leased (`forwarded_copies`).
+
+The forwarder makes message ids of its own. Producers' ids are unique only within a partition of their topic, and
+messages of many partitions meet in the target (C78).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from lapse.core.generation import format_position
 from lapse.core.letter import FORWARDED, FORWARDER
 from lapse.core.lifetime import NAMES, NEVER
-from lapse.core.queue.settlement import settlement
-from lapse.core.queue.settlement.settlement import Claim
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Delivery, Step
 from lapse.core.sow.keys.home import murmur2
@@ -29,6 +30,9 @@ from lapse.runtime.letters.refusal import Write
 logger = logging.getLogger(__name__)
 
 _BACKLOG: Final = 4_096
+
+_FORWARDS_TO: Final = "forwards to "
+"""What the forwarder's subscription says of itself, in front of the target's name."""
 
 _REPLACED: Final = NAMES | {
     header.TRANSFER,
@@ -44,6 +48,20 @@ A SOW topic over the target would take a forwarded record with an origin for the
 """
 
 _GIVEN_BY_LAPSE: Final = (FORWARDED, REDRIVEN)
+
+
+class Handed(NamedTuple):
+    """What became of messages that were written to the target.
+
+    Attributes:
+        refused: why the target refused a message, by offset.
+        lost: the offsets of messages whose records Kafka no longer has.
+        stopped: why the target takes nothing at all; empty if it takes messages.
+    """
+
+    refused: dict[int, str]
+    lost: list[int]
+    stopped: str = ""
 
 
 class Forwarding:
@@ -65,7 +83,7 @@ class Forwarding:
 
     def begin(self, shard: QueueShard, now_ms: int, step: Step) -> None:
         """Subscribe without an end."""
-        shard.subscribing.subscribe(FORWARDER, f"forwards to {self._topic}", _BACKLOG, NEVER, "", now_ms, step)
+        shard.subscribing.subscribe(FORWARDER, f"{_FORWARDS_TO}{self._topic}", _BACKLOG, NEVER, "", now_ms, step)
 
     def outputs(self, delivery: Delivery, records: Sequence[Any | None]) -> dict[int, Output]:
         """Return the records for the target: with key, value, other headers and exact deadline, but with new counts.
@@ -85,37 +103,26 @@ class Forwarding:
             else:
                 headers.append((header.EXPIRES_AT_MS, b"%d" % deadline_ms))
             # The timestamp identifies the generation: a topic that is created again has the same bookmarks once more.
-            bookmark = f"{messages.topic}:{messages.partition}:{format_position(record.offset)}"
-            place = f"{self._queue}/{bookmark}/{record.timestamp}"
-            headers.append((header.MESSAGE_ID, FORWARDED + place.encode()))
+            stem = id_stem(self._queue, messages.topic, messages.partition, record.offset)
+            headers.append((header.MESSAGE_ID, b"%s/%d" % (stem, record.timestamp)))
             target = self._partition(messages.partition, record)
             outputs[record.offset] = Output(self._topic, target, record.key, record.value, headers)
         return outputs
 
-    async def hand_on(
+    async def write(
         self,
         shard: QueueShard,
         delivery: Delivery,
         records: Sequence[Any | None],
-        now_ms: int,
-        step: Step,
         write: Write,
-    ) -> bool:
-        """Write messages to the target, and acknowledge them once the target has them.
-
-        A message that the target refuses, such as one that is too large, becomes a dead letter with the reason. So does
-        a barrier, which the other subscriptions get all the same (Q12).
+    ) -> Handed:
+        """Write the messages of a delivery to the target, and wait until it has them.
 
         Args:
             shard: the shard of the messages.
             delivery: the messages.
             records: their records, None where Kafka lost one.
-            now_ms: the instant, ms since the epoch.
-            step: gets the results.
             write: writes to the target, and returns what it refuses.
-
-        Returns:
-            False if the target takes nothing at all. Forwarding then stops until it can take messages.
         """
         messages, name, partition = delivery.messages, shard.settings.name, shard.settings.partition
         outputs = self.outputs(delivery, records)
@@ -123,34 +130,29 @@ class Forwarding:
         of_topic = next((one for one in refused.values() if one.of_topic), None)
         if of_topic is not None:
             logger.warning("%s, partition %d: forwards nothing until it can: %s", name, partition, of_topic.why)
-            shard.handed_out.undo_deliveries(FORWARDER, step)
-            shard.unsubscribe(FORWARDER, now_ms, step, of_topic.why)
-            return False
+            return Handed({}, [], of_topic.why)
         handed_on = [*outputs]
-        for at, refusal in refused.items():
-            why = f"cannot be forwarded: {refusal.why}"
-            logger.warning("%s: %s:%d:%d %s", name, messages.topic, messages.partition, handed_on[at], why)
-            shard.remove_undecodable(
-                messages.topic, messages.partition, handed_on[at], why, now_ms, step, handed_out=True
-            )
-        lost = sorted(set(messages.offsets.tolist()) - outputs.keys())
-        if lost:
-            shard.remove_truncated(messages.topic, messages.partition, lost, now_ms, step, handed_out=True)
-        if not delivery.barrier:  # it has left the queue with its release
-            self._settle(shard, delivery, now_ms, step)
-        return True
-
-    def _settle(self, shard: QueueShard, delivery: Delivery, now_ms: int, step: Step) -> None:
-        """Acknowledge the messages that were forwarded."""
-        messages = delivery.messages
-        claims = [Claim(messages.topic, messages.partition, *ends) for ends in messages.ranges()]
-        shard.settle(settlement.SettleAction.ACKNOWLEDGE, FORWARDER, claims, now_ms, step)
+        reasons = {handed_on[at]: f"cannot be forwarded: {refusal.why}" for at, refusal in refused.items()}
+        for offset, why in reasons.items():
+            logger.warning("%s: %s:%d:%d %s", name, messages.topic, messages.partition, offset, why)
+        return Handed(reasons, sorted(set(messages.offsets.tolist()) - outputs.keys()))
 
     def _partition(self, source: int, record: Any) -> int:
         """Return the target partition: by key as Kafka's producers choose it, without a key by the source partition."""
         if record.key is None:
             return source % self.partitions
         return int((murmur2(record.key) & 0x7FFFFFFF) % self.partitions)
+
+
+def id_stem(queue: str, topic: str, partition: int, position: int) -> bytes:
+    """Return the beginning of the message id that a forwarded message gets; its record's timestamp follows (C78)."""
+    return FORWARDED + f"{queue}/{topic}:{partition}:{format_position(position)}".encode()
+
+
+def target_of(shard: QueueShard) -> str:
+    """Return the topic to which a shard has forwarded, as its journal says; empty if it has not."""
+    known = shard.state.subscriptions.get(FORWARDER)
+    return "" if known is None else known.client.removeprefix(_FORWARDS_TO)
 
 
 def _passed_on(headers: Sequence[tuple[str, bytes | None]]) -> list[tuple[str, bytes]]:

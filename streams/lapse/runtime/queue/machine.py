@@ -24,6 +24,7 @@ from lapse.runtime.letters.refusal import Write
 from lapse.runtime.queue.crowd import Crowd
 from lapse.runtime.queue.delivery_writer import DeliveryWriter, patience_s, sendable_s
 from lapse.runtime.queue.filter_evaluation import FilterEvaluator
+from lapse.runtime.queue.forwarder import Forwarder
 from lapse.runtime.queue.forwarding import Forwarding
 from lapse.runtime.queue.in_flight import QueueStepInFlight
 from lapse.runtime.queue.letters import QueueLetters
@@ -64,6 +65,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
     Attributes:
         crowd: lets due messages leave, as many as a step has room for.
         rewinder: carries out rewinds.
+        forwarder: hands messages to another topic.
         now_ms: the latest instant that the machine knows, ms since the epoch.
     """
 
@@ -112,7 +114,8 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self.crowd = Crowd(shard)
         self._view = QueueView(shard, payloads)
         self._preparation = Preparation(shard, self._commands, payloads, self._judge, self._view, self._horizon)
-        self._deliveries = DeliveryWriter(shard, payloads, output, forwarding)
+        self.forwarder = Forwarder(shard, payloads, forwarding)
+        self._deliveries = DeliveryWriter(shard, payloads, output, self.forwarder)
         self.unsent: UnsentDeliveries = UnsentDeliveries(shard, output, lambda: self._flight, lambda: self.now_ms)
 
     def _begin(self) -> QueueStepInFlight:
@@ -378,7 +381,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         items = yield from self._records.beginning()
         self.shard.take_over(now_ms, self._step, self._handed_out.has_found)
         self._end_of_others(now_ms)
-        self._deliveries.take_over(now_ms, self._step)
+        self.forwarder.take_over(now_ms, self._step)
         for change in self._handed_out.released:
             self.shard.repeat_barrier(change, self._step)
         return items
@@ -394,6 +397,12 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         receivers = {one.id for one in self.shard.subscriptions() if not self._admission.ended(one)}
         return await self._handed_out.unwritten(noted, read, receivers, now_ms, self._step)
 
+    async def hand_on(self, write: Write) -> None:
+        """Hand on what the last step leased to the forwarder, before anything else can happen to it (C38)."""
+        now_ms, step = self.now_ms, self._step
+        judge = lambda places: self._judge.places(places, CommandWork(), now_ms, step)  # noqa: E731
+        await self.forwarder.hand_on(now_ms, step, write, judge)
+
     # The end of a step
 
     async def _complete(self) -> None:
@@ -407,12 +416,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self._flight.instants |= self.crowd.step_ends() | self.rewinder.step_ends()
 
     async def _hand_over(self, step: Step, effects: Effects, write: Write) -> None:
-        await self._deliveries.write(step, effects, self.now_ms, write)
-
-    @property
-    def target_partitions(self) -> int:
-        """The number of partitions of the target topic; 0 without forwarding, or while the topic is missing (C81)."""
-        return self._deliveries.target_partitions
+        await self._deliveries.write(step, effects, self.now_ms)
 
     def _write(self, flight: QueueStepInFlight, effects: Effects) -> None:
         self._records.put(flight, effects)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import MutableMapping
+from collections.abc import Collection, MutableMapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from aiokafka.errors import TopicAuthorizationFailedError
 
 from lapse.config import Config, QueueConfig
 from lapse.core.queue.journal.inherited import inherit
@@ -19,6 +21,8 @@ from lapse.runtime.journal.spill import Spill
 from lapse.runtime.journal.spill_file import SpillFile
 from lapse.runtime.kafka.fetched_rows import FetchedRows
 from lapse.runtime.kafka.lean_service import table_directory
+from lapse.runtime.kafka.output import Output, Packed
+from lapse.runtime.queue.forwarded_copies import found_in
 from lapse.runtime.queue.forwarding import Forwarding
 from lapse.runtime.queue.growing import Growing
 from lapse.runtime.queue.machine import QueueMachine
@@ -77,7 +81,7 @@ class QueueEntity(Entity):
     def _needs_take_over(self) -> bool:
         found = None if self.forward is None else self.shapes.get(self.forward)
         machines = [runner.machine for runner in self.runners.values() if isinstance(runner.machine, QueueMachine)]
-        if found is not None and any(machine.target_partitions != found.partitions for machine in machines):
+        if found is not None and any(machine.forwarder.target_partitions != found.partitions for machine in machines):
             return True
         left_out = bool(self.added) and any(not feeder.reads_all for feeder in self._feeders.values())
         return left_out or super()._needs_take_over()
@@ -203,13 +207,32 @@ class QueueEntity(Entity):
         return Segments(spill_store, self.config.state_memory << 20)
 
     def unwritten(self, machine: Machine, noted: dict[str, Any] | None) -> Unwritten | None:
-        """Return a function that finds deliveries that were journaled but not written; see `Entity.unwritten` (C55)."""
+        """Return a function that finds deliveries that were journaled but not written; see `Entity.unwritten` (C55).
+
+        It looks for forwarded messages as well (C38).
+        """
         since = parse_noted(noted)
-        if since is None:
-            return None
         assert isinstance(machine, QueueMachine)
-        partition, reader, topics = machine.shard.settings.partition, self.services.aside_reader, self.deliveries
-        return lambda now_ms: machine.unwritten(since, lambda: read_written(reader, since, topics, partition), now_ms)
+        queue, partition = machine, machine.shard.settings.partition
+        reader, topics = self.services.aside_reader, self.deliveries
+
+        async def find(now_ms: int) -> list[tuple[Output | Packed, int]]:
+            await queue.forwarder.look(self._found_in)
+            if since is None:
+                return []
+            return await queue.unwritten(since, lambda: read_written(reader, since, topics, partition), now_ms)
+
+        return find
+
+    async def _found_in(self, target: str, since_ms: int, stems: Collection[bytes]) -> set[bytes] | None:
+        """Look for forwarded messages in their target; return None if the worker may not read it."""
+        shape = (await self.services.topic_ids.shapes([target])).get(target)
+        tps = [TP(target, number) for number in range(0 if shape is None else shape.partitions)]
+        try:
+            return await found_in(self.services.aside_reader, tps, since_ms, stems)
+        except TopicAuthorizationFailedError:
+            logger.warning("%s: may not read %s, so messages are forwarded to it once more", self.name, target)
+            return None
 
     async def machine(self, partition: int, epoch: int, changelog: Changelog, positions: dict[TP, int]) -> QueueMachine:
         """Build a shard from its changelog."""

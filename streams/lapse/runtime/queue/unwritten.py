@@ -147,7 +147,7 @@ class JournaledDeliveries:
         for delivery, places in held:
             at = written.missing(*self._output.address(delivery.subscription), delivery.messages)
             if over := self._over(delivery, at, now_ms):
-                self._shard.handed_out.take_back(places[one] for one in over)
+                self._shard.handed_out.take_back([places[one] for one in over])
                 at = [one for one in at if one not in over]
             if at:
                 found.append(replace(delivery, messages=delivery.messages.select(np.array(at, np.intp))))

@@ -145,6 +145,9 @@ class ShardMachine(ABC, Generic[C, S, F]):
             self._flight.ahead += self.rule.forgotten()
         self._flight.ahead += self.answers.forgotten()
 
+    async def hand_on(self, write: Write) -> None:  # only queues forward
+        """Write what the last step leased to the forwarder to its target; called first in each step (C38)."""
+
     async def finish(self, write: Write, write_expired: WriteExpired | None = None) -> Effects:
         """End the step. Write its letters first; messages whose letters are refused stay in the state (D3).
 

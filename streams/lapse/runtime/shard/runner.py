@@ -283,6 +283,7 @@ class Runner:
             await machine.under_way.ready()
         await self._pass_end_of_commands()
         machine.begin_step()
+        await machine.hand_on(self._write_letters)
         ahead, self._ahead = self._ahead, WorkAhead()
         if not ahead.taken:  # a replay takes in all messages of a step at once
             await self._deliveries.take_back(self._writing.end, BEGIN)

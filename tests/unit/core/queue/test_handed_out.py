@@ -187,8 +187,8 @@ def test_what_the_forwarder_could_not_hand_on_goes_on_as_if_it_had_never_been_tr
     assert tried[0] == tried[1] == tried[2] != []
 
 
-def with_a_barrier_to_forward() -> tuple[World, Step]:
-    """A step that releases a barrier to the forwarder and to one more subscription."""
+def with_a_forwarded_barrier() -> tuple[World, Step]:
+    """A barrier that the forwarder holds, and that one more subscription is to get; and the next step."""
     is_barrier = TraitReader(barrier=compile_filter("/b = 'yes'"))
     one = World(QueueSettings(name="orders", traits=is_barrier, dead_letter_topic="dlq.orders"))
     one.publish("orders", body={"b": "yes"})
@@ -197,17 +197,28 @@ def with_a_barrier_to_forward() -> tuple[World, Step]:
     for name in (FORWARDER, "inky"):
         one.shard.subscribing.subscribe(name, "", 10, NEVER, "", one.now_ms, step)
     one.shard.deliver(one.now_ms, step)
-    assert [(delivery.subscription, delivery.barrier) for delivery in step.deliveries] == [
-        (FORWARDER, True),
-        ("inky", True),
-    ]
-    return one, step
+    assert [(delivery.subscription, delivery.barrier) for delivery in step.deliveries] == [(FORWARDER, False)]
+    assert one.shard.depth()["leased"] == 1
+    return one, Step()
+
+
+@pytest.mark.feature("Q12", "Q21")
+def test_a_barrier_goes_to_the_others_once_the_target_of_forwarding_has_it() -> None:
+    one, step = with_a_forwarded_barrier()
+    assert one.shard.release_forwarded(one.now_ms, step) is None
+    assert [(delivery.subscription, delivery.barrier) for delivery in step.deliveries] == [("inky", True)]
+    (emitted,) = [event for event in step.events if event.kind is EventKind.BARRIER_RELEASED]
+    assert emitted.detail == f"{FORWARDER}, inky"
+    assert one.shard.depth()["depth"] == 0
+    assert one.shard.release_forwarded(one.now_ms, step) is None
+    assert len(step.deliveries) == 1
 
 
 @pytest.mark.feature("Q12", "Q21", "D3")
 def test_a_barrier_that_the_target_of_forwarding_refuses_is_a_letter_and_goes_to_the_others() -> None:
     """It has one fate, which the ledger counts."""
-    one, step = with_a_barrier_to_forward()
+    one, step = with_a_forwarded_barrier()
+    assert one.shard.release_forwarded(one.now_ms, step) is None
     one.shard.remove_undecodable("orders", 0, 0, "too large", one.now_ms, step, handed_out=True)
     (removal,) = step.removals
     assert (removal.letter, removal.reasons) == (True, (Reason.UNDECODABLE,))
@@ -223,8 +234,10 @@ def test_a_barrier_that_the_target_of_forwarding_refuses_is_a_letter_and_goes_to
 
 @pytest.mark.feature("Q12", "Q21", "C81")
 def test_a_barrier_that_could_not_be_forwarded_at_all_is_reported_the_others_only() -> None:
-    one, step = with_a_barrier_to_forward()
+    one, step = with_a_forwarded_barrier()
     one.shard.handed_out.undo_deliveries(FORWARDER, step)
+    one.shard.unsubscribe(FORWARDER, one.now_ms, step)
+    one.shard.deliver(one.now_ms, step)
     (emitted,) = [event for event in step.events if event.kind is EventKind.BARRIER_RELEASED]
     assert emitted.detail == "inky"
     assert not step.removals

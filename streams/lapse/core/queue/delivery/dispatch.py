@@ -24,7 +24,7 @@ from lapse.core.queue.inquiry.inquiry import JUDGED_AT_ONCE
 from lapse.core.queue.inquiry.matching import UNKNOWN, YES
 from lapse.core.queue.life.table import Guard, Trigger, route
 from lapse.core.queue.rates.allowance import Allowance
-from lapse.core.queue.segments.segment import SIZE, State
+from lapse.core.queue.segments.segment import SIZE, Segment, State
 from lapse.core.queue.settings import Semantics
 from lapse.core.queue.step import Delivery, Step
 from lapse.core.queue.subscriptions.subscription import Subscription
@@ -63,8 +63,8 @@ class Dispatch:
         self._waits_for_letters = self._hands_on = False
         self._has_traits = decisions.settings.traits.is_needed
         self._once = decisions.settings.semantics is Semantics.AT_MOST_ONCE
-        guard = Guard.AT_MOST_ONCE if self._once else Guard.AT_LEAST_ONCE
-        self._along = route(Trigger.DELIVER, guard)
+        self._leasing = route(Trigger.DELIVER, Guard.AT_LEAST_ONCE)
+        self._along = route(Trigger.DELIVER, Guard.AT_MOST_ONCE) if self._once else self._leasing
 
     def deliver(self, now_ms: int, step: Step) -> bool:
         """See `QueueShard.deliver`."""
@@ -210,10 +210,13 @@ class Dispatch:
     ) -> None:
         """Give messages to a subscription, under a lease or at most once (Q5, Q6).
 
-        The forwarder settles its messages at the end of the step, which may free further messages of their groups.
+        The forwarder always gets a lease. It settles its messages at the beginning of the next step, once the target
+        has them, which may free further messages of their groups.
         """
-        self._hands_on |= subscription.id == FORWARDER
-        once, row = self._once, self._along.row(State.AVAILABLE)
+        forwards = subscription.id == FORWARDER
+        self._hands_on |= forwards
+        once = self._once and not forwards
+        row = (self._along if once else self._leasing).row(State.AVAILABLE)
         if once and not subscription.outstanding:
             subscription.idle_until_ms = now_ms
         until_ms, since_ms = (0, 0) if once else (now_ms + self._settings.lease_ms, now_ms)
@@ -258,22 +261,60 @@ class Dispatch:
                 return True
             if self._has_pending_letters(place, step):
                 return True
-            codes = {one.id: int(self._matching.codes(one.filter, index, at)[0]) for one in subscriptions}
-            if UNKNOWN in codes.values():
+            receivers = self._receivers(segment, at, subscriptions)
+            if receivers is None:
                 self.unjudged = [place]
                 return False
-            (messages,) = self._decisions.messages([(segment, at)])
-            receivers = [subscription_id for subscription_id, code in codes.items() if code == YES]
-            if receivers == [FORWARDER]:  # like any message, it leaves once the target has it
+            if FORWARDER in receivers:  # the others get it once the target has it
                 self._hand_out(state.subscriptions[FORWARDER], [place], now_ms, step)
                 return True
-            offset = int(messages.offsets[0])
-            facts: dict[str, object] = {"topic": messages.topic, "partition": messages.partition, "offset": offset}
-            for subscription_id in receivers:
-                step.deliveries.append(Delivery(subscription_id, messages, 0, barrier=True))
-            row = route(Trigger.RELEASE).row(State.AVAILABLE)
-            step.events.append(ShardEvent(row.event, now_ms, messages, detail=", ".join(receivers)))
-            # What is forwarded is written before the journal, so only the others may have to get it again (C35).
-            facts["receivers"] = [one for one in receivers if one != FORWARDER]
-            self._decisions.apply_change(Change(row.changes[0], [(place, 1)], facts=facts), step)
+            self._release(segment, at, receivers, now_ms, step)
         return True
+
+    def release_forwarded(self, now_ms: int, step: Step) -> int | None:
+        """Release the barrier that the forwarder holds to the other subscriptions, since the target has it (Q12).
+
+        If it matches no other subscription, the forwarder keeps it, and settles it like any message.
+
+        Returns:
+            The place of the barrier if it must be judged first; then call this again.
+        """
+        state = self._state
+        if not (self._settings.traits.barrier is not None and state.index.barriers):
+            return None
+        place = state.index.barriers[0]
+        index, slot = divmod(place, SIZE)
+        segment, at = state.segments.look(index), np.array([slot])
+        if segment.state[slot] != State.LEASED:
+            return None
+        receivers = self._receivers(segment, at, [*state.subscriptions.values()])
+        if receivers is None:
+            return place
+        if receivers != [FORWARDER]:
+            undone = route(Trigger.UNDELIVER).row(State.LEASED)
+            self._decisions.apply_change(Change(undone.changes[0], [(place, 1)]), step)
+            self._release(state.segments[index], at, receivers, now_ms, step)
+        return None
+
+    def _receivers(
+        self, segment: Segment, at: NDArray[np.intp], subscriptions: Sequence[Subscription]
+    ) -> list[str] | None:
+        """Return the ids of the subscriptions that match a barrier; None if its payload must be judged first."""
+        codes = {one.id: int(self._matching.codes(one.filter, segment.index, at)[0]) for one in subscriptions}
+        if UNKNOWN in codes.values():
+            return None
+        return [subscription_id for subscription_id, code in codes.items() if code == YES]
+
+    def _release(
+        self, segment: Segment, at: NDArray[np.intp], receivers: Sequence[str], now_ms: int, step: Step
+    ) -> None:
+        """Send a barrier to its receivers. The forwarder's target has it already."""
+        (messages,) = self._decisions.messages([(segment, at)])
+        clients = [one for one in receivers if one != FORWARDER]
+        for subscription_id in clients:
+            step.deliveries.append(Delivery(subscription_id, messages, 0, barrier=True))
+        row = route(Trigger.RELEASE).row(State.AVAILABLE)
+        step.events.append(ShardEvent(row.event, now_ms, messages, detail=", ".join(receivers)))
+        offset = int(messages.offsets[0])
+        facts = {"topic": messages.topic, "partition": messages.partition, "offset": offset, "receivers": clients}
+        self._decisions.apply_change(Change(row.changes[0], [(segment.base + int(at[0]), 1)], facts=facts), step)

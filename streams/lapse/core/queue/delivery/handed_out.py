@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from lapse.core.lifetime import NEVER
 from lapse.core.queue.change import Change, ChangeKind, join_places
 from lapse.core.queue.decision import Decisions, places_of
 from lapse.core.queue.life.message_state import State
 from lapse.core.queue.life.table import Trigger, route
 from lapse.core.queue.life.transitions import Transitions
 from lapse.core.queue.segments.segment import LEASED, SENT
-from lapse.core.queue.settings import Semantics
 from lapse.core.queue.step import Delivery, Messages, Step
 from lapse.core.reason import Reason
-from lapse.core.shard.event import EventKind
 
 
 class Unsent(NamedTuple):
@@ -35,6 +34,20 @@ class Unsent(NamedTuple):
     partition: int
     offset: int
     delivery_count: int
+
+
+class Leases(NamedTuple):
+    """The leases of one subscription.
+
+    Attributes:
+        deliveries: the messages by place, each delivery with messages of one source.
+        places: the places of each delivery's messages.
+        since_ms: when the first of these leases began, ms since the epoch; 0 if it is not known, `NEVER` without any.
+    """
+
+    deliveries: list[Delivery]
+    places: list[list[int]]
+    since_ms: int
 
 
 class HandedOut:
@@ -74,15 +87,18 @@ class HandedOut:
             self._state.segments.make_room()
         return found
 
-    def take_back(self, places: Iterable[int]) -> None:
+    def take_back(self, places: Collection[int]) -> None:
         """Undo deliveries that nobody could see and whose leases are over. They do not count (Q9).
 
         No change is journaled, because the segments are written whole when the epoch begins. Repeating this after a
         crash in between changes nothing.
         """
-        once = self._decisions.settings.semantics is Semantics.AT_MOST_ONCE
-        row = route(Trigger.UNDELIVER).row(State.SENT if once else State.LEASED)
-        self._state.apply(Change(row.changes[0], join_places(sorted(places))))
+        for of_state in (State.LEASED, State.SENT):
+            slots = self._decisions.slots(join_places(sorted(places)))
+            undone = [(segment, some[segment.state[some] == of_state]) for segment, some in slots]
+            if any(len(some) for _, some in undone):
+                row = route(Trigger.UNDELIVER).row(of_state)
+                self._state.apply(Change(row.changes[0], places_of(undone)))
 
     def places_of_unsent(self, unsent: Iterable[Unsent]) -> list[int]:
         """Return the places, ascending, of messages that are still leased by deliveries that were never sent.
@@ -121,28 +137,28 @@ class HandedOut:
         self._transitions.review_returned(slots, now_ms, step)
 
     def undo_deliveries(self, subscription_id: str, step: Step) -> None:
-        """Undo this step's deliveries to a subscription that nobody took: they do not count, messages stay (C81).
-
-        Barriers that this step releases go to the other subscriptions only.
-        """
-        for at, event in enumerate(step.events):
-            if event.kind is EventKind.BARRIER_RELEASED:
-                receivers = (name for name in event.detail.split(", ") if name != subscription_id)
-                step.events[at] = event._replace(detail=", ".join(receivers))
+        """Undo the leases of a subscription whose messages nobody took: they do not count, messages stay (C81)."""
         held = self._decisions.backlog_places(self._state.subscriptions[subscription_id].number)
-        if not held:
-            return
-        undone = {name for one in self._decisions.messages(held) for name in _message_names(one)}
-        step.events[:] = [
-            one
-            for one in step.events
-            if one.kind is not EventKind.DELIVERED_AT_MOST_ONCE
-            or one.messages is None
-            or undone.isdisjoint(_message_names(one.messages))
-        ]
-        once = self._decisions.settings.semantics is Semantics.AT_MOST_ONCE
-        row = route(Trigger.UNDELIVER).row(State.SENT if once else State.LEASED)
-        self._decisions.apply_change(Change(row.changes[0], places_of(held)), step)
+        if held:
+            row = route(Trigger.UNDELIVER).row(State.LEASED)
+            self._decisions.apply_change(Change(row.changes[0], places_of(held)), step)
+
+    def leases_of(self, subscription_id: str) -> Leases:
+        """Return the leases of a subscription, by place."""
+        known = self._state.subscriptions.get(subscription_id)
+        if known is None or not known.outstanding:
+            return Leases([], [], NEVER)
+        held = self._decisions.backlog_places(known.number)
+        found = list(self._decisions.messages(held))
+        places = np.concatenate([slots.astype(np.int64) + segment.base for segment, slots in held])
+        stops = np.cumsum([len(one) for one in found])[:-1]
+        starts = [0 if one.since_ms is None else int(one.since_ms[slots].min()) for one, slots in held]
+        self._state.segments.make_room()
+        return Leases(
+            [Delivery(known.id, one, 0, known.payload) for one in found],
+            [some.tolist() for some in np.split(places, stops)],
+            min(starts),
+        )
 
     def remove_unreached_barrier(self, released: Change, now_ms: int, step: Step) -> None:
         """Record the removal of a released barrier whose record Kafka removed before any client got it (C35, C40)."""
@@ -169,7 +185,3 @@ def released_message(released: Change) -> Messages:
     facts = released.facts
     offset, no_count = np.array([facts["offset"]], np.int64), np.zeros(1, np.uint32)
     return Messages(facts["topic"], facts["partition"], offset, None, no_count, None)
-
-
-def _message_names(messages: Messages) -> list[tuple[str, int, int]]:
-    return [(messages.topic, messages.partition, offset) for offset in messages.offsets.tolist()]
