@@ -1,6 +1,7 @@
-"""A temporary entity that is created again while what was created with the old one is still being removed (C65)."""
+"""Entities that are created again while those that they replace end, or are being removed (C65, Q23)."""
 
 import asyncio
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,6 +19,7 @@ from lapse.runtime.topics.definition_follower import DefinitionFollower
 from lapse.runtime.topics.definitions import DefinitionsTopic, understood
 from lapse.runtime.topics.entity_cleanup import EntityCleanup
 from lapse.runtime.tp import TP
+from lapse_client import Admin, CommandFailed
 from support.kafka.log import until
 from support.processes.deployment import Deploy, Deployment
 
@@ -126,3 +128,26 @@ def test_the_changelog_of_a_new_entity_is_not_removed_by_a_worker_that_was_slow_
     after = DefinitionsTopic(load(here.config)).read_if_there()
     assert after is not None
     assert understood(after.found)[name].settings == {"lease_period": "9s"}
+
+
+@pytest.mark.feature("Q23", "C4", "X2")
+def test_an_entity_is_created_anew_as_soon_as_the_deletion_of_the_old_one_is_answered(deploy: Deploy) -> None:
+    """Its topics and its definition go some time later. A client of another kind does not wait for that."""
+    here = deploy({"orders": {}, "other": {}}, definitions="topic").apply()
+    here.worker().wait_for_shards(2)
+    writer, deleted = Producer({"bootstrap.servers": here.servers}), (here.name("orders"), here.name("other"))
+    for name in deleted:
+        answers = here.tail(names.deliveries(name))
+        writer.produce(names.commands(name), json.dumps({"command": "delete", "id": "d"}).encode(), partition=0)
+        assert not writer.flush(20)
+        answers.wait_for(lambda records: [one for one in records if b'"delete"' in (one.value() or b"")], "the answer")
+    with Admin(here.app_id, connection=here.connection) as admin:
+        assert admin.create_queue(deleted[0]).changed, "it is not the old one, which is about to go"
+        with pytest.raises(CommandFailed, match="there is no queue"):
+            admin.alter_queue(deleted[1], lease_period="9s")
+    until(lambda: names.commands(deleted[1]) not in here.connection.partitions(), "the old ones are removed")
+    here.write("orders", "1")
+    with here.subscriber("orders") as subscriber:
+        delivery = subscriber.receive(20)
+        assert delivery is not None
+        assert delivery.value == b"1"

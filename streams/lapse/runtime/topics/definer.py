@@ -20,6 +20,7 @@ from aiokafka.structs import TopicPartition
 from confluent_kafka import KafkaException
 
 from lapse.config import Config
+from lapse.config.definition import Definition
 from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.shard.answer import CommandAnswer
 from lapse.protocol import topic as names
@@ -53,6 +54,9 @@ logger = logging.getLogger(__name__)
 
 SERVED_S: Final = 2.0
 """How long shards may take to serve a definition, s, before the answer names those that do not (C66)."""
+
+_ENDED_S: Final = 0.5
+"""How long to wait for the answer whether an entity has ended, s. Without one nothing serves its first shard."""
 
 _LATEST_MS: Final = 60_000
 """A command that waited longer, ms, is not begun, because its sender has given up by then."""
@@ -228,9 +232,7 @@ class Definer:
         """Check and write a definition; return it, and its number of shards. Add new topics to `created`."""
         if self._guard is not None:
             _check_right(lacking_on_name(self._config, request.name, user), request.name, user)
-        there, deleted = await asyncio.to_thread(
-            settled, self._definitions.read_to_change, self._config, {request.name}
-        )
+        there, deleted = await self._settled(request.name)
         made = await asyncio.to_thread(  # settings may be long lists, and shards go on meanwhile (C60)
             draft, request, there, self._config, self._beside, deleted, self._definitions.unreadable
         )
@@ -252,6 +254,24 @@ class Definer:
         if made.differs is not None:
             await asyncio.to_thread(self._definitions.publish, [made.after], self._beside)
         return made, shards
+
+    async def _settled(self, name: str) -> tuple[dict[str, Definition], frozenset[str]]:
+        """Return the definitions, and those that are only left, once nothing of a deleted entity of this name is there.
+
+        The shards decide on an end, and answer, some time before topics and definition go. Who then creates the entity
+        anew would be told that it exists, and lose it.
+
+        Raises:
+            TopologyError: the cluster does not answer, or the entity's end takes long.
+        """
+        read, config = self._definitions.read_to_change, self._config
+        there, deleted = await asyncio.to_thread(settled, read, config, {name})
+        if name not in there or name in deleted:
+            return there, deleted
+        ended = await self._messages.has_ended(name, _ENDED_S)
+        if ended is False:
+            return there, deleted
+        return await asyncio.to_thread(settled, read, config, {name}, {name} if ended else ())
 
 
 def _check_right(lacked: str, name: str, user: str) -> None:

@@ -15,6 +15,9 @@ from lapse.runtime.topics.topology import TopologyError
 _LONGEST_S: Final = 5.0
 """How long to wait for an end, s. It takes some tenths of a second, unless the worker is killed meanwhile."""
 
+_RETIRED_S: Final = 10.0
+"""How long to wait for an end that shards have just decided, s. Clients have some time to read what was answered."""
+
 _SOON_S: Final = 1.0
 """How long to wait before we ask whether topics are only hidden from us, s."""
 
@@ -25,7 +28,10 @@ _PATIENCE_S: Final = 15.0
 
 
 def settled(
-    read: Callable[[], dict[str, Definition]], config: Config, entities: Collection[str]
+    read: Callable[[], dict[str, Definition]],
+    config: Config,
+    entities: Collection[str],
+    retired: Collection[str] = (),
 ) -> tuple[dict[str, Definition], frozenset[str]]:
     """Return the definitions, once nothing of deleted entities is left.
 
@@ -38,16 +44,19 @@ def settled(
         read: reads the definitions.
         config: configuration of the cluster and the deployment.
         entities: the entities whose ends to wait for.
+        retired: those of them whose shards have decided to end, and may have all of their topics still.
 
     Returns:
         The definitions, and those of the entities that are deleted but still defined, because nobody removed their
             definitions in time.
 
     Raises:
-        TopologyError: the cluster does not answer, or does not let us see the topics of an entity.
+        TopologyError: the cluster does not answer, or does not let us see the topics of an entity, or one of `retired`
+            still has all of its topics.
     """
     cluster: Cluster | None = None
-    give_up, looks_at = time.monotonic() + _LONGEST_S, time.monotonic() + _SOON_S
+    longest_s = _RETIRED_S if retired else _LONGEST_S
+    give_up, looks_at = time.monotonic() + longest_s, time.monotonic() + _SOON_S
     while True:
         there = read()
         defined = there.keys() & entities
@@ -58,9 +67,12 @@ def settled(
         ending = {name for name in defined if names.commands(name) not in topics}
         if ending and time.monotonic() >= looks_at and (unseen := cluster.hidden(map(names.commands, ending))):
             raise TopologyError(f"{min(unseen)}: we lack the right Describe on it: have it granted")
-        if not ending:
+        leaving = defined.intersection(retired) - ending
+        if not ending and not leaving:
             return there, frozenset()
         if time.monotonic() >= give_up:
+            if leaving:
+                raise TopologyError(f"{min(leaving)} is deleted, and its topics are about to be removed")
             left = {name for name in ending if names.changelog(config.lapse.app_id, name) in topics}
             return there, frozenset(ending - left | cluster.finish_removals(left))
         time.sleep(_LOOK_EVERY_S)
