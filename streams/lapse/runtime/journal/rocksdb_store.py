@@ -24,6 +24,16 @@ _CLOCK_STEP_MS: Final = 60_000
 """How far the machine's clock may have been set back since a copy was written, ms."""
 
 
+class CopyInUse(RuntimeError):
+    """Another process has a copy open."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"{path}: another process has it open. Each worker needs a data_dir of its own: start this one with "
+            "--data-dir, or set data_dir below [lapse]"
+        )
+
+
 class RocksDBStore(JournalStore):
     """Keeps a copy of the changelog on local disk, and reads only its tail at take-over (`lapse-rocksdb://`)."""
 
@@ -41,7 +51,12 @@ class RocksDBStore(JournalStore):
         path.parent.mkdir(parents=True, exist_ok=True)
         import rocksdict  # takes 6 MiB, so it is imported only if needed
 
-        database = rocksdict.Rdict(str(path), rocksdict.Options(raw_mode=True))
+        try:
+            database = rocksdict.Rdict(str(path), rocksdict.Options(raw_mode=True))
+        except Exception as error:  # the library has no classes of errors
+            if "LOCK" not in str(error):
+                raise
+            raise CopyInUse(path) from error
         meta = database.get(self._META)
         if meta is not None and (fault := self._fault_of(meta)):
             logger.info("%s: %s; the changelog is read instead", path, fault)

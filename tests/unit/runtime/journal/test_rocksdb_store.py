@@ -1,13 +1,15 @@
 """The copy on local disk: it holds what was written, and is not trusted when it is too old (S9, Q16)."""
 
 import asyncio
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from lapse.runtime.journal.rocksdb_store import RocksDBStore
+from lapse.runtime.journal.rocksdb_store import CopyInUse, RocksDBStore
 
 
 class Store(RocksDBStore):
@@ -91,4 +93,25 @@ def test_a_copy_of_a_changelog_that_was_deleted_and_created_again_is_dropped(tmp
     store._write(0, [(b"rb", b"2")], 1, 8)
     store._close(0)
     assert store._open(0).latest == {b"rb": b"2"}
+    store._close(0)
+
+
+@pytest.mark.feature("X7", "Q16")
+def test_a_copy_that_another_worker_has_open_is_named_with_the_remedy(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    opens = (
+        "import sys, rocksdict; db = rocksdict.Rdict(sys.argv[1], rocksdict.Options(raw_mode=True)); print(); input()"
+    )
+    path = store._path(0)
+    with subprocess.Popen(
+        [sys.executable, "-c", opens, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline(), "it is open there"
+        with pytest.raises(
+            CopyInUse, match=r"prices-0\.rocksdb: another process has it open\. Each worker needs a data"
+        ):
+            store._open(0)
+        other.kill()
+    assert store._open(0).latest == {}
     store._close(0)
