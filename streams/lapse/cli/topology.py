@@ -178,14 +178,19 @@ def _defined(path: Path, config: Config, topology: Topology) -> _Defined:
         decided = decide(path, config, left(there.found, topology.existing))
         hidden = tuple(filter(None, [topic.open_change()]))
         others = decided.definitions.keys() - {*config.queue, *config.sow}
-        if not others:
+        counting = others | (decided.differing.keys() & decided.definitions.keys())
+        if not counting:
             return _Defined((*decided.warnings, *hidden), (), decided.undefined, decided.differing)
-        more = Cluster(keep_entities(decided.config, others)).topology(rights=True)
+        more = Cluster(keep_entities(decided.config, counting)).topology(rights=True)
     except (TopologyError, ValueError) as error:
         return _Defined((str(error),))
-    what = f"is defined, and not in {path.name}"
-    own = {topic.name: topic.entity for topic in more.wanted()}
-    wrong = [f"{own.get(one.topic, one.topic)} {what}: topic {one.topic}: {one.what}" for one in more.differences()]
+    own, known = {topic.name: topic.entity for topic in more.wanted()}, topology.differences()
+    wrong: list[str] = []
+    for one in more.differences():
+        name = own.get(one.topic, one.topic)
+        how = "as it is defined" if name in decided.differing else f"is defined, and not in {path.name}"
+        if not any((one.topic, one.what) == (other.topic, other.what) for other in known):
+            wrong.append(f"{name} {how}: topic {one.topic}: {one.what}")
     found = (*decided.warnings, *hidden, *wrong, *warnings(more))
     return _Defined(found, tuple(sorted(others)), decided.undefined, decided.differing)
 
@@ -204,8 +209,8 @@ def check(config: Path, as_json: bool) -> None:
     """Check whether the cluster fits lapse.toml.
 
     First checks the file and the keys of users, as a worker does at its start. Then compares the file with the
-    definitions, and checks entities that only the definitions have. Changes nothing. Exits with 1 if the cluster does
-    not fit the file, but not for warnings alone.
+    definitions, and checks entities that the file does not have, or of which it says otherwise, as they are defined.
+    Changes nothing. Exits with 1 if the cluster does not fit the file, but not for warnings alone.
     """
     settings = _loaded(config)
     _, topology = _look(settings, rights=True)
@@ -214,10 +219,8 @@ def check(config: Path, as_json: bool) -> None:
     except ConfigError as error:
         raise click.ClickException(str(error)) from error
     defined = _defined(config, settings, topology)
-    differences, advice = (
-        topology.differences(),
-        [*warnings(topology), *key.exposure_warnings(settings), *defined.warnings],
-    )
+    differences = topology.differences()
+    advice = list(dict.fromkeys([*warnings(topology), *key.exposure_warnings(settings), *defined.warnings]))
     if as_json:
         facts: dict[str, object] = {"fits": not differences, "differences": [_as_dict(one) for one in differences]}
         facts |= {"warnings": advice, "also_defined": defined.others}

@@ -192,3 +192,19 @@ def test_all_that_cannot_act_is_reported_at_once_by_the_command_as_a_process(kaf
     # At-least-once and more deliveries than a consumer holds ahead of its work are told of, too.
     others = [one for one in found if not one.startswith(tuple(expected))]
     assert all("max_deliveries" in one for one in others), others
+
+
+@pytest.mark.feature("C64", "C81", "X7")
+def test_an_entity_of_which_the_file_says_otherwise_is_checked_as_it_is_defined(deploy: Deploy) -> None:
+    """The workers serve the definition, whatever the file says."""
+    here = deploy({"orders": {}}, definitions="topic").apply()
+    name = here.name("orders")
+    late = f"{name}.late"
+    assert here.lapse("queue", "alter", name, f"dead_letter={late}").returncode == 0
+    printed = here.lapse("check")
+    assert "says otherwise" in printed.stderr
+    assert "missing" not in printed.stderr + printed.stdout, "it was created for the definition"
+    admin = AdminClient({"bootstrap.servers": here.servers})
+    admin.delete_topics([late])[late].result(15)
+    until(lambda: late not in here.connection.partitions(), "somebody has deleted it")
+    assert f"{name} as it is defined: topic {late}: missing" in here.lapse("check").stderr
