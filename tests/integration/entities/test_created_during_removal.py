@@ -133,19 +133,26 @@ def test_the_changelog_of_a_new_entity_is_not_removed_by_a_worker_that_was_slow_
 @pytest.mark.feature("Q23", "C4", "X2")
 def test_an_entity_is_created_anew_as_soon_as_the_deletion_of_the_old_one_is_answered(deploy: Deploy) -> None:
     """Its topics and its definition go some time later. A client of another kind does not wait for that."""
-    here = deploy({"orders": {}, "other": {}}, definitions="topic").apply()
-    here.worker().wait_for_shards(2)
-    writer, deleted = Producer({"bootstrap.servers": here.servers}), (here.name("orders"), here.name("other"))
-    for name in deleted:
+    here = deploy({"orders": {}, "other": {}, "third": {}}, definitions="topic").apply()
+    here.worker().wait_for_shards(3)
+    writer = Producer({"bootstrap.servers": here.servers})
+
+    def delete(stem: str) -> str:
+        name = here.name(stem)
         answers = here.tail(names.deliveries(name))
         writer.produce(names.commands(name), json.dumps({"command": "delete", "id": "d"}).encode(), partition=0)
         assert not writer.flush(20)
         answers.wait_for(lambda records: [one for one in records if b'"delete"' in (one.value() or b"")], "the answer")
+        return name
+
+    created = here.lapse("queue", "create", delete("third"), "--json")
+    assert json.loads(created.stdout)["changed"], "it is not the old one, which is about to go"
+    orders, other = delete("orders"), delete("other")
     with Admin(here.app_id, connection=here.connection) as admin:
-        assert admin.create_queue(deleted[0]).changed, "it is not the old one, which is about to go"
+        assert admin.create_queue(orders).changed
         with pytest.raises(CommandFailed, match="there is no queue"):
-            admin.alter_queue(deleted[1], lease_period="9s")
-    until(lambda: names.commands(deleted[1]) not in here.connection.partitions(), "the old ones are removed")
+            admin.alter_queue(other, lease_period="9s")
+    until(lambda: names.commands(other) not in here.connection.partitions(), "the old ones are removed")
     here.write("orders", "1")
     with here.subscriber("orders") as subscriber:
         delivery = subscriber.receive(20)
