@@ -1,7 +1,6 @@
 """Names of missing topics that cannot be created (X7, C81).
 
 Kafka does not take a name beside another if '.' and '_' are all that differs, because they are the same in its metrics.
-Names that begin with `lapse.` belong to entities. A topic that a queue names so would be taken for one of theirs.
 """
 
 from __future__ import annotations
@@ -9,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from lapse.protocol import topic as names
 from lapse.runtime.topics.difference import Difference
-from lapse.runtime.topics.wanted import Role
 
 
 def with_clashes(
@@ -30,11 +27,7 @@ def with_clashes(
     taken = {name.replace(".", "_"): name for name in existing}
     found: list[Difference] = []
     for one in differences:
-        if one.create is not None and one.create.role is Role.UNDERLYING and one.topic.startswith(names.PREFIX):
-            bars = () if exists(one.create.entity) else (one.create.entity,)
-            what = f"{one.what}; only lapse creates topics whose names begin with {names.PREFIX!r}. Correct the name"
-            one = replace(one, what=what, create=None, bars=bars)
-        elif one.create is not None:
+        if one.create is not None:
             other = taken.setdefault(one.topic.replace(".", "_"), one.topic)
             if other != one.topic and not exists(one.create.entity):
                 what = f"{one.what}; Kafka does not create it beside {other}: '.' and '_' are the same in its metrics"

@@ -23,17 +23,6 @@ def test_an_entity_whose_topic_kafka_would_refuse_gets_no_topic_and_concerns_nob
     assert {name for one in refused.values() for name in one.bars} == {"new", "letters", "twice"}
 
 
-def test_a_topic_with_a_name_of_an_entitys_own_is_not_created_for_those_who_read_it() -> None:
-    """It would be taken for that entity's. One that is there may be read."""
-    config = Config.model_validate({"queue": {"new": {"topics": ["lapse.q.commands"]}, "q": {}}, "sow": {"s": {}}})
-    without_q = config.model_copy(update={"queue": {"new": config.queue["new"]}})
-    (one,) = [one for one in Topology(without_q, {}).differences() if not one.mended]
-    assert (one.topic, one.bars) == ("lapse.q.commands", ("new",))
-    assert "only lapse creates topics whose names begin with 'lapse.'. Correct the name" in one.what
-    there = {one.name: one.partitions for one in Topology(config, {}).wanted()}
-    assert Topology(config, there).differences() == []
-
-
 def test_an_entity_that_exists_is_served_without_the_topic() -> None:
     config = Config.model_validate({"queue": {"old": {"topics": ["a.b", "t"]}}})
     there = {one.name: one.partitions for one in Topology(config, {}).wanted() if one.name != "a.b"}
