@@ -201,3 +201,40 @@ def _lose_end(broker: EmbeddedKafka, here: Deployment, name: str) -> None:
     broker.pause()
     producer.commit_transaction(30)
     broker.kill()
+
+
+@pytest.mark.feature("C52", "Q16")
+def test_payloads_are_read_from_the_next_leader_while_a_broker_is_frozen(
+    brokers: list[EmbeddedKafka], deploy: Deploy
+) -> None:
+    """The shard is not given up: the messages of both topics come before the broker goes on."""
+    servers = ",".join(one.bootstrap_servers for one in brokers)
+    several = {"topics": ["a{}", "b{}"], "default_publish_target": "b{}", "payload_window": 1, "lease_period": "5m"}
+    here = deploy({"many": several}, servers=servers, replication_factor=COPIES, session_timeout="10s")
+    name, settings = here.name("many"), {"message.timestamp.type": "LogAppendTime"}
+    own = [topic.commands(name), topic.deliveries(name), topic.events(name), topic.dead_letters(name)]
+    at = {one: [1, 2] for one in [*own, topic.changelog(here.app_id, name), here.name("b")]}
+    at[here.name("a")] = [3, 1, 2]
+    admin = AdminClient({"bootstrap.servers": servers})
+    wanted = [NewTopic(one, 1, replica_assignment=[copies], config=settings) for one, copies in at.items()]
+    for done in admin.create_topics(wanted).values():
+        done.result(15)
+    worker = here.apply().worker().wait_for_shards(1)
+    for depth in (40, 80, 120):  # more than the window holds
+        here.write("a", *[b"a" * 100_000] * 20)
+        here.write("b", *[b"b"] * 20)
+        until(lambda depth=depth: here.depth("many")["depth"] == depth, "all are taken in")
+    brokers[2].pause()
+    try:
+        with here.subscriber("many", 4, timeout_s=60) as subscriber:
+            got = list[bytes]()
+            while len(got) < 120:
+                delivery = subscriber.receive(60)
+                assert delivery is not None, f"after {len(got)} messages"
+                got.append((delivery.value or b"")[:1])
+                delivery.acknowledge()
+        assert (got.count(b"a"), got.count(b"b")) == (60, 60)
+        assert "It is given up" not in worker.text
+        assert worker.running
+    finally:
+        brokers[2].resume()

@@ -30,6 +30,10 @@ _PATIENCE_S: Final = 10.0
 _SILENT_FOR_S: Final = 30.0
 """How long a broker may be silent while records are read back, s. A write waits about as long before it fails."""
 
+_REQUEST_MS: Final = 5_000
+"""How long a broker may be silent until the connection is given up and the leaders are looked up anew, ms. Another
+broker leads the partitions of a frozen one after about ten seconds. aiokafka waits for 40 s unless told."""
+
 _GONE_FOR_S: Final = 10.0
 """For how long a topic that was found deleted is not looked up again, s."""
 
@@ -67,6 +71,7 @@ class LogReader:
             "isolation_level": "read_committed",
             "max_partition_fetch_bytes": 4 << 20,
             "fetch_max_wait_ms": 50,
+            "request_timeout_ms": _REQUEST_MS,
             **security,
         }
         self._consumers: dict[TopicPartition, AIOKafkaConsumer] = {}
