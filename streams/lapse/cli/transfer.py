@@ -233,15 +233,16 @@ def _follow(link: Link, source: Connection, queue: str, there: Connection) -> No
     stopping = threading.Event()
     left = "The next one with this link returns what it holds"
     with ended_by_signals(_ENDING_S, logger, "the transfer", left, stopping.set):
-        retries, limit = Retries(), LogLimit()
+        retries, limit, generation = Retries(), LogLimit(), 0
         while not stopping.is_set():
             to_queue, skew_ms = link.to_queue or queue, link.max_clock_skew
             try:
                 with Follower(source, queue, there, to_queue, link.to_topic, skew_ms, _log_handed) as follower:
                     logger.info("following %s for %s", queue, follower.target)
                     try:
-                        follower.follow(stopping)
+                        follower.follow(stopping, generation)
                     finally:
+                        generation = follower.generation or generation
                         if follower.begun:
                             retries.note_begun()
             except (LapseError, KafkaException, TransferError) as error:

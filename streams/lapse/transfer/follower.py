@@ -24,7 +24,7 @@ from confluent_kafka import KafkaException
 from lapse.core.error_code import ErrorCode
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command
-from lapse.transfer.copier import TransferError
+from lapse.transfer.copier import TakenOver, TransferError
 from lapse.transfer.mover import Mover
 from lapse.transfer.order import Order
 from lapse.transfer.skew import Skew
@@ -65,6 +65,9 @@ class Follower(Mover):
         to_topic: its underlying topic; None for its publish target.
         max_clock_skew_ms: a greater difference between the clocks of the clusters is logged, ms.
         progress: called after each round with the number of messages that were handed over.
+
+    Attributes:
+        generation: the generation that `follow` began; 0 if none.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class Follower(Mover):
         progress: Callable[[int], None] = lambda _: None,
     ) -> None:
         super().__init__(here, queue, there, to_queue, to_topic, "", progress)
+        self.generation = 0
         self._skew = Skew(max_clock_skew_ms)
         self._nothing_back_until = 0.0
         self._refused_until: dict[str, float] = {}
@@ -85,8 +89,12 @@ class Follower(Mover):
         self._formats_differ = False
         self._formats_known_until = 0.0
 
-    def follow(self, stopping: threading.Event) -> None:
+    def follow(self, stopping: threading.Event, own_generation: int = 0) -> None:
         """Hand over by demand until `stopping` is set.
+
+        Args:
+            stopping: ends it.
+            own_generation: the generation that this process began last; 0 if none.
 
         Raises:
             TakenOver: another process follows for the same two queues, and began later.
@@ -98,7 +106,10 @@ class Follower(Mover):
         work = "follow-" + hashlib.blake2b(self.target.encode(), digest_size=6).hexdigest()
         known = self._orders.read(work)
         first, last = (0, 0) if known is None else known.unfinished
-        last += 1
+        if own_generation and last > own_generation:
+            raise TakenOver(f"another process has taken over the transfer {work}-{own_generation}")
+        # Noted before it is written: a broker that does not answer may have written it.
+        self.generation = last = last + 1
         self._orders.write(work, Order({}, unfinished=(first, last)))
         self._transfer = f"{work}-{last}"
         self._load(work)

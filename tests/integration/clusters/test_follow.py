@@ -2,12 +2,15 @@
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 
 from lapse.embedded import EmbeddedKafka
+from lapse.transfer.copier import TakenOver
+from lapse.transfer.follower import Follower
 from support.kafka.log import until
 from support.processes import fork_server
 from support.processes.deployment import Deploy, broker_now_ms
@@ -213,6 +216,26 @@ def test_what_the_queue_there_cannot_read_yet_arrives_later(sides: Sides) -> Non
         follower.terminate()
         assert follower.wait(30) == 0, log.read_text("utf-8")
     assert [*there.got] == [b"1", b"2"]
+
+
+@pytest.mark.feature("Q26", "X7")
+def test_a_process_that_was_taken_over_does_not_take_back_the_link(sides: Sides) -> None:
+    """As when a broker did not answer, so that it tries again only after the later process has begun."""
+    here, there, name = sides.here.connection, sides.there.connection, sides.there.name("short")
+    at_once = threading.Event()
+    at_once.set()
+    began = []
+    for _ in range(2):
+        with Follower(here, sides.here.name("short"), there, name, None) as process:
+            process.follow(at_once)
+            began.append(process.generation)
+    first, second = began
+    taken_over = pytest.raises(TakenOver, match="another process has taken over")
+    with Follower(here, sides.here.name("short"), there, name, None) as process, taken_over:
+        process.follow(at_once, first)
+    with Follower(here, sides.here.name("short"), there, name, None) as process:
+        process.follow(at_once, second)
+        assert process.generation == second + 1
 
 
 @pytest.mark.feature("Q26", "C73", "Q12")
