@@ -10,7 +10,7 @@ from lapse.cli.define import read_settings
 from lapse.config import ConfigError, load
 from lapse.config.document import loads
 from lapse.replication import link as replication
-from lapse.runtime.topics.cluster import _parts
+from lapse.runtime.topics.request_parts import parts_of_request
 from lapse.testing import Lapse
 from lapse.transfer import link as transfer
 from lapse_spark.lapse_toml import app_id
@@ -115,5 +115,5 @@ def test_many_names_in_a_list_are_compared_at_once() -> None:
 
 
 def test_what_is_asked_of_a_controller_is_split() -> None:
-    requests = list(_parts([1_500, 400, 300, 5_000, 1], lambda one: one))
+    requests = list(parts_of_request([1_500, 400, 300, 5_000, 1], lambda one: one))
     assert requests == [[1_500, 400], [300], [5_000], [1]]
