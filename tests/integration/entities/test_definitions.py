@@ -188,7 +188,7 @@ def altered(here: Deployment, worker: WorkerProcess, queue: str, *changed: str) 
 
 def delivered_value(here: Deployment, stem: str = "orders", text: str = "") -> bytes | None:
     """Receive a message of a queue, and acknowledge it."""
-    with here.subscriber(stem, 1, filter=text) as subscriber:
+    with here.subscriber(stem, 1, filter=text or None) as subscriber:
         delivery = subscriber.receive(20)
         assert delivery is not None
         delivery.acknowledge()

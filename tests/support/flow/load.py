@@ -168,7 +168,7 @@ class Load:
     def _consume(self, number: int) -> None:
         chance = random.Random(number)
         payload = ("packed", "reference", "inline")[number % 3]
-        options = {"payload": payload, "filter": self._filters[number % len(self._filters)]}
+        options = {"payload": payload, "filter": self._filters[number % len(self._filters)] or None}
         with self.deployment.subscriber(self.queue, 40, timeout_s=60, **options) as subscriber:
             while not self._consuming.is_set():
                 delivery = subscriber.receive(0.1)
