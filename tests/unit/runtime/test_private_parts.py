@@ -101,8 +101,6 @@ PARTS = {
         "kafka/group_member.py, GroupMember",
     ),
     "aiokafka.consumer.fetcher:Fetcher._create_fetch_waiter": ("797a9db9feff", "kafka/fetcher.py, SwiftFetcher"),
-    "aiokafka.consumer.fetcher:Fetcher.close": ("ed520951c862", "kafka/fetcher.py, SwiftFetcher"),
-    "aiokafka.consumer.fetcher:Fetcher._update_fetch_positions": ("8cefc2350f50", "kafka/fetcher.py, SwiftFetcher"),
     "faust.transport.consumer:Consumer._drain_messages": ("30fba6e560f1", "kafka/transport.py, BatchConsumer"),
     "faust.transport.consumer:Consumer._wait_next_records": ("1f67795402ab", "kafka/transport.py, BatchConsumer"),
     "faust.transport.consumer:Consumer._get_active_partitions": ("dd5477b15d7d", "kafka/transport.py, BatchConsumer"),

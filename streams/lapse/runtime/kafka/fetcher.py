@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable
-from contextlib import suppress
+from collections.abc import Iterable
 from typing import Any, Final
 
 from aiokafka import TopicPartition
 from aiokafka.consumer import consumer, fetcher
-from aiokafka.errors import KafkaError
 from aiokafka.protocol.fetch import FetchRequest
 
 from lapse.runtime.kafka.checksum import CheckedRecords
 from lapse.runtime.kafka.fetch_session import FetchSession
 from lapse.runtime.kafka.fetched import FetchedPartition, FetchedRecords, TakenBytes
 
-logger = logging.getLogger(__name__)
-
 _CROWDED_WAIT_MS: Final = 20
-
-_TURNS_TO_JOURNAL: Final = 4
-"""How many turns of the loop pass from records that are taken to the journal of the step that takes them in."""
 
 _MANY: Final = 8
 """For fewer partitions a session with a broker would save nothing."""
@@ -43,19 +35,7 @@ class SwiftFetcher(fetcher.Fetcher):
     would be delayed by as much.
 
     With many partitions a fetch names only what has changed, and each turn costs little.
-
-    Once records are taken, a shard begins a step with them. The next fetch leaves behind its journal. A broker that
-    is woken takes the CPU, and deliveries wait for that journal. aiokafka waits for a set of futures between fetches.
     """
-
-    _pending_tasks: set[asyncio.Task[None]]
-    _wait_consume_future: Any  # of aiokafka: wakes the routine
-    _serving: Any = None
-    """The assignment whose partitions are fetched."""
-
-    _failure: BaseException | None = None
-    _looks_again: asyncio.TimerHandle | None = None
-    _will_go_on = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.taken = 0
@@ -86,131 +66,14 @@ class SwiftFetcher(fetcher.Fetcher):
         self._asked_for.update(partitions)
         self._bytes.count = 0
         until = time.monotonic() + timeout
-        records = await self._take(partitions, max_records)
+        records = await super().fetched_records(partitions, 0, max_records)
         while not records and time.monotonic() < until and await self._comes(until - time.monotonic()):
-            records = await self._take(partitions, max_records)
+            records = await super().fetched_records(partitions, 0, max_records)
         self.taken += 1
         if self._bytes.count:
             for tp in self._records.keys() & records.keys():
                 self._records.move_to_end(tp)  # others that had to wait come first
         return records
-
-    async def close(self) -> None:
-        """Stop fetching."""
-        if self._looks_again is not None:
-            self._looks_again.cancel()
-        await super().close()
-
-    async def _take(self, partitions: Iterable[Any], max_records: int | None) -> Any:
-        """Take records that have come, and send the next fetch."""
-        if self._subscriptions.reassignment_in_progress:  # aiokafka waits for its end
-            return await super().fetched_records(partitions, 0, max_records)
-        before, routine, self._wait_consume_future = len(self._records), self._wait_consume_future, None
-        try:
-            return await super().fetched_records(partitions, 0, max_records)
-        finally:
-            self._wait_consume_future = routine
-            if len(self._records) < before and not self._will_go_on:
-                self._will_go_on = True
-                if self._looks_again is not None:
-                    self._looks_again.cancel()
-                self._go_on_in(_TURNS_TO_JOURNAL)
-
-    async def _fetch_requests_routine(self) -> None:
-        """Do what aiokafka's does at the change of an assignment, of a leader, or of what is paused."""
-        try:
-            while True:
-                assignment = self._serving
-                if assignment is None or not assignment.active:
-                    assignment = await self._begin()
-                self._wait_consume_future = self._loop.create_future()
-                waits_for = [self._wait_consume_future, assignment.unassign_future]
-                if self._send():
-                    waits_for.append(self._client.force_metadata_update())
-                await asyncio.wait(waits_for, return_when=asyncio.FIRST_COMPLETED)
-                if self._failure is not None:
-                    raise self._failure
-        except asyncio.CancelledError:
-            pass
-        except Exception as error:
-            logger.exception("unexpected error in the fetcher")
-            raise KafkaError("Unexpected error during data retrieval") from error
-        finally:
-            self._serving = None
-
-    async def _begin(self) -> Any:
-        """Drop what the last assignment has left; return the next one, once there is one."""
-        self._serving = None
-        for task in list(self._pending_tasks):
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-        self._records.clear()
-        while self._serving is None:
-            subscription = self._subscriptions.subscription
-            if subscription is not None and subscription.assignment is not None:
-                self._serving = subscription.assignment
-            else:
-                with suppress(KafkaError):  # who takes records gets it
-                    await self._subscriptions.wait_for_assignment()
-        return self._serving
-
-    def _go_on_in(self, turns: int) -> None:
-        """Go on after some turns of the loop."""
-        if turns:
-            asyncio.get_running_loop().call_soon(self._go_on_in, turns - 1)
-        else:
-            self._will_go_on = False
-            self._go_on()
-
-    def _go_on(self) -> None:
-        """Send to every broker that is free what can be fetched from it; let the routine do what takes longer."""
-        assignment = self._serving
-        if assignment is not None and assignment.active and not self._closed and self._send():
-            self._notify(self._wait_consume_future)
-
-    def _send(self) -> bool:
-        """Send to every broker that is free; return whether a leader is unknown."""
-        assignment = self._serving
-        requests, resets, wait_s, unknown, _ = self._get_actions_per_node(assignment)
-        for node, request in requests:
-            self._start(node, self._proc_fetch_request, assignment, node, request)
-        for node, tps in resets.items():
-            self._start(node, self._update_fetch_positions, assignment, node, tps)
-        self._look_again(wait_s)
-        return bool(unknown)
-
-    def _look_again(self, wait_s: float) -> None:
-        """Look again after some time, s: others need not wait for longer until records are taken."""
-        if self._looks_again is not None:
-            self._looks_again.cancel()
-        self._looks_again = asyncio.get_running_loop().call_later(wait_s, self._go_on)
-
-    def _start(self, node: int, ask: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> None:
-        self._in_flight.add(node)
-        task = asyncio.create_task(self._ask(node, ask, *args))
-        self._pending_tasks.add(task)
-        task.add_done_callback(self._asked)
-
-    async def _ask(self, node: int, ask: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> None:
-        """Send one request to a broker, and process its answer."""
-        try:
-            has_news = await ask(*args)
-        except Exception as error:  # noqa: BLE001  # the routine raises it
-            self._failure, has_news = error, True
-            self._notify(self._wait_consume_future)
-        finally:
-            self._in_flight.discard(node)
-        if has_news:
-            for waiter in self._fetch_waiters:
-                self._notify(waiter)
-            self._look_again(self._prefetch_backoff)  # if nobody takes it
-        else:
-            self._go_on()
-
-    def _asked(self, task: asyncio.Task[None]) -> None:
-        if not self._closed:  # else aiokafka goes through the set
-            self._pending_tasks.discard(task)
 
     async def _comes(self, timeout_s: float) -> bool:
         """Wait until records come, or an error; return False at the timeout, or once the fetcher is closed."""
@@ -231,11 +94,13 @@ class SwiftFetcher(fetcher.Fetcher):
         return came and not self._closed
 
     async def _proc_fetch_request(self, *args: Any) -> Any:
-        """Do the same as aiokafka's, and let all partitions count together what is taken in a turn."""
+        """Do the same as aiokafka's, and wake who waits for records. Otherwise the task that sends fetches does so."""
         are_new = await super()._proc_fetch_request(*args)
         if are_new:
             for fetched in self._records.values():
                 fetched.taken = self._bytes
+            for waiter in self._fetch_waiters:
+                self._notify(waiter)
         return are_new
 
     @property

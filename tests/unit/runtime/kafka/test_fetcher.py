@@ -134,7 +134,6 @@ async def waiting(bring: Callable[[SwiftFetcher], None], timeout_s: float) -> li
     one, found = fetcher(), list[bool]()
     loop = asyncio.get_running_loop()
     state: dict[str, Any] = {"_fetch_waiters": set(), "_loop": loop, "_closed": False, "taken": 0}
-    one._subscriptions = SimpleNamespace(reassignment_in_progress=False)
     one.__dict__.update(state, _bytes=SimpleNamespace(count=0))
 
     async def look(*_: Any) -> dict[Any, Any]:
