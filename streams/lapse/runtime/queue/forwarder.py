@@ -112,6 +112,8 @@ class Forwarder:
             write: writes to the target once the leases are in the journal, and returns what it refuses.
             judge: evaluates filters on barriers.
         """
+        if not self._held:  # as in each step of a queue that does not forward
+            return
         held, self._held = self._held, []
         for one in sorted(held, key=lambda one: not one.is_there):
             if one.is_there:
