@@ -35,7 +35,14 @@ class TransferError(RuntimeError):
 
 
 class TakenOver(TransferError):
-    """Another process does the same work, and began later."""
+    """Another process does the same work, and began later.
+
+    Args:
+        transfer: id of the transfer that this process did.
+    """
+
+    def __init__(self, transfer: str) -> None:
+        super().__init__(f"another process has taken over the transfer {transfer}")
 
 
 class NotRead(TransferError):
@@ -169,7 +176,7 @@ class Copier:
         except KafkaException as error:
             fault = error.args[0]
             if fault.code() in FENCED:
-                raise TakenOver(f"another process has taken over the transfer {self._transfer}") from error
+                raise TakenOver(self._transfer) from error
             written_or_refused(self._producer, put.too_large, _LATE_S)  # to learn which message it is
             if not put.too_large:
                 raise

@@ -107,7 +107,7 @@ class Follower(Mover):
         known = self._orders.read(work)
         first, last = (0, 0) if known is None else known.unfinished
         if own_generation and last > own_generation:
-            raise TakenOver(f"another process has taken over the transfer {work}-{own_generation}")
+            raise TakenOver(f"{work}-{own_generation}")
         # Noted before it is written: a broker that does not answer may have written it.
         self.generation = last = last + 1
         self._orders.write(work, Order({}, unfinished=(first, last)))

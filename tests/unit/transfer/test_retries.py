@@ -43,8 +43,8 @@ def test_what_the_queue_there_has_not_read_is_tried_again_and_a_mistake_at_the_s
     retries = Retries()
     assert not retries.is_final(unread, 0)
     assert retries.is_final(mistaken, 0)
-    assert retries.is_final(TakenOver("another process"), 0)
+    assert retries.is_final(TakenOver("follow-1"), 0)
     retries.note_begun()
     assert not retries.is_final(unread, 1)
     assert not retries.is_final(mistaken, 1)  # the topic is perhaps created anew
-    assert retries.is_final(TakenOver("another process"), 1)
+    assert retries.is_final(TakenOver("follow-1"), 1)
