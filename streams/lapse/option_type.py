@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from lapse_client.reading.instant import instant_ms
+from lapse.protocol.instant import instant_ms
 
 
 class Number(click.FloatRange):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from lapse.protocol.bookmark import Bookmark
-from lapse_client.reading.instant import instant_ms
+from lapse.protocol.instant import instant_ms
 
 _LEFT_OUT: Final = {
     "live": "live",

@@ -2,36 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from typing import Final
-
-from lapse.core.days import LATEST_MS
-
-_MOST_DIGITS: Final = 19
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-_MILLISECOND: Final = timedelta(milliseconds=1)
-
-
-def instant_ms(text: str) -> int:
-    """Parse an instant, ISO 8601 (UTC by default) or ms since the epoch, and return ms since the epoch.
-
-    Fractions are cut to the millisecond. An instant before 1970 becomes 0, because Kafka allows no negative ones.
-
-    Raises:
-        ValueError: the text is neither, or is later than the year 9999.
-    """
-    if text.isascii() and text.isdigit():
-        if len(text) > _MOST_DIGITS or int(text) > LATEST_MS:
-            raise ValueError(f"{text[:_MOST_DIGITS]}… is later than the year 9999")
-        return int(text)
-    read = datetime.fromisoformat(text)
-    # Whole numbers: as a float, one instant in 160 would be a millisecond early.
-    at_ms = ((read if read.tzinfo else read.replace(tzinfo=UTC)) - _EPOCH) // _MILLISECOND
-    if at_ms > LATEST_MS:
-        raise ValueError(f"{text} is later than the year 9999")
-    return max(0, at_ms)
+from lapse.protocol.instant import EPOCH, MILLISECOND
 
 
 def shown(at_ms: int | None) -> str:
@@ -42,7 +13,7 @@ def shown(at_ms: int | None) -> str:
     if at_ms is None:
         return ""
     try:
-        found = (_EPOCH + at_ms * _MILLISECOND).replace(tzinfo=None)
+        found = (EPOCH + at_ms * MILLISECOND).replace(tzinfo=None)
     except OverflowError:
         return f"epoch + {at_ms} ms"  # beyond the range of `datetime`
     return found.isoformat(" ", timespec="milliseconds").removesuffix(".000")

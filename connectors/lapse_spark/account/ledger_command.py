@@ -13,6 +13,7 @@ from rich.console import Console
 
 from lapse.protocol import topic, topic_pattern
 from lapse.protocol.bookmark import Bookmark
+from lapse.protocol.instant import instant_ms
 from lapse_spark import lapse_toml
 from lapse_spark import ledger as ledger_job
 from lapse_spark.account import statement
@@ -235,7 +236,7 @@ def _configured(file: Path, name: str, settings: Mapping[str, Any]) -> Followed:
         raise ValueError(f"{file}: queue {name}: topic_pattern is no regular expression: {error}") from error
     if not isinstance(underlying, list) or not all(isinstance(topic, str) for topic in underlying):
         raise ValueError(f"{file}: queue {name}: topics is no list of names; `lapse check` names the fault")
-    marks = begins if isinstance(begins, list) else [begins] if isinstance(begins, str) and ":" in begins else []
+    marks = begins if isinstance(begins, list) else [begins] if isinstance(begins, str) and _is_bookmark(begins) else []
     return Followed(
         name=name,
         underlying=underlying or ([name] if matching is None else []),
@@ -244,6 +245,15 @@ def _configured(file: Path, name: str, settings: Mapping[str, Any]) -> Followed:
         app_id=lapse_toml.app_id(file),
         matching=matching,
     )
+
+
+def _is_bookmark(text: str) -> bool:
+    """Return whether a text is to be read as a bookmark; `lapse check` names the fault of what is nothing at all."""
+    try:
+        instant_ms(text)
+    except ValueError:
+        return ":" in text
+    return False
 
 
 def _rule(following: Mapping[str, Any], *, ask: bool, shown: int, written_with: Sequence[str]) -> Rule:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from lapse.core.near_name import did_you_mean
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.command_field import QUEUE_STATES
 from lapse.runtime.topics.cluster import FIRST_ANSWER_S, Cluster
-from lapse.runtime.topics.definition_draft import refusal
+from lapse.runtime.topics.definition_draft import early_beginning, refusal
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange
 from lapse.runtime.topics.deleted_entities import left, settled
 from lapse.runtime.topics.topology import TopologyError
@@ -135,13 +136,19 @@ def plan(path: Path, config: Config) -> Plan | None:
             differs = DefinitionChange(None, after)
         if differs is None:
             continue
-        why = refusal(differs, lambda differs: live(differs, config))
+        why = early_beginning(differs, config.queue.get(name), latest_ms(config))
+        why = f"{name}: {why}" if why else refusal(differs, lambda differs: live(differs, config))
         made.refused.append(why) if why else made.changes.append(differs)
     # The file fits together, but it may not fit beside entities that only the topic has.
     others = [one for name, one in there.items() if name not in deleted]
     unfit = conflicts(config, others, [one.after for one in made.changes], made.beside)
     refused = [*made.refused, *(f"{name}: {fault}" for name, fault in unfit.items())]
     return replace(made, refused=refused, changes=[one for one in made.changes if one.after.name not in unfit])
+
+
+def latest_ms(config: Config) -> int:
+    """Return the latest instant that the broker's clock may show by this machine's, ms since the epoch (L13)."""
+    return int(time.time() * 1000) + config.lapse.max_clock_skew
 
 
 def live(change: DefinitionChange, config: Config) -> dict[str, int] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import date
 from typing import Final
 
 from lapse.cli import cluster
@@ -65,6 +66,8 @@ def recoveries(changes: Iterable[DefinitionChange]) -> list[Recovery]:
     for one in changes:
         point = one.after.settings.get(_KEY, "beginning")
         if one.before is not None and one.after.kind == "queue" and _KEY in one.keys and point != "end":
+            if isinstance(point, date):  # of TOML, whose text would have a space
+                point = point.isoformat()
             to = ",".join(map(str, point)) if isinstance(point, list | tuple) else str(point)
             found.append(Recovery(one.after.name, to, one.after.version))
     return found

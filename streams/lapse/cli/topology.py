@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import click
@@ -15,22 +16,27 @@ from rich.text import Text
 
 from lapse.cli.config_option import CONFIG
 from lapse.cli.confirmation import confirm
-from lapse.cli.definition import Plan, no_topic, plan
+from lapse.cli.definition import Plan, latest_ms, no_topic, plan
 from lapse.cli.tables import print_table
 from lapse.config import Config, ConfigError, key, load
 from lapse.config.decided_entities import decide
 from lapse.config.definition import keep_entities
+from lapse.config.recovery_point import future_fault
+from lapse.protocol import topic as names
 from lapse.runtime.topics.advice import warnings
 from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.definitions import DefinitionsTopic
 from lapse.runtime.topics.deleted_entities import left
 from lapse.runtime.topics.difference import Difference
+from lapse.runtime.topics.standing import Standing
 from lapse.runtime.topics.topology import Topology, TopologyError
 from lapse_client.reading.count_text import count_text
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 _MOST_NAMED: Final = 20
+
+_BEGINNING: Final = "recovery_point"
 
 _NOUNS: Final = {"write": "definition", "wrote": "definition", "rewind": "queue"}
 """By verb: the noun that `lapse apply` counts, if it is not topics."""
@@ -87,6 +93,20 @@ def _changes_as_json(
     return {**facts, "differences": [_as_dict(one) for one in differences]}
 
 
+def _early_beginnings(
+    topology: Topology, differing: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> list[Difference]:
+    """Return the new queues, and those with another beginning than is defined, that would begin in the future (Q16)."""
+    found: list[Difference] = []
+    for name, queue in topology.config.queue.items():
+        new = topology.standing(name) in (Standing.NEW, Standing.DELETED)
+        if (new or _BEGINNING in differing.get(name, ())) and (
+            why := future_fault(queue.recovery_point, latest_ms(topology.config))
+        ):
+            found.append(Difference(names.commands(name), f"queue {name}: {why}", bars=(name,)))
+    return found
+
+
 @click.command()
 @CONFIG
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -103,7 +123,7 @@ def apply(config: Path, yes: bool, as_json: bool) -> None:
     settings = _loaded(config)
     planned = _planned(config, settings)  # first: it waits for running deletions to finish
     cluster, topology = _look(settings)
-    differences = topology.differences()
+    differences = [*topology.differences(), *_early_beginnings(topology)]
     defined = [] if planned is None else planned.changes
     refused = [] if planned is None else planned.refused
     # Leave out entities that no new topic makes servable, so that the others do not wait for them (C81).
@@ -219,7 +239,7 @@ def check(config: Path, as_json: bool) -> None:
     except ConfigError as error:
         raise click.ClickException(str(error)) from error
     defined = _defined(config, settings, topology)
-    differences = topology.differences()
+    differences = [*topology.differences(), *_early_beginnings(topology, defined.differing)]
     advice = list(dict.fromkeys([*warnings(topology), *key.exposure_warnings(settings), *defined.warnings]))
     if as_json:
         facts: dict[str, object] = {"fits": not differences, "differences": [_as_dict(one) for one in differences]}

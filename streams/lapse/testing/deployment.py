@@ -165,7 +165,7 @@ class Lapse:
             Refused: the definition is not allowed.
         """
         name = request.name
-        made = draft(request, self._definitions, Config(), self._beside)
+        made = draft(request, self._definitions, Config(), self._beside, self._cluster.now_ms)
         if made.differs is None:
             return made.after.version, self._entities[name].shards, made.is_new
         made.check_state(self._live)

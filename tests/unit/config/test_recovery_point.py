@@ -22,6 +22,12 @@ def configured(directory: Path, value: str, more: str = "") -> object:
         ('"end"', "end"),
         ("1767225600000", 1_767_225_600_000),
         ("253402300799999", 253_402_300_799_999),
+        ('"2026-01-01T00:00:00Z"', 1_767_225_600_000),
+        ('"2026-01-01T00:00:00"', 1_767_225_600_000),  # the bookmark of no topic 2026-01-01T00
+        ('"2026-01-01 01:00+01:00"', 1_767_225_600_000),
+        ("2026-01-01T00:00:00.250Z", 1_767_225_600_250),
+        ("2026-01-01T00:00:00", 1_767_225_600_000),
+        ("2026-01-01", 1_767_225_600_000),
         ('"orders:0:1200"', (Bookmark("orders", 0, 1200),)),
         ('["orders:0:1200", "orders:1:7"]', (Bookmark("orders", 0, 1200), Bookmark("orders", 1, 7))),
     ],
@@ -36,6 +42,8 @@ def test_a_recovery_point_is_read(tmp_path: Path, value: str, read: object) -> N
     [
         ('"middle"', "orders:0:1200"),
         ('"orders:0"', "bookmark 'orders:0'"),
+        ('"2026-13-01T00:00"', 'an instant such as "2026-01-31T12:00:00Z"'),
+        ("12:00:00", "not datetime.time(12, 0)"),
         ('"orders:0:1-2"', "expected one message"),
         ('"orders:0:1#2"', "expected one message"),
         ("-1", "not -1"),

@@ -448,6 +448,7 @@ DEPLOYMENT_COMMANDS = (
     _asked("create_queue", entity="fresh", settings='{"forward_to": "fresh"}'),
     _asked("create_queue", entity="fresh", settings='{"on_expire": "os:system"}'),
     _asked("create_queue", entity="fresh", settings='{"value_format": "avro", "value_schema": "/etc/passwd"}'),
+    _asked("create_queue", entity="fresh", settings='{"recovery_point": "2999-01-01T00:00:00Z"}'),
     _asked("create_queue", entity="orders", settings='{"lease_period": "30s"}'),
     _asked("create_sow", entity="orders"),
     _asked("alter_queue", entity="order", settings='{"lease_period": "30s"}'),
@@ -585,7 +586,7 @@ def _refusal_of_a_definition(case: Case) -> str:
     """Ask for a definition; what the refusal says."""
     try:
         request = read_request(command.decode(case.given[-1].value)[0], "bob")
-        draft(request, DEFINED, Config(), Path()).check_state(lambda _: {"": 7})
+        draft(request, DEFINED, Config(), Path(), ARRIVAL_MS).check_state(lambda _: {"": 7})
     except (CommandError, Refused) as error:
         return str(error)
     raise AssertionError(f"{case.shown}: was not refused")

@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, Message
 from lapse.core.reason import Reason
 from lapse.protocol.event import EventKind
 from lapse_spark import Connection, local_rows
-from lapse_spark.account import account, inventory
+from lapse_spark.account import account, inventory, ledger_command
 from lapse_spark.account.journal import Journal, NoJournal
 from lapse_spark.account.verdict import IN_TIME, OVERDUE
 from lapse_spark.running import intake
@@ -225,3 +225,23 @@ def test_a_batch_that_is_repeated_in_the_same_process_has_what_the_journal_said_
     note = ledger._add(local_rows.frame(spark, rows, columns), 0)
     assert (note.account["in_doubt"], note.account["fates"]["acknowledged"]) == (10, 10)
     assert ledger._journaled == []
+
+
+@pytest.mark.parametrize(
+    ("written", "start"),
+    [
+        ('"orders:0:7"', ["orders:0:7"]),
+        ('["orders:0:7", "orders:1:9"]', ["orders:0:7", "orders:1:9"]),
+        ('"2026-03-01T12:00:00"', []),
+        ('"2026-03-01T12:00:00Z"', []),
+        ("2026-03-01T12:00:00Z", []),
+        (str(NOON_MS), []),
+        ('"end"', []),
+    ],
+)
+def test_only_bookmarks_say_where_the_partitions_of_a_queue_begin(tmp_path, written, start):
+    """An instant in ISO 8601 has colons as well."""
+    file = tmp_path / "lapse.toml"
+    file.write_text(f"[queue.orders]\nrecovery_point = {written}\n", encoding="utf-8")
+    (one,) = ledger_command.all_queues(file)
+    assert [str(mark) for mark in one.start] == start

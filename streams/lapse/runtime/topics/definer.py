@@ -234,7 +234,14 @@ class Definer:
             _check_right(lacking_on_name(self._config, request.name, user), request.name, user)
         there, deleted = await self._settled(request.name)
         made = await asyncio.to_thread(  # settings may be long lists, and shards go on meanwhile (C60)
-            draft, request, there, self._config, self._beside, deleted, self._definitions.unreadable
+            draft,
+            request,
+            there,
+            self._config,
+            self._beside,
+            self._services.clock.stamp_ms(),
+            deleted,
+            self._definitions.unreadable,
         )
         if self._guard is not None:
             _check_right(lacking(made.config, request.name, user), request.name, user)

@@ -19,6 +19,8 @@ from lapse.runtime.topics.difference import Difference
 from lapse.runtime.topics.unfinished_creations import UnfinishedCreations
 from lapse.runtime.topics.wanted import Role, Wanted
 
+NOW_MS = 1_790_000_000_000
+
 THERE = {
     "orders": Definition("orders", "queue", 3, "lapse.toml", {"lease_period": "1m", "retry": {"delay": "10s"}}),
     "prices": Definition("prices", "sow", 1, "alice", {}),
@@ -28,7 +30,7 @@ THERE = {
 
 def ask(name: str, settings: dict[str, Any], **more: Any) -> Draft:
     asked = Request(name, more.pop("kind", "queue"), settings, "bob", more.pop("new", False), **more)
-    return draft(asked, THERE, Config(), Path())
+    return draft(asked, THERE, Config(), Path(), NOW_MS)
 
 
 @pytest.mark.feature("Q23", "C64")
@@ -59,12 +61,12 @@ def test_a_queue_that_is_created_at_run_time_has_the_lifetimes_of_its_topics() -
         "what is defined counts, whatever the file of a worker says"
     )
     for one in (config, of_worker):
-        made = draft(asked, {"older": older}, one, Path()).after
+        made = draft(asked, {"older": older}, one, Path(), NOW_MS).after
         assert made.settings["topic_expirations"] == {"web": "2d"}
     later = config.model_copy(update={"topic": {"web": config.topic["fax"]}})
-    assert draft(asked, {"fresh": made}, later, Path()).differs is None, "what is created again stays as it is"
+    assert draft(asked, {"fresh": made}, later, Path(), NOW_MS).differs is None, "what is created again stays as it is"
     own = replace(asked, settings={**asked.settings, "topic_expirations": {"web": "5m"}})
-    assert draft(own, {}, config, Path()).after.settings["topic_expirations"] == {"web": "5m"}
+    assert draft(own, {}, config, Path(), NOW_MS).after.settings["topic_expirations"] == {"web": "5m"}
 
 
 @pytest.mark.feature("Q23", "C64")
@@ -143,11 +145,28 @@ def test_what_cannot_be_is_refused_with_the_place(
     assert refused.value.refusal.code is code
 
 
+@pytest.mark.feature("Q16", "Q23")
+def test_no_queue_begins_in_the_future() -> None:
+    for settings in ({"recovery_point": NOW_MS + 1}, {"recovery_point": "2999-01-01T00:00:00Z"}):
+        for name, new in (("fresh", True), ("orders", False)):
+            with pytest.raises(Refused, match=f'{name}: recovery_point: .* in the future.* Write "end"') as refused:
+                ask(name, settings, new=new)
+            assert refused.value.refusal.code == ErrorCode.INVALID_ARGUMENT
+    assert ask("fresh", {"recovery_point": NOW_MS}, new=True).is_new
+    begun = Definition("late", "queue", 1, "bob", {"recovery_point": NOW_MS + 1})  # as earlier versions allowed
+    other = Request("late", "queue", {"lease_period": "5s"}, "bob", new=False)
+    assert draft(other, {"late": begun}, Config(), Path(), NOW_MS).is_new, "what stays is not looked at"
+
+
 @pytest.mark.feature("C66")
 def test_a_command_that_is_carried_out_twice_is_known_again() -> None:
     made = ask("orders", {"max_cancels": 2}, command="1")
     again = draft(
-        Request("orders", "queue", {"max_cancels": 2}, "bob", False, 3, "1"), {"orders": made.after}, Config(), Path()
+        Request("orders", "queue", {"max_cancels": 2}, "bob", False, 3, "1"),
+        {"orders": made.after},
+        Config(),
+        Path(),
+        NOW_MS,
     )
     assert (again.after, again.differs, again.is_new) == (made.after, None, True), (
         "although its version is not 3 any more"
@@ -191,7 +210,7 @@ def test_a_temporary_queue_remembers_the_topics_that_are_created_with_it() -> No
     assert again.made == all_of_it, "a first try had created one of them"
     assert Definition.decode("fresh", made.encode()) == made
     changed = Request("fresh", "queue", {"max_cancels": 1}, "bob", new=False)
-    later = draft(changed, {"fresh": made}, Config(), Path()).with_topics(lacking)
+    later = draft(changed, {"fresh": made}, Config(), Path(), NOW_MS).with_topics(lacking)
     assert later.after.made == all_of_it, "what is created later is not its own"
     assert ask("fresh", {}, new=True).with_topics(lacking).after.made == (), "it is not temporary"
 
@@ -202,7 +221,10 @@ def test_what_a_temporary_queue_takes_along_nobody_else_reads() -> None:
     temporary = replace(made, made=("own", "read"))
     reader = Definition("reader", "queue", 1, "bob", {"topic_pattern": "re.d", "default_publish_target": "read"})
     follower = DefinitionFollower(
-        SimpleNamespace(services=SimpleNamespace(topics=None)), Config(), DecidedEntities(Config(), {}, (), Path()), {}
+        SimpleNamespace(services=SimpleNamespace(topics=None)),
+        Config(),
+        DecidedEntities(Config(), {}, (), Path()),
+        {},
     )
     follower._found = {"reply": temporary.encode(), "reader": reader.encode(), "broken": b"{"}
     assert follower.topics_deleted_along(["reply"]) == ["own"]
@@ -254,8 +276,8 @@ def test_what_cannot_be_read_is_not_changed_but_created_anew_above_its_versions(
     spoiled = {"gone": Unreadable(7, "definition of gone: no JSON")}
     asked = Request("gone", "queue", {"lease_period": "9s"}, "bob", new=False)
     with pytest.raises(Refused, match="definition of gone: no JSON. So nothing can be changed in it") as refused:
-        draft(asked, THERE, Config(), Path(), unreadable=spoiled)
+        draft(asked, THERE, Config(), Path(), NOW_MS, unreadable=spoiled)
     assert refused.value.refusal.code is not ErrorCode.UNKNOWN_ENTITY
-    made = draft(replace(asked, new=True), THERE, Config(), Path(), unreadable=spoiled)
+    made = draft(replace(asked, new=True), THERE, Config(), Path(), NOW_MS, unreadable=spoiled)
     assert made.after.version == 8
     assert made.differs is not None
