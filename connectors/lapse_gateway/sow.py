@@ -46,6 +46,7 @@ def record_as_json(record: SowRecord) -> dict[str, Any]:
     ended = {"operation": record.operation, "reasons": list(record.reasons)} if record.kind == "oof" else {}
     return {
         "kind": record.kind,
+        "partition": record.partition,
         "bookmark": None if record.bookmark is None else str(record.bookmark),
         "timestamp_ms": record.timestamp_ms,
         "expires_at_ms": record.expires_at_ms,
@@ -162,6 +163,7 @@ async def _withdraw(call: Call) -> Response:
 
 _RECORD: Final = obj(
     kind=TEXT,
+    partition=WHOLE,
     bookmark={"type": ["string", "null"]},
     timestamp_ms=WHOLE,
     expires_at_ms=INSTANT,
@@ -226,7 +228,7 @@ OPERATIONS: Final = (
         summary="Follow a SOW topic, as server-sent events",
         description=(
             "Events `sow` (a current record), `group-end` (that were all), `publish`, `delta`, `oof` (it was deleted, "
-            "has expired or no longer matches) and `resubscribed`."
+            "has expired or no longer matches) and `resubscribed` (records of this `partition` come again: drop them)."
         ),
         handler=follow,
         parameters=FOLLOWING,

@@ -44,7 +44,8 @@ class SowRecord:
         kind: `sow` (result of a query), `publish` (new or replaced), `delta` (the value has only the changed fields),
             or `oof` (out of focus: deleted, expired, or no longer a match). Subscriptions also yield `group-end` (all
             records that matched at the beginning have come) and `resubscribed` (a shard had forgotten the
-            subscription; `sow_and_subscribe` then sends the records again, others may have missed updates).
+            subscription, or begins its query again; with a query, drop this `partition`'s records, since they come
+            again; other subscriptions may have missed updates).
         key: the record's key.
         value: the record's value.
         bookmark: bookmark of its last update; None if there is none.

@@ -51,7 +51,7 @@ class SowSubscription(Client[SowRecord]):
     """Updates of a SOW topic as an iterator; a context manager.
 
     It sends heartbeats by itself. If a worker has forgotten it, it subscribes again, and yields a record of kind
-    `resubscribed`.
+    `resubscribed`. It does so as well if a worker that took a shard over begins its query again.
 
     Args:
         connection: connection to the cluster.
@@ -167,6 +167,8 @@ class SowListener(Listener[SowRecord]):
         self._heartbeat = Heartbeat(session, heartbeat_timeout_ms, _UNTIL_ANSWERED_MS)
         self._queries = command_name.startswith("sow_and_")
         self._grouping = set(session.partitions) if self._queries else set()
+        self._begun: set[int] = set()
+        """Shards that have begun the query. One that begins it again does not know what it had sent."""
         self._to_subscribe = deque(session.shards)
         self._subscribed: deque[tuple[Shard, Future[Answer]]] = deque()  # filled by the thread that ends a future
         self._returning: dict[int, float] = {}
@@ -183,6 +185,9 @@ class SowListener(Listener[SowRecord]):
             index = record.partition
             if record.kind == _BEGIN:
                 self._session.confirm(index)
+                if index in self._begun:
+                    updates.append(SowRecord(kind="resubscribed", partition=index))
+                self._begun.add(index)
             elif record.kind == _END:
                 if index in self._grouping:
                     self._grouping.discard(index)
@@ -206,6 +211,7 @@ class SowListener(Listener[SowRecord]):
         self._returning[shard.index] = now_ms
         log.info("%s, shard %d does not know the subscription: subscribing again", shard.entity, shard.partition)
         self._arrivals.put([SowRecord(kind="resubscribed", partition=shard.partition)])
+        self._begun.discard(shard.partition)
         self._to_subscribe.append(shard)
 
     def on_taken_over(self, shard: Shard) -> None:

@@ -112,7 +112,7 @@ def follow(
         }[from_now, deltas]
         with ask(expression, select=select) as updates, contextlib.suppress(KeyboardInterrupt):
             for update in updates.updates(timeout):
-                facts = {"kind": update.kind, **_facts(update)}
+                facts = {"kind": update.kind, **_facts(update), "partition": update.partition}
                 click.echo(orjson.dumps({**facts, "operation": update.operation, "reasons": update.reasons}))
 
 

@@ -154,6 +154,7 @@ if (records) {
     if (!row) {
       if (rows.size >= most) { state.textContent = live = `Live; ${most} records are shown, and there are more: narrow them by a filter.`; return; }
       row = document.createElement("tr");
+      row.dataset.partition = update.partition;
       rows.set(name(update), row);
       records.append(row);
     }
@@ -177,6 +178,9 @@ if (records) {
     listen("sow", (update, data) => show(update, false, data));
     listen("publish", (update, data) => { show(update, true, data); none.hidden = true; });
     listen("oof", (update) => { rows.get(name(update))?.remove(); rows.delete(name(update)); none.hidden = rows.size > 0; });
+    listen("resubscribed", (update) => {  // the shard sends its records again, and some may have left unseen
+      for (const [key, row] of rows) if (row.dataset.partition === String(update.partition)) { row.remove(); rows.delete(key); }
+    });
     listen("group-end", () => { state.textContent = live; none.hidden = rows.size > 0; });
     source.addEventListener("open", () => { live = "Live."; none.hidden = true; rows.clear(); records.replaceChildren(); });
     source.addEventListener("error", (event) => {
