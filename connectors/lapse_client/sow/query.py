@@ -1,6 +1,7 @@
 """One query of a SOW topic: it sends a command to every shard, and merges their results (S5).
 
-A shard that is taken over forgets its queries. The client asks again, and skips records that it has already.
+A shard that is taken over forgets its queries. The client asks again, and skips records that it has handed over. With
+an order, a shard's result is another one then, so it is kept until its end, and begins again.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ from lapse_client.sow.record import SowRecord
 _END: Final = "group-end"
 _RESULT: Final = "sow"
 _AT_ONCE: Final = 10_000
+_MOST_KEPT: Final = 10_000
+"""How many ordered results of a shard are kept until its last one has come. More are passed on as they come."""
+
+_AGAIN: Final = SowRecord(kind="again")
+"""Stands for the end of a shard's result at a take-over; the whole result follows."""
 
 
 class SowQuery:
@@ -86,6 +92,7 @@ class SowQuery:
         for ident in [ident for ident, asked in list(self._ids.items()) if asked is shard]:
             del self._ids[ident]
             self._channel.ours.discard(ident.encode())
+        self.arrivals.put([(shard.index, _AGAIN)])
         self._send(shard)
 
     def _ask(self, most: int | None) -> None:
@@ -127,9 +134,10 @@ class SowQuery:
         return heapq.merge(*shards, key=order.key, reverse=order.descending)
 
     def _shard_records(self, index: int) -> Iterator[SowRecord]:
+        results = self._results[index]
         while True:
-            while self._results[index]:
-                yield self._results[index].popleft()
+            while results and (index not in self._running or len(results) > _MOST_KEPT):
+                yield results.popleft()
             if index not in self._running:
                 return
             self._pump()
@@ -140,11 +148,22 @@ class SowQuery:
         if not taken:
             raise LapseError("the query was cut short: its client was closed")
         for index, record in taken:
+            if index not in self._running:
+                continue  # its result is whole; the shard was asked again before that was known
             if record is None:
                 self._running.discard(index)
+            elif record is _AGAIN:
+                if self._order is not None:
+                    self._forget(index)
             elif record.key not in self._handed_over[index]:
                 self._handed_over[index].add(record.key)
                 self._results[index].append(record)
+
+    def _forget(self, index: int) -> None:
+        """Drop a shard's results that were not passed on, because they come again, perhaps in another order."""
+        results = self._results[index]
+        self._handed_over[index].difference_update(record.key for record in results)
+        results.clear()
 
     def _taken(self) -> list[tuple[int, SowRecord | None]]:
         """Wait for results; return an empty list only after the client's close."""

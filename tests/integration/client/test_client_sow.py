@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import orjson
 import pytest
@@ -11,6 +12,7 @@ from confluent_kafka import Producer
 from lapse.protocol import topic
 from lapse_client import CommandFailed, Connection, InvalidPublication, Publisher, Queue, SowClient, UnknownEntity, aio
 from support.clients.scripted_sow import ScriptedSow
+from support.kafka.log import until
 
 
 @pytest.fixture
@@ -49,6 +51,20 @@ def test_results_of_all_shards_are_one_result(prices: ScriptedSow) -> None:
         assert list(sow.query(keys=[])) == []
         with pytest.raises(ValueError, match="field top_n: expected 0 or more, not '-1'"):
             list(sow.query(top_n=-1))
+
+
+@pytest.mark.feature("S5", "X3")
+def test_an_ordered_result_that_a_take_over_cuts_short_begins_again_whole(prices: ScriptedSow) -> None:
+    """What came before the take-over was another snapshot. Both together would have neither's order."""
+    prices.most_sent = 2
+    with client(prices) as sow, Publisher(Connection(prices.servers)) as publisher, ThreadPoolExecutor(1) as thread:
+        found = thread.submit(lambda: numbers(sow.query(order_by="/n", top_n=5)))
+        until(lambda: prices.groups == 3, "each shard has sent a part")
+        for number in (-1, -2):
+            publisher.publish(prices.name, b'{"n": %d}' % number, key=str(number))
+        until(lambda: prices.size() == 32, "records that come before all others")
+        prices.take_over()
+        assert found.result(30) == [-2, -1, 0, 1, 2]
 
 
 @pytest.mark.feature("S5", "X7")
@@ -119,6 +135,24 @@ def test_the_state_comes_first_then_what_changes(prices: ScriptedSow) -> None:
         assert kinds.count("resubscribed") == 3, "once for each shard, however many heartbeats it refused"
         assert kinds.count("sow") == 2
     assert not any(prices.subscriptions)
+
+
+@pytest.mark.feature("S6", "S7", "X3")
+def test_a_query_that_begins_again_is_announced_since_records_may_have_left_unseen(prices: ScriptedSow) -> None:
+    """A shard that took over in the middle of a query does not know which records its former owner had sent."""
+    with client(prices) as sow, sow.sow_and_subscribe() as updates:
+        view: dict[bytes, int] = {}
+        stream = updates.updates(timeout=10)
+        for update in stream:
+            if update.kind == "group-end":
+                break
+            view[update.key] = update.partition
+        gone = next(key for key, partition in view.items() if partition == 1)
+        prices.begin_again(1, gone)
+        announced = next(stream)
+        assert (announced.kind, announced.partition) == ("resubscribed", 1)
+        again = {next(stream).key for _ in prices.records[1]}
+        assert again == {key for key, partition in view.items() if partition == 1} - {gone}
 
 
 @pytest.mark.feature("S5", "S6", "X3")

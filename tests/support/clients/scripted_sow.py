@@ -30,6 +30,11 @@ class ScriptedSow:
         self._seen: list[dict[str, set[bytes]]] = [{} for _ in range(partitions)]
         self.refusals = 1
         """How many answers say that there is no such subscription, as if that many heartbeats had come together."""
+        self.groups = 0
+        """How many results of queries were begun."""
+        self.most_sent: int | None = None
+        """After how many records a result breaks off, as if the worker died; None = it is whole."""
+        self._epoch = 1
         self._running = True
         admin = AdminClient({"bootstrap.servers": servers})
         names = [name, topic.commands(name), topic.deliveries(name), topic.sow(name)]
@@ -50,6 +55,19 @@ class ScriptedSow:
     def forget(self) -> None:
         for subscriptions in self.subscriptions:
             subscriptions.clear()
+
+    def take_over(self) -> None:
+        """Begin the next epoch of every shard. Results are whole from now on."""
+        self.most_sent = None
+        self._epoch += 1
+        for partition in range(self.partitions):
+            self._send(partition, {"lapse-kind": "epoch", "lapse-epoch": str(self._epoch)})
+
+    def begin_again(self, partition: int, gone: bytes) -> None:
+        """Begin the queries of a shard's subscriptions again, as after a take-over. A record has left meanwhile."""
+        del self.records[partition][gone]
+        for command in list(self.subscriptions[partition].values()):
+            self._group(partition, command)
 
     def size(self) -> int:
         return sum(map(len, self.records))
@@ -172,15 +190,19 @@ class ScriptedSow:
             evaluate = compile_value(text).evaluate
             found.sort(key=lambda item: evaluate(orjson.loads(item[2])), reverse=way == "DESC")
             values = {key: orjson.dumps(evaluate(orjson.loads(value))).decode() for key, _, value in found}
-        facts = {"lapse-subscription": command.subscription, "lapse-command-id": command.id, "lapse-epoch": "1"}
+        facts = {"lapse-subscription": command.subscription, "lapse-command-id": command.id}
+        facts["lapse-epoch"] = str(self._epoch)
         self._send(partition, {"lapse-kind": "group-begin", **facts})
         if command.command == "sow_and_subscribe":
             self._seen[partition][command.subscription].update(key for key, _, _ in found)
-        for key, offset, value in found[: command.top_n]:
+        for key, offset, value in found[: command.top_n][: self.most_sent]:
             place = f"{self.name}:{partition}:{offset}"
             more = {"lapse-order-value": values[key]} if command.order_by is not None else {}
             more |= {"lapse-bookmark": place, "lapse-timestamp-ms": "5", "lapse-expires-at-ms": str(offset + 10_000)}
             self._send(partition, {"lapse-kind": "sow", **facts, **more}, key, value)
+        self.groups += 1
+        if self.most_sent is not None:
+            return
         self._send(partition, {"lapse-kind": "group-end", **facts})
         self._answer(partition, command, counts={"records": len(found)})
 
