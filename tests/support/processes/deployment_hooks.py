@@ -1,5 +1,7 @@
 """pytest hooks that show the logs of deployments when a test fails, and close those that the test made itself.
 
+Of deployments that the tests of a file share they close the tails that the test opened.
+
 They hold in folders whose `conftest.py` imports them.
 """
 
@@ -11,6 +13,8 @@ from support.kafka import left_topics
 from support.processes.deployment import LIVE, Deployment
 
 _MADE = pytest.StashKey[list[Deployment]]()
+_TAILS = pytest.StashKey[dict[Deployment, int]]()
+"""How many tails each deployment had before the test."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -25,8 +29,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Store which deployments a test makes besides those of its fixtures."""
+    """Store which deployments a test makes besides those of its fixtures, and which tails it opens."""
     before = list(LIVE)
+    item.stash[_TAILS] = {one: len(one.tails) for one in before}
     try:
         return (yield)
     finally:
@@ -35,7 +40,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
-    """Close the deployments of the test: idle workers would slow down all other tests until their file's end.
+    """Close the deployments of the test: idle workers and tails would slow down all other tests until their file's end.
 
     Their topics are deleted before another deployment begins.
     """
@@ -45,3 +50,5 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
         for deployment in item.stash.get(_MADE, []):
             deployment.close()
             left_topics.leave(deployment.servers, token=deployment.token)
+        for deployment, first in item.stash.get(_TAILS, {}).items():
+            deployment.close_tails(first)
