@@ -23,7 +23,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from support.suite import class_archives, scratch
-from support.suite.at_length import AT_LENGTH, QUICK, examples
+from support.suite.at_length import AT_LENGTH, examples
 from support.suite.contract import promises, unknown_numbers
 from support.suite.file_times import FileTimes, longest_first
 from support.suite.grouping import SPARK, Grouped, group_of
@@ -51,6 +51,16 @@ _SHRINKING_S = 420
 _MANY_FILES = 400
 """The number of open files, among them the clients of Kafka that wait for the collector, from which it is called."""
 
+_IDLE_BROKER = {
+    "broker.heartbeat.interval.ms": "2000",
+    "broker.session.timeout.ms": "9000",
+    "metadata.max.idle.interval.ms": "60000",
+    "num.network.threads": "1",
+    "num.io.threads": "2",
+    "group.coordinator.threads": "1",
+}
+"""Settings of the shared broker, which nobody kills. It lives for a whole run, and idles with two thirds of the CPU."""
+
 _GARBAGE_THRESHOLDS = (500_000, 20, 20)
 """Every seventh second of a unit test's CPU went into looking for garbage, with Python's own thresholds."""
 
@@ -70,6 +80,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(FileTimes())
     if config.getoption("dist", "no") == "no":  # who distributes the tests collects none
         gc.disable()  # until the tests are collected: nothing of them is garbage, and looking takes a fifth of that
+    if hasattr(config, "workerinput"):
+        # Registered first, so run last: to take millions of objects apart for a process that ends costs seconds of CPU.
+        atexit.register(os._exit, 0)
     class_archives.use(os.environ)
     config.stash[_SCRATCH] = scratch.use(os.environ)
 
@@ -112,12 +125,19 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """In `make test-fast` a process tells of each passed test once: five messages cost more than most of its tests."""
-    if not (QUICK and hasattr(item.config, "workerinput")):
+    """In a parallel run a process reports each passed test once, with its whole duration.
+
+    Five messages cost more than most unit tests. What fails or is skipped is reported as ever.
+    """
+    if not hasattr(item.config, "workerinput"):
         return None
-    for report in runtestprotocol(item, log=False, nextitem=nextitem):
-        if report.when == "call" or not report.passed:
-            item.ihook.pytest_runtest_logreport(report=report)
+    reports = runtestprotocol(item, log=False, nextitem=nextitem)
+    own = next((report for report in reports if report.when == "call"), None)
+    shown = [report for report in reports if report is own or not report.passed]
+    if own is not None:
+        own.duration += sum(report.duration for report in reports if report not in shown)
+    for report in shown:
+        item.ihook.pytest_runtest_logreport(report=report)
     return True
 
 
@@ -166,7 +186,9 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[str]:
     in_container = given_broker() is None and request.config.getoption("--kafka") == "testcontainers"
     with ExitStack() as running:
         try:
-            servers = running.enter_context(kafka_container() if in_container else broker(heap_mb=768))
+            servers = running.enter_context(
+                kafka_container() if in_container else broker(heap_mb=768, properties=_IDLE_BROKER)
+            )
         except (JavaMissing, JarUnavailable, NoDocker) as error:
             _absent(str(error))
         yield servers
