@@ -69,10 +69,14 @@ def names(package: Path) -> Iterator[tuple[Path, str]]:
         yield from ((path, name) for name in names_in(path))
 
 
-def names_in(path: Path) -> Iterator[str]:
+@cache
+def names_in(path: Path) -> frozenset[str]:
     """The same of a module."""
-    yield path.stem
-    for node in ast.walk(tree(path)):
+    return frozenset((path.stem, *_identifiers(tree(path))))
+
+
+def _identifiers(module: ast.Module) -> Iterator[str]:
+    for node in ast.walk(module):
         match node:
             case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                 yield name
@@ -80,6 +84,7 @@ def names_in(path: Path) -> Iterator[str]:
                 yield name
 
 
+@cache
 def parts(name: str) -> list[str]:
     """The words of an identifier: `SubscriberFanOut` and `subscriber_fan_out` have the same three."""
     return [part.lower() for part in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]
