@@ -296,7 +296,7 @@ class SowCommands:
             filter=command.filter,
             row_filter=row_filter,
             deltas=command.command in _WITH_DELTAS,
-            since=-1 if queried else self._state.sequence,
+            since=-1 if queried else self._state.sequence if known is None else self._since(known, command, row_filter),
             heartbeat_timeout_ms=command.heartbeat_timeout_ms or self._settings.heartbeat_timeout_ms,
             querying=queried,
             batch_size=command.batch_size or self._settings.batch_size,
@@ -314,6 +314,17 @@ class SowCommands:
         if queried:
             self._begin_query(subscriber, at_ms, step, command)
         return subscription
+
+    def _since(self, known: Subscriber, command: Command, row_filter: str | None) -> int:
+        """Return the sequence behind which a subscription that begins once more has seen updates.
+
+        A client sends an unanswered `subscribe` again after a take-over (C55). Meanwhile the first one may have got
+        updates, whose records must go out of focus, too.
+        """
+        one = known.subscription
+        before = one.filter, one.row_filter, one.select
+        is_repeated = before == (command.filter, row_filter, command.select) and known.query is None
+        return one.since if is_repeated else self._state.sequence
 
     def _count_matching(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> None:
         """Count the records that match, and that the user may see, by examining every record in portions (X4)."""

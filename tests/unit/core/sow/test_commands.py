@@ -511,6 +511,22 @@ def test_subscribing_again_replaces_the_options():
     assert not desk.shard.state.subscribers
 
 
+@pytest.mark.feature("C55", "S7")
+def test_a_subscribe_that_comes_twice_forgets_nothing_that_was_seen():
+    """A client whose first one was not answered sends it again after a take-over. Updates may have come in between."""
+    desk = filled()
+    desk.ask("delta_subscribe", 10, subscription="s", filter="/n > 2")
+    desk.put("k3", {"n": 5}, 11)
+    desk.crash(12)
+    desk.ask("delta_subscribe", 13, subscription="s", filter="/n > 2")
+    assert seen(desk.put("k3", {"n": 6}, 14).deliveries) == [(Kind.DELTA, b"k3", {"n": 6}, None)]
+    assert [item.kind for item in desk.put("k3", None, 15).deliveries] == [Kind.OUT_OF_FOCUS]
+    assert not desk.put("k4", None, 16).deliveries, "it was never seen"
+    desk.put("k5", {"n": 5}, 17)
+    desk.ask("subscribe", 18, subscription="s", filter="/n > 3")
+    assert not desk.put("k5", None, 19).deliveries, "another filter begins anew"
+
+
 @pytest.mark.feature("X7")
 def test_a_stored_filter_that_cannot_be_compiled_any_more_ends_its_subscription_only():
     desk = Desk(shard_of())
