@@ -289,6 +289,8 @@ class SowCommands:
         compiled = predicates(command.filter, row_filter, self._settings.compile_filter)
         _read_select(command)
         queried, known = command.command in _WITH_RECORDS, self._state.subscribers.get(command.subscription)
+        if known is not None and known.query is not None:
+            known.query.abandon()  # its records may not match the new filter, so they could not go out of focus
         subscription = Subscription(
             id=command.subscription,
             client=command.client,

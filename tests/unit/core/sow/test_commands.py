@@ -511,6 +511,20 @@ def test_subscribing_again_replaces_the_options():
     assert not desk.shard.state.subscribers
 
 
+@pytest.mark.feature("C20", "S6", "S7")
+@pytest.mark.parametrize("command", ["sow_and_subscribe", "subscribe"])
+def test_subscribing_again_ends_the_query_that_was_not_finished(command):
+    """Its records may not match the new filter, so nothing would ever tell that they are out of focus."""
+    desk = filled()
+    (before,) = desk.ask("sow_and_subscribe", 10, subscription="s", filter="/n < 2", batch_size=1).queries
+    desk.pull(before, 11)
+    again = desk.ask(command, 12, subscription="s", filter="/n = 4", batch_size=1)
+    assert before.finished
+    assert not desk.pull(before, 13).deliveries
+    shown = [message.key for message in desk.answer(again, 14) if message.kind is Kind.SOW]
+    assert shown == ([b"k4"] if again.queries else [])
+
+
 @pytest.mark.feature("C55", "S7")
 def test_a_subscribe_that_comes_twice_forgets_nothing_that_was_seen():
     """A client whose first one was not answered sends it again after a take-over. Updates may have come in between."""
