@@ -242,6 +242,7 @@ class SowCommands:
         deletion.examine_next(step)
         if not deletion.finished:
             step.deletions.append(deletion)
+            self._updates.deletion = deletion
         elif deletion.is_answered:
             step.answers.append(deletion.answer)
         return None

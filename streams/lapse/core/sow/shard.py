@@ -182,6 +182,8 @@ class SowShard:
             portion: how many records to examine.
         """
         deletion.examine_next(step, portion)
+        if deletion.finished:
+            self._updates.deletion = None
         if deletion.finished and deletion.is_answered:
             step.answers.append(deletion.answer)
 

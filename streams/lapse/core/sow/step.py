@@ -210,6 +210,9 @@ class RunningDeletion(Protocol):
     def examine_next(self, step: Step, portion: int = ...) -> None:
         """Examine the next records, and remove those that the command names."""
 
+    def reach(self, journal_key: bytes, at_ms: int, step: Step) -> None:
+        """Examine a record out of turn, because a delta that takes effect at `at_ms` is to be merged into it."""
+
     def refuse(self, refusal: Refusal) -> None:
         """End the deletion with a refusal."""
 

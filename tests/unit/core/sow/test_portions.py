@@ -76,6 +76,34 @@ def test_a_deletion_of_many_keys_goes_on_in_portions() -> None:
     assert {row["n"] for row in desk.select(21)} == {*range(100), 5_000}, "it was deleted later than it was written"
 
 
+@pytest.mark.feature("S2", "S3", "C1", "C44")
+@pytest.mark.parametrize(
+    "named", [{"filter": "/n >= 100"}, {"keys": tuple(f"k{number}".encode() for number in range(100, COUNT))}]
+)
+def test_a_delta_finds_no_record_that_a_deletion_under_way_has_not_reached_yet(named: dict[str, Any]) -> None:
+    """The deletion is earlier, however far it has come: so it is after a crash, when it is done before the delta."""
+    desk = filled()
+    desk.ask("subscribe", 0, subscription="s")
+    step = Step()
+    desk.shard.commands.handle(Command(command="sow_delete", id="d", **named), T + 10, step, None)
+    desk.keep(step)
+    (deletion,) = step.deletions
+    last = f"k{COUNT - 1}"
+    assert not desk.put(last, {"m": 1}, 10, lapse_command="delta").events, "at its instant it still is there"
+    told = desk.put("k1298", {"m": 1}, 11, lapse_command="delta")
+    assert [event.kind for event in told.events] == ["deleted"]
+    desk.put("k99", {"m": 1}, 11, lapse_command="delta")
+    answers = []
+    while not deletion.finished:
+        answers += desk.step(lambda step: desk.shard.continue_deletion(deletion, step)).answers
+    assert [dict(answer.counts) for answer in answers] == [{"removed": COUNT - 100, "skipped": 0}]
+    rows = desk.select(20)
+    assert {"m": 1} in rows
+    assert {"n": 99, "m": 1} in rows
+    assert len(rows) == 101
+    assert desk.put("k98", {"m": 2}, 21, lapse_command="delta").deliveries
+
+
 @pytest.mark.slow
 @pytest.mark.feature("S3", "C60")
 @pytest.mark.parametrize(("answer", "refused"), [("all", True), ("errors", True), ("none", False)])

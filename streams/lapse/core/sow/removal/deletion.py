@@ -1,7 +1,8 @@
 """Deletions in portions: they examine every record by a filter or bookmarks, or the records of some keys (S3).
 
 A deletion takes effect at its command's instant, so a record with a later update stays. Updates that arrive between two
-portions are later, so the progress of the deletion does not matter to them.
+portions are later, so the progress of the deletion does not matter to them. Only a delta must find the record as the
+deletion leaves it. So that record is examined first.
 """
 
 from __future__ import annotations
@@ -82,6 +83,7 @@ class Deletion(ABC):
         "_at_ms",
         "_command",
         "_judged",
+        "_reached",
         "_refusal",
         "_removals",
         "_row_filter",
@@ -107,6 +109,8 @@ class Deletion(ABC):
         self._walk = walk
         self._row_filter = row_filter
         self._refusal: Refusal | None = None
+        self._reached: set[bytes] = set()
+        """What was examined out of turn."""
         self._judged = JudgedBytes()
         """How many bytes the filters have seen in this portion."""
         self.removed = 0
@@ -150,10 +154,25 @@ class Deletion(ABC):
         self._judged = JudgedBytes()
         names = self._walk.take(portion)
         for examined, journal_key in enumerate(names, 1):
-            self._examine(journal_key, step)
+            if journal_key not in self._reached:
+                self._examine(journal_key, step)
             if self._judged.is_full:
                 self._walk.put_back(len(names) - examined)
                 return
+
+    def reach(self, journal_key: bytes, at_ms: int, step: Step) -> None:
+        """Examine a record out of turn, because a delta that takes effect at `at_ms` is to be merged into it (C1)."""
+        entry = self._state.entries.get(journal_key)
+        if entry is None or self.finished or not published_ms(entry, facts_of(entry)) <= self._at_ms < at_ms:
+            return
+        name = self._name_of(journal_key)
+        if name is not None:
+            self._reached.add(name)
+            self._examine(name, step)
+
+    def _name_of(self, journal_key: bytes) -> bytes | None:
+        """Return the name by which the deletion examines a record; None if it is not examined."""
+        return None
 
     @abstractmethod
     def _examine(self, journal_key: bytes, step: Step, /) -> None:
@@ -220,6 +239,9 @@ class SelectiveDeletion(Deletion):
             self._withdrawal = None
             super().examine_next(step, portion - left)  # the rest of the portion is used for records
 
+    def _name_of(self, journal_key: bytes) -> bytes | None:
+        return journal_key
+
     def _examine(self, journal_key: bytes, step: Step, /) -> None:
         entry = self._state.entries.get(journal_key)
         if entry is None or self._state.is_due(entry, self._at_ms):
@@ -249,7 +271,7 @@ class DeletionByKeys(Deletion):
         row_filter: the compiled row filter of the user; other records do not exist for them (X4); empty = none.
     """
 
-    __slots__ = ("_keys", "_read", "_unread")
+    __slots__ = ("_keys", "_named", "_read", "_unread")
 
     def __init__(
         self,
@@ -263,6 +285,7 @@ class DeletionByKeys(Deletion):
         super().__init__(state, removals, command, at_ms, Walk(keys), row_filter)
         self._unread: Sequence[bytes] = (command.data or command.keys) if state.settings.key else ()
         self._keys: list[bytes] = keys
+        self._named: frozenset[bytes] | None = None
         self._read = 0
 
     @property
@@ -289,6 +312,14 @@ class DeletionByKeys(Deletion):
             self._read = at + 1
         if self._read == len(unread):
             self._walk = Walk(list(dict.fromkeys(self._keys)))
+
+    def _name_of(self, journal_key: bytes) -> bytes | None:
+        if self._read < len(self._unread):
+            return None  # the command may still be refused
+        if self._named is None:
+            self._named = frozenset(self._keys)
+        key = journal_key[len(journal.RECORD) :]
+        return key if key in self._named else None
 
     def _examine(self, key: bytes, step: Step, /) -> None:
         if not self._state.settings.home.holds(key):

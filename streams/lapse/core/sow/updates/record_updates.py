@@ -16,7 +16,7 @@ from lapse.core.sow.arrival.precedence import Precedence
 from lapse.core.sow.records.record import Facts, pack, payload_of
 from lapse.core.sow.removal.removal import Removals
 from lapse.core.sow.state import SowState
-from lapse.core.sow.step import EventRecord, Step
+from lapse.core.sow.step import EventRecord, RunningDeletion, Step
 from lapse.core.sow.subscriptions.fan_out import SubscriberFanOut
 from lapse.core.sow.updates import delta
 from lapse.core.sow.updates.version import Version
@@ -32,9 +32,12 @@ class RecordUpdates:
         state: the shard's state.
         removals: removes records.
         fan_out: makes messages to the shard's subscribers.
+
+    Attributes:
+        deletion: the last deletion that was not finished at once.
     """
 
-    __slots__ = ("_fan_out", "_precedence", "_removals", "_settings", "_state")
+    __slots__ = ("_fan_out", "_precedence", "_removals", "_settings", "_state", "deletion")
 
     def __init__(self, state: SowState, removals: Removals, fan_out: SubscriberFanOut) -> None:
         self._state = state
@@ -42,6 +45,7 @@ class RecordUpdates:
         self._removals = removals
         self._fan_out = fan_out
         self._precedence = Precedence(state)
+        self.deletion: RunningDeletion | None = None
 
     def take_in(self, update: Update, step: Step) -> None:
         """Schedule an update, or apply it as of its instant (C1).
@@ -132,6 +136,8 @@ class RecordUpdates:
         state = self._state
         if update.origin is not None and not state.replicated:
             state.apply_change(step, journal.REPLICATED, b"1")
+        if update.delta and self.deletion is not None:
+            self.deletion.reach(journal_key, update.at_ms, step)
         entry = state.entries.get(journal_key)
         if self._precedence.is_late(journal_key, entry, update, scheduled):
             if update.origin is None:  # an update that returns by replication is not reported
