@@ -24,7 +24,7 @@ from lapse_client.letters.redrive import Choice, Known, Line, Target, plan, send
 from lapse_gateway import payload
 from lapse_gateway.fault import Fault
 from lapse_gateway.operation import INSTANT, TEXT, WHOLE, Call, Operation, answered, listed, obj
-from lapse_gateway.parameter import Parameter
+from lapse_gateway.parameter import Parameter, filter_parameter
 from lapse_gateway.payload import Content
 
 logger = logging.getLogger(__name__)
@@ -344,7 +344,7 @@ OPERATIONS: Final = (
                 most=_LATEST_MS,
             ),
             Parameter(name="reason", description="Why; any of them.", kind="texts", choices=tuple(Reason)),
-            Parameter(name="filter", description="An expression; only letters that match."),
+            filter_parameter("An expression; only letters that match."),
             Parameter(
                 name="top_n",
                 description="At most so many.",

@@ -19,7 +19,7 @@ from lapse_client.kafka.connection import entities
 from lapse_gateway.fault import Fault
 from lapse_gateway.figures import RATES
 from lapse_gateway.operation import INSTANT, TEXT, WHOLE, Call, Operation, answered, counted, listed, obj
-from lapse_gateway.parameter import Parameter
+from lapse_gateway.parameter import Parameter, filter_parameter
 
 MOST_PEEKED: Final = 10_000
 
@@ -57,14 +57,14 @@ async def _queues(call: Call) -> Response:
 async def _depth(call: Call) -> Response:
     name = call.path["queue"]
     async with call.gateway.clients.queue(call.caller, name) as queue:
-        return answered({"queue": name, **await queue.depth(filter=call.parameters["filter"] or None)})
+        return answered({"queue": name, **await queue.depth(filter=call.parameters["filter"])})
 
 
 async def _peek(call: Call) -> Response:
     given = call.parameters
     async with call.gateway.clients.queue(call.caller, call.path["queue"]) as queue:
         found = await queue.peek(
-            filter=given["filter"] or None, top_n=given["top_n"], skip=given["skip"], state=given["state"] or ""
+            filter=given["filter"], top_n=given["top_n"], skip=given["skip"], state=given["state"] or ""
         )
     return answered({"messages": [dataclasses.asdict(one) for one in found]})
 
@@ -138,7 +138,7 @@ async def _explain(call: Call) -> Response:
     return answered({"bookmark": str(found.bookmark), "found": found.found, "size": found.size, "moments": moments})
 
 
-_FILTER: Final = Parameter(name="filter", description="An expression; only messages that match.")
+_FILTER: Final = filter_parameter("An expression; only messages that match.")
 _PAUSED: Final = obj(paused={"type": "boolean"})
 
 OPERATIONS: Final = (

@@ -32,6 +32,8 @@ class Parameter:
         default: value if the parameter is missing.
         required: whether it must be given.
         choices: the possible texts; empty = any.
+        if_empty: what to do instead of giving an empty text, as a script does whose variable is empty; empty = it may
+            be empty.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Parameter:
     default: Any = None
     required: bool = False
     choices: tuple[str, ...] = ()
+    if_empty: str = ""
 
     def read(self, texts: Sequence[str]) -> Any:
         """Parse the values that a request gives.
@@ -74,6 +77,8 @@ class Parameter:
             return self._number(text)
         if self.required and not text:
             raise self._fault(f"is empty: {self._meaning}")
+        if self.if_empty and not text:
+            raise self._fault(f"is empty; {self.if_empty}")
         if self.choices and text not in self.choices:
             raise self._fault(f"expected {' or '.join(self.choices)}, not {_short(text)}")
         return text
@@ -116,6 +121,11 @@ class Parameter:
 
     def _item(self) -> dict[str, Any]:
         return {"type": "string", "enum": list(self.choices)} if self.choices else {"type": "string"}
+
+
+def filter_parameter(description: str) -> Parameter:
+    """Return the parameter with a filter of programs, who would get or change everything by an empty one."""
+    return Parameter(name="filter", description=description, if_empty="leave it out, or send TRUE for everything")
 
 
 def read_all(parameters: Sequence[Parameter], given: Iterable[tuple[str, str]]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from lapse_gateway import payload
 from lapse_gateway.events import event, stream
 from lapse_gateway.fault import Fault, fault_of
 from lapse_gateway.operation import INSTANT, TEXT, WHOLE, Call, Operation, answered, listed, obj
-from lapse_gateway.parameter import Parameter
+from lapse_gateway.parameter import Parameter, filter_parameter
 from lapse_gateway.subscription import Subscription, Terms, receipt
 
 MOST_BACKLOG: Final = 10_000
@@ -119,8 +119,6 @@ async def _subscription(call: Call, least: int) -> Subscription:
         raise Fault(
             "invalid_argument", "parameter subscription: . and .. cannot stand in an address, and DELETE needs it"
         )
-    if given["filter"] == "":  # as of a script whose variable is empty, which would get messages of others
-        raise Fault("invalid_argument", "parameter filter: is empty; leave it out, or send TRUE for everything")
     terms = Terms(max_backlog=backlog, filter=given["filter"], least=least)
     return await call.gateway.subscriptions.get(call.caller, call.path["queue"], given["subscription"], terms)
 
@@ -144,7 +142,7 @@ _BACKLOG: Final = Parameter(
     kind="whole",
     most=MOST_BACKLOG,
 )
-_FILTER: Final = Parameter(name="filter", description="An expression; only messages that match.")
+_FILTER: Final = filter_parameter("An expression; only messages that match.")
 
 _DELIVERY: Final = obj(
     kind={"enum": ["delivery", "barrier"]},

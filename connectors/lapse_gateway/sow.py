@@ -17,7 +17,7 @@ from lapse_gateway import looking, payload
 from lapse_gateway.events import event, stream
 from lapse_gateway.fault import Fault, fault_of
 from lapse_gateway.operation import INSTANT, TEXT, WHOLE, Call, Operation, answered, listed, obj
-from lapse_gateway.parameter import Parameter
+from lapse_gateway.parameter import Parameter, filter_parameter
 
 MOST_RECORDS: Final = 10_000
 _MODES: Final = ("sow_and_subscribe", "subscribe", "delta_subscribe", "sow_and_delta_subscribe")
@@ -69,8 +69,8 @@ async def _query(call: Call) -> Response:
     given = call.parameters
     async with call.gateway.clients.sow(call.caller, call.path["topic"]) as topic:
         found = topic.query(
-            given["filter"] or None,
-            order_by=given["order_by"] or None,
+            given["filter"],
+            order_by=given["order_by"],
             top_n=given["top_n"],
             skip=given["skip"] or None,
             keys=given["key"] or None,
@@ -149,7 +149,7 @@ class Withdrawal(BaseModel):
 async def _scheduled(call: Call) -> Response:
     given = call.parameters
     async with call.gateway.clients.sow(call.caller, call.path["topic"]) as topic:
-        found = await topic.scheduled(filter=given["filter"] or None, top_n=given["top_n"], skip=given["skip"])
+        found = await topic.scheduled(filter=given["filter"], top_n=given["top_n"], skip=given["skip"])
         return answered({"updates": [dataclasses.asdict(one) for one in found]})
 
 
@@ -169,7 +169,7 @@ _RECORD: Final = obj(
     expires_at_ms=INSTANT,
     **payload.MESSAGE,
 )
-_FILTER: Final = Parameter(name="filter", description="An expression; only records that match.")
+_FILTER: Final = filter_parameter("An expression; only records that match.")
 _SELECT: Final = Parameter(
     name="select", description="Only this field, such as /id; -/id leaves it out. May be repeated.", kind="texts"
 )
@@ -211,7 +211,9 @@ OPERATIONS: Final = (
         parameters=(
             _FILTER,
             _SELECT,
-            Parameter(name="order_by", description="An expression, with ASC or DESC behind it."),
+            Parameter(
+                name="order_by", description="An expression, with ASC or DESC behind it.", if_empty="leave it out"
+            ),
             Parameter(
                 name="top_n", description="At most so many.", kind="whole", least=1, most=MOST_RECORDS, default=1_000
             ),
@@ -250,7 +252,7 @@ OPERATIONS: Final = (
         description="The next ones first, without payloads.",
         handler=_scheduled,
         parameters=(
-            Parameter(name="filter", description="An expression; only updates whose payload matches."),
+            filter_parameter("An expression; only updates whose payload matches."),
             Parameter(
                 name="top_n", description="At most so many.", kind="whole", least=1, most=MOST_RECORDS, default=1_000
             ),

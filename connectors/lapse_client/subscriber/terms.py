@@ -6,13 +6,18 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 from uuid import uuid4
 
-from lapse.protocol.command_field import CHECKS, OPTIONAL, SHOWN_CHARACTERS
+from lapse.protocol.command_field import CHECKS, LEAST_HEARTBEAT_MS, OPTIONAL, SHOWN_CHARACTERS
 from lapse_client.argument import check_count
 
 Payload = Literal["inline", "packed", "reference"]
 """The form of deliveries: one message per record, many messages per record, or bookmarks only."""
 
-_LEAST: Final = {"max_backlog": 0, "heartbeat_timeout_ms": 100, "ack_batch_size": 1, "ack_interval_ms": 0}
+_LEAST: Final = {
+    "max_backlog": 0,
+    "heartbeat_timeout_ms": LEAST_HEARTBEAT_MS,
+    "ack_batch_size": 1,
+    "ack_interval_ms": 0,
+}
 
 
 def check(what: str, value: object, field: str = "") -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Final
 
 from starlette.responses import Response
@@ -55,7 +56,7 @@ OPERATIONS: Final = (
         path="/console/sow/{topic}/follow",
         summary="Its records, as server-sent events",
         handler=_follow,
-        parameters=FOLLOWING,
+        parameters=tuple(replace(one, if_empty="") for one in FOLLOWING),  # a form sends what is not filled in, too
         content="text/event-stream",
         part=True,
     ),

@@ -34,6 +34,7 @@ from lapse.core.reason import QUEUE_DEAD_LETTER_REASONS, SOW_DEAD_LETTER_REASONS
 from lapse.core.sow.keys import field_path
 from lapse.protocol import topic as topic_names
 from lapse.protocol import topic_pattern as topic_patterns
+from lapse.protocol.command_field import LEAST_HEARTBEAT_MS
 
 LEAST_IDLE_MS: Final = 300_000
 """The least idle time after which an entity may delete itself, ms (Q18)."""
@@ -111,6 +112,16 @@ class EntityConfig(PayloadConfig):
     auto_delete_on_idle: DurationMs | None = None
     on_expire: expiry_function.FunctionName | None = None
     on_expire_timeout: PeriodMs = 10_000
+
+    @field_validator("heartbeat_timeout")
+    @classmethod
+    def _check_heartbeat_timeout(cls, period_ms: int) -> int:
+        if period_ms < LEAST_HEARTBEAT_MS:
+            raise ValueError(
+                f'has to be "{LEAST_HEARTBEAT_MS}ms" or more: clients send a heartbeat every third of it, through '
+                "Kafka, and count as lost without one (C5)"
+            )
+        return period_ms
 
     @field_validator("auto_delete_on_idle")
     @classmethod

@@ -14,6 +14,9 @@ MOST_NAME_CHARACTERS: Final = 500
 MOST_BOOKMARKS: Final = 20_000
 """The greatest number of bookmarks in a command."""
 
+LEAST_HEARTBEAT_MS: Final = 100
+"""The shortest heartbeat timeout, ms. A heartbeat is due every third of it, and comes through Kafka."""
+
 SHOWN_CHARACTERS: Final = 60
 """How many characters of an invalid value or name are shown to the sender."""
 
@@ -98,7 +101,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "filter": _text,
     "max_backlog": _count,
     "payload": _one_of("inline", "packed", "reference"),
-    "heartbeat_timeout_ms": _period,
+    "heartbeat_timeout_ms": _number(LEAST_HEARTBEAT_MS),
     "lease_ms": _period,
     "delay_ms": _count,
     "keys": _array(None),
@@ -138,8 +141,11 @@ _ITEMS: Final[Mapping[str, tuple[type, ...]]] = {
 }
 """By array field: the permitted types of its items."""
 
-_CHANGING: Final = frozenset({"sow_delete", "purge", "rewind", "acknowledge", "cancel", "expire"})
-"""Commands for which an empty filter is refused, so that it does not affect everything by mistake."""
+_FILLED: Final[Mapping[str, str]] = {
+    "filter": "leave it out, or send TRUE for everything",
+    "settings": "leave it out, or send a JSON object",
+}
+"""By field that is refused if it is empty, so that nobody gets everything, or defaults, by mistake: what to do."""
 
 
 def faults(fields: Mapping[str, Any]) -> list[str]:
@@ -158,13 +164,7 @@ def faults(fields: Mapping[str, Any]) -> list[str]:
             found.append(f"field {name}: {fault}")
         elif name in _ITEMS:
             found += _item_fault(name, value)
-    if fields.get("filter") == "" and _changes(fields.get("command")):
-        found.append("field filter: is empty; leave it out, or send TRUE for everything")
-    return found
-
-
-def _changes(command: object) -> bool:
-    return isinstance(command, str) and command in _CHANGING
+    return found + [f"field {name}: is empty; {remedy}" for name, remedy in _FILLED.items() if fields.get(name) == ""]
 
 
 def _item_fault(name: str, items: list[Any]) -> list[str]:

@@ -261,6 +261,7 @@ KEYS: Final = [
         'dead_letter_reasons = ["too_late"]',
         "partitions = 0",
         'heartbeat_timeout = "0s"',
+        'heartbeat_timeout = "1ms"',
         "payload_window = 0",
         'retention = "for ever"',
         "dedup_window = 120",

@@ -28,6 +28,8 @@ SOW = "[sow.s]\n"
         (QUEUE + 'expiration = "106751991168d"', "2: queue.q.expiration: '106751991168d' is longer than 3650000d"),
         (QUEUE + "lease_period = 5", '2: queue.q.lease_period: 5 has no unit; write "5ms" or "5s"'),
         (QUEUE + 'lease_period = "0s"', "2: queue.q.lease_period: '0s': has to be longer than 0"),
+        (QUEUE + 'heartbeat_timeout = "99ms"', '2: queue.q.heartbeat_timeout: has to be "100ms" or more: clients send'),
+        (SOW + 'heartbeat_timeout = "1ms"', '2: sow.s.heartbeat_timeout: has to be "100ms" or more: clients send'),
         (SOW + 'heartbeat_timeout = "0s"', "2: sow.s.heartbeat_timeout: '0s': has to be longer than 0"),
         (QUEUE + 'topic_expirations = { q = "0s" }', "2: queue.q.topic_expirations.q: '0s': has to be longer than 0"),
     ],

@@ -115,6 +115,18 @@ CASES: Final = (
     Case(shown="`POST …/receive` without a subscription", path=_RECEIVE, code=_BAD),
     Case(shown="`POST …/receive?subscription=`", path=f"{_RECEIVE}?subscription=", code=_BAD),
     Case(shown="`POST …/receive?subscription=w&filter=`", path=f"{_RECEIVE}?subscription=w&filter=", code=_BAD),
+    *(
+        Case(shown=f"`GET {path}?{what}=`", method="GET", path=f"{path}?{what}=", code=_BAD)
+        for path, what in (
+            ("/v1/queues/orders", "filter"),
+            ("/v1/queues/orders/messages", "filter"),
+            ("/v1/letters/orders", "filter"),
+            ("/v1/sow/prices/records", "filter"),
+            ("/v1/sow/prices/records", "order_by"),
+            ("/v1/sow/prices/follow", "filter"),
+            ("/v1/sow/prices/scheduled", "filter"),
+        )
+    ),
     Case(shown="`…&max=many`", path=f"{_RECEIVE}?subscription=w&max=many", code=_BAD),
     Case(shown="`…&max=0`", path=f"{_RECEIVE}?subscription=w&max=0", code=_BAD),
     Case(shown="`…&max=5&max_backlog=2`", path=f"{_RECEIVE}?subscription=w&max=5&max_backlog=2", code=_BAD),

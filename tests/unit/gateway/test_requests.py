@@ -69,7 +69,7 @@ def test_everything_that_the_client_raises_has_a_code() -> None:
             assert fault_of(raised).code in STATUSES
 
 
-SHARDS_READ = {"order_by", "select"}
+SHARDS_READ = {"select"}
 """Parameters that may be any text for the gateway. The refusals are among those of commands to a SOW topic."""
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from lapse.config import Config, QueueConfig
+from lapse.core.duration import in_words
 from lapse.core.entitlement import Right, find_entitlement
 from lapse.core.queue.settings import Semantics
 from lapse.protocol import prefetch
@@ -33,7 +34,10 @@ _KEPT: Final = frozenset({Role.CHANGELOG, Role.COMMANDS, Role.DEAD_LETTERS})
 _CHANGELOG: Final = "-changelog"
 
 SHORTEST_MS: Final = 100
-"""A shorter lifetime, ms, causes a warning."""
+"""A shorter lifetime, lease or time limit of a call, ms, causes a warning."""
+
+_SHORTEST_RETENTION_MS: Final = 600_000
+"""A shorter retention, ms, causes a warning. Workers may be away for so long when they are updated."""
 
 _REMEMBERED_BYTES: Final = 125
 """About how many bytes a shard needs for each acknowledgment that came before its message was active."""
@@ -44,6 +48,7 @@ def warnings(topology: Topology) -> list[str]:
     found: list[str] = [
         *idle_settings.warnings(topology.config),
         *_short_lived(topology),
+        *_short_periods(topology),
         *_remembering(topology),
         *_passed_by(topology),
         *_shared_names(topology),
@@ -130,6 +135,29 @@ def _short_lived(topology: Topology) -> list[str]:
             for key, lifetime_ms in lifetimes.items()
             if lifetime_ms < SHORTEST_MS
         ]
+    return found
+
+
+def _short_periods(topology: Topology) -> list[str]:
+    """Warn of leases, retentions and time limits that are over before what they are for has happened."""
+    found: list[str] = []
+    for name, entity in [*topology.config.queue.items(), *topology.config.sow.items()]:
+        leases = isinstance(entity, QueueConfig) and entity.semantics is Semantics.AT_LEAST_ONCE
+        if isinstance(entity, QueueConfig) and leases and entity.lease_period < SHORTEST_MS:
+            found.append(
+                f"{name}: lease_period: {entity.lease_period} ms are about as long as a message takes to a consumer, "
+                f"and its acknowledgment back, so most will be delivered again. Choose {SHORTEST_MS} ms or more (Q5)"
+            )
+        if entity.retention < _SHORTEST_RETENTION_MS:
+            found.append(
+                f"{name}: retention: what Kafka removes after {in_words(entity.retention)} is lost for workers and "
+                "clients that are away for longer, such as settlements. Choose an hour or more"
+            )
+        if entity.on_expire is not None and entity.on_expire_timeout < SHORTEST_MS:
+            found.append(
+                f"{name}: on_expire_timeout: on a busy machine a call in another process takes more than "
+                f"{entity.on_expire_timeout} ms, and counts as failed then. Choose {SHORTEST_MS} ms or more (L15)"
+            )
     return found
 
 

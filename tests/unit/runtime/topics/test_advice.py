@@ -17,6 +17,26 @@ def advice_for(text: str, *others: str) -> list[str]:
     return warnings(Topology(config, {**existing, **dict.fromkeys(others, 1)}))
 
 
+@pytest.mark.feature("Q5", "L15", "X7")
+@pytest.mark.parametrize(
+    ("table", "warned_of"),
+    [
+        ('[queue.q]\nlease_period = "99ms"', ["q: lease_period: 99 ms"]),
+        ('[queue.q]\nlease_period = "100ms"', []),
+        ('[queue.q]\nlease_period = "1ms"\nsemantics = "at-most-once"', []),
+        ('[queue.q]\nretention = "9m"', ["q: retention: what Kafka removes after 9m"]),
+        ('[sow.s]\nretention = "1ms"', ["s: retention: what Kafka removes after 1ms"]),
+        ('[queue.q]\nretention = "10m"', []),
+        ('[queue.q]\non_expire = "json:dumps"\non_expire_timeout = "5ms"', ["q: on_expire_timeout: on a busy"]),
+        ('[queue.q]\non_expire = "json:dumps"\non_expire_timeout = "100ms"', []),
+    ],
+)
+def test_periods_that_are_over_before_anything_can_happen_are_warned_of(table: str, warned_of: list[str]) -> None:
+    found = advice_for(table)
+    assert len(found) == len(warned_of), found
+    assert all(one.startswith(start) for one, start in zip(found, warned_of, strict=True)), found
+
+
 @pytest.mark.feature("L10", "X7")
 @pytest.mark.parametrize(
     ("table", "keys"),
