@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from lapse.core.error_code import ErrorCode
 from lapse.core.near_name import did_you_mean
-from lapse_gateway.exact_number import loaded
+from lapse_gateway.exact_number import ExactNumber, loaded
 from lapse_gateway.fault import Fault
 
 _MOST_FAULTS: Final = 5
@@ -35,6 +35,24 @@ _EXPECTED: Final = {
     "too_long": "expected at most {max_length} of them, not {actual_length}",
 }
 """By pydantic's name of a fault: what is said of it."""
+
+_SHOWN: Final = frozenset(
+    {
+        "bool_type",
+        "string_type",
+        "int_type",
+        "float_type",
+        "list_type",
+        "dict_type",
+        "model_type",
+        "literal_error",
+        "greater_than_equal",
+        "less_than_equal",
+    }
+)
+"""The faults for which the value itself is shown."""
+
+_SHOWN_CHARACTERS: Final = 40
 
 CLOSE: Final = {"Connection": "close"}
 """A header that closes the connection, because an unread rest of a body would be taken for the next request."""
@@ -96,13 +114,24 @@ def decode(body: bytes, model: type[Model]) -> Model:
     try:
         return model.model_validate(found, strict=True)
     except ValidationError as error:
-        faults = error.errors(include_url=False, include_input=False)
+        faults = error.errors(include_url=False)
         message = "; ".join(
             f"{'.'.join(map(str, fault['loc'])) or 'body'}: {_sentence(fault)}{_field_hint(fault, model)}"
             for fault in faults[:_MOST_FAULTS]
         )
         more = f"; and {len(faults) - _MOST_FAULTS} more faults" if len(faults) > _MOST_FAULTS else ""
         raise Fault(ErrorCode.MALFORMED, message + more) from error
+
+
+def quote_start(value: object) -> str:
+    """Return how JSON writes a wrong value, as far as it is short; of an array or object only that it is one."""
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "an array"
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    text = value.text if isinstance(value, ExactNumber) else value if isinstance(value, str) else repr(value)
+    short = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+    return repr(short) if isinstance(value, str) else short
 
 
 def _kind(value: object) -> str:
@@ -123,6 +152,7 @@ def _field_hint(fault: ErrorDetails, model: type[BaseModel]) -> str:
 def _sentence(fault: ErrorDetails) -> str:
     """Return what is wrong in this project's words."""
     if (expected := _EXPECTED.get(fault["type"])) is not None:
-        return expected.format(**fault.get("ctx", {}))
+        but = f", not {quote_start(fault['input'])}" if fault["type"] in _SHOWN else ""
+        return expected.format(**fault.get("ctx", {})) + but
     text = fault["msg"].removeprefix("Value error, ")
     return text[:1].lower() + text[1:]

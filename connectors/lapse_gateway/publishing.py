@@ -15,6 +15,7 @@ from lapse_client import Bookmark, Publisher
 from lapse_client.error import LapseError, PublishFailed
 from lapse_client.publisher.publication_batch import Outcome, Publication
 from lapse_gateway import payload
+from lapse_gateway.body import quote_start
 from lapse_gateway.fault import Fault, fault_of
 from lapse_gateway.operation import REFUSAL, TEXT, WHOLE, Call, Operation, answered, listed, obj
 from lapse_gateway.parameter import Parameter
@@ -28,13 +29,28 @@ _TOO_LARGE: Final = "MSG_SIZE_TOO_LARGE"
 _LIFETIMES: Final = frozenset({"ttl_ms", "expires_at_ms", "enqueue_at_ms", "message_id", "delta"})
 
 
-def _pairs(headers: Any) -> Any:
-    """Convert headers, a JSON object or arrays of two, to pairs."""
-    if isinstance(headers, dict):
-        return list(headers.items())
-    if isinstance(headers, list):
-        return [tuple(one) if isinstance(one, list) else one for one in headers]
-    return headers
+def _pairs(headers: Any) -> list[tuple[str, Any]]:
+    """Convert headers, a JSON object or arrays of two, to pairs.
+
+    Raises:
+        ValueError: they are neither, or one of them is no header.
+    """
+    if not isinstance(headers, dict | list):
+        raise ValueError(f"expected an object, or an array of pairs, not {quote_start(headers)}")
+    pairs: list[tuple[str, Any]] = []
+    for one in headers.items() if isinstance(headers, dict) else headers:
+        if not isinstance(one, list | tuple) or len(one) != 2:
+            what = f"an array of {len(one)}" if isinstance(one, list) else quote_start(one)
+            raise ValueError(f"header {len(pairs)}: expected a pair of name and value, not {what}")
+        name, value = one
+        if not isinstance(name, str):
+            raise ValueError(f"header {len(pairs)}: its name: expected a text, not {quote_start(name)}")
+        encoded = isinstance(value, dict) and set(value) == {"base64"} and isinstance(value["base64"], str)
+        if value is not None and not isinstance(value, str) and not encoded:
+            what = quote_start(value)
+            raise ValueError(f'header {name[:40]}: expected a text, null or {{"base64": "…"}}, not {what}')
+        pairs.append((name, value))
+    return pairs
 
 
 class Message(Content):
@@ -93,13 +109,11 @@ class Message(Content):
         """Return the headers.
 
         Raises:
-            Fault: a value is neither text, null nor Base64.
+            Fault: the Base64 of a value is not valid.
         """
         pairs: list[tuple[str, bytes | None]] = []
         for name, value in self.headers:
             if isinstance(value, dict):
-                if set(value) != {"base64"}:
-                    raise Fault(ErrorCode.INVALID_ARGUMENT, f'header {name}: expected text, null or {{"base64": …}}')
                 pairs.append((name, payload.from_base64(f"header {name}", value["base64"])))
             else:
                 pairs.append((name, None if value is None else value.encode()))

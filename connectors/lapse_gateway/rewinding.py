@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 from uuid import uuid4
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from starlette.responses import Response
 
 from lapse.protocol.command_field import MOST_NAME_CHARACTERS
 from lapse_client.error import AnswerTimeout, ConnectionFailed
 from lapse_client.queue.rewind import point
+from lapse_gateway.body import quote_start
 from lapse_gateway.fault import Fault
 from lapse_gateway.operation import TEXT, WHOLE, Call, Operation, answered, obj
 
 _WAIT_S: Final = 60.0
 """How long a request waits for the shards, in seconds. The rewind goes on after that."""
+
+
+def _point(to: object) -> object:
+    """Check that a beginning is a whole number or a text, whose form is checked later."""
+    if isinstance(to, bool) or not isinstance(to, int | str):
+        raise ValueError(f"expected beginning, an instant or a bookmark, not {quote_start(to)}")
+    return to
 
 
 class Rewind(BaseModel):
@@ -32,7 +40,7 @@ class Rewind(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    to: int | str
+    to: Annotated[int | str, BeforeValidator(_point)]
     filter: str | None = None
     lifetimes: Literal["new", "kept"] = "new"
     handed_over: bool = False

@@ -4,12 +4,14 @@ import re
 
 import orjson
 import pytest
+from pydantic import BaseModel
 
 from lapse.core.error_code import ErrorCode
 from lapse_client import error
-from lapse_gateway import openapi
+from lapse_gateway import body, openapi
 from lapse_gateway.application import DESCRIBED
 from lapse_gateway.fault import STATUSES, Fault, fault_of
+from lapse_gateway.publishing import Batch, Message
 from unit.gateway.bad_requests import CASES, KEY, Case, ask, refusal_of
 
 
@@ -87,3 +89,37 @@ def test_every_parameter_and_field_of_a_body_has_a_refusal() -> None:
             known |= {one["name"] for one in operation.get("parameters", []) if one["in"] == "query"}
     words = {word for case in CASES for word in re.findall(r"\w+", f"{case.shown} {refusal_of(case)}")}
     assert known - words == SHARDS_READ
+
+
+_ODD = (None, True, 5, -1, 5.5, "", "x", [], [5], [[]], [["a", 5]], {}, {"a": 5}, b"123456789012345678901234567890")
+"""Values of every type of JSON, and a number that nothing holds."""
+
+_OF_PYTHON = re.compile(
+    r"valid (?:tuple|string|integer|dictionary|list|boolean)|\b(?:dict|tuple|int|str|float|bool|NoneType)\b|None|True|"
+    r"False|pydantic|validat|Exact|finite|input should"
+)
+
+
+def _fault_of(written: bytes, model: type[BaseModel]) -> str:
+    try:
+        body.decode(written, model)
+    except Fault as fault:
+        return fault.text
+    return ""
+
+
+@pytest.mark.feature("X2", "X7")
+@pytest.mark.parametrize("model", sorted({one.model for one in DESCRIBED if one.model is not None}, key=str))
+def test_no_value_of_a_wrong_type_shows_words_of_python(model: type[BaseModel]) -> None:
+    faults = 0
+    inner = {f"messages.{field}": field for field in Message.model_fields} if model is Batch else {}
+    for field in (*model.model_fields, *inner):
+        for value in _ODD:
+            written = value if isinstance(value, bytes) else orjson.dumps(value)
+            text = b'{"text": "t", "%b": %b}' % (inner[field].encode(), written) if field in inner else b""
+            sent = b'{"messages": [%b]}' % text if text else b'{"%b": %b}' % (field.encode(), written)
+            fault = _fault_of(sent, model)
+            faults += bool(fault)
+            assert not _OF_PYTHON.search(fault), f"{sent!r}: {fault}"
+            assert not fault or re.search(r"expected|is missing|name|say|known|is empty|give it once", fault), fault
+    assert faults > len(_ODD)
