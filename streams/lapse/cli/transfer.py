@@ -8,9 +8,9 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 import orjson
@@ -46,6 +46,8 @@ _SOMETHING_STAYED: Final = 3
 """Exit code if messages stayed in the queue; 0 = all were handed over, 1 = the transfer failed."""
 
 _ID: Final = Read("id", transfer_id)
+
+_TRANSFERRING: Final = "transferring"
 
 _GOES = ("available", "delayed", "scheduled", "held")
 """States of messages that a transfer hands over."""
@@ -147,7 +149,11 @@ def transfer(
         with _progress(name, total, as_json or not sys.stderr.isatty()) as moved:
             mover = Mover(source, queue, there, link.to_queue or queue, link.to_topic, name, moved)
             with _resume_hint(mover, name), mover:
-                _finish_or_run(mover, name, Choice(ranges, expression or ""), resume, cancel, as_json)
+                if cancel:
+                    _cancel(mover, name, as_json)
+                else:
+                    outcome = mover.resume() if resume else mover.run(Choice(ranges, expression or ""))
+                    _report(mover.target, name, outcome, _other_transfers(source, queue, name, outcome.left), as_json)
     except (ConfigError, ValueError, TransferError, LapseError, KafkaException) as error:
         raise click.ClickException(str(error)) from error
 
@@ -267,40 +273,51 @@ def _source(link: Link, bootstrap_servers: str | None, lapse_toml: Path | None) 
     return cluster.connection(bootstrap_servers, lapse_toml)
 
 
-def _finish_or_run(mover: Mover, name: str, choice: Any, resume: str | None, cancel: str | None, as_json: bool) -> None:
-    if cancel:
-        returned = mover.cancel()
-        thrown = mover.outcome.discarded
-        if as_json:
-            click.echo(orjson.dumps({"transfer": name, "returned": returned, "discarded": thrown}))
-        else:
-            there = count_text(thrown, "record")
-            click.echo(f"{count_text(returned, 'message')} returned to the queue; {there} discarded there.")
-            click.echo("What was handed over before stays there.")
+def _cancel(mover: Mover, name: str, as_json: bool) -> None:
+    returned = mover.cancel()
+    thrown = mover.outcome.discarded
+    if as_json:
+        click.echo(orjson.dumps({"transfer": name, "returned": returned, "discarded": thrown}))
         return
-    outcome = mover.resume() if resume else mover.run(choice)
+    there = count_text(thrown, "record")
+    click.echo(f"{count_text(returned, 'message')} returned to the queue; {there} discarded there.")
+    click.echo("What was handed over before stays there.")
+
+
+def _other_transfers(source: Connection, queue: str, name: str, left: Mapping[str, int]) -> list[str]:
+    """Return the ids of other transfers that hold messages of the queue, if some stayed because of that."""
+    if not left.get(_TRANSFERRING):
+        return []
+    with Queue(queue, connection=source) as client:
+        return sorted({one.subscription for one in client.peek(state=_TRANSFERRING)} - {name, ""})
+
+
+def _report(target: str, name: str, outcome: Outcome, others: list[str], as_json: bool) -> None:
+    """Print the outcome of a transfer.
+
+    Raises:
+        click.exceptions.Exit: something stayed.
+    """
     left = {what: count for what, count in sorted(outcome.left.items()) if count}
     if as_json:
-        _print_outcome(name, outcome, left)
+        facts = {"transfer": name, "transferred": outcome.transferred, "expired": outcome.expired, "left": left}
+        click.echo(orjson.dumps({**facts, "held_by": others, "discarded": outcome.discarded}))
     else:
-        click.echo(f"{count_text(outcome.transferred, 'message')} handed over to {mover.target} (transfer {name}).")
+        click.echo(f"{count_text(outcome.transferred, 'message')} handed over to {target} (transfer {name}).")
         if outcome.expired:
             click.echo(f"{outcome.expired:,} expired on the way, on both sides.")
         for what, count in left.items():
-            click.echo(f"{count:,} stayed: {what}.", err=True)
+            click.echo(f"{count:,} stayed: {what}{_holders_text(what, others)}.", err=True)
     if left:
         raise click.exceptions.Exit(_SOMETHING_STAYED)
 
 
-def _print_outcome(name: str, outcome: Outcome, left: dict[str, int]) -> None:
-    facts = {
-        "transfer": name,
-        "transferred": outcome.transferred,
-        "expired": outcome.expired,
-        "left": left,
-        "discarded": outcome.discarded,
-    }
-    click.echo(orjson.dumps(facts))
+def _holders_text(state: str, others: list[str]) -> str:
+    """Return which transfers hold the messages of this state, and how to end them; empty for another state."""
+    if state != _TRANSFERRING or not others:
+        return ""
+    which = "another transfer holds them" if len(others) == 1 else "other transfers hold them"
+    return f"; {which}, {', '.join(others)}: end it with --resume or --cancel"
 
 
 def _expected(
@@ -334,15 +351,16 @@ def _preview(
                     found[one.state] = found.get(one.state, 0) + 1
         else:
             counts = client.depth()
-            found = {state: counts.get(state, 0) for state in (*_GOES, "leased")}
+            found = {state: counts.get(state, 0) for state in (*_GOES, "leased", _TRANSFERRING)}
     goes = sum(count for state, count in found.items() if state in _GOES)
-    stays = {state: count for state, count in sorted(found.items()) if count and state in ("leased", "transferring")}
+    stays = {state: count for state, count in sorted(found.items()) if count and state in ("leased", _TRANSFERRING)}
+    others = _other_transfers(source, queue, "", stays)
     if as_json:
-        click.echo(orjson.dumps({"transferred": goes, "left": stays}))
+        click.echo(orjson.dumps({"transferred": goes, "left": stays, "held_by": others}))
         return
     click.echo(f"{count_text(goes, 'message')} would be handed over.")
     for state, count in stays.items():
-        click.echo(f"{count:,} would stay: {state}.")
+        click.echo(f"{count:,} would stay: {state}{_holders_text(state, others)}.")
 
 
 def _is_within(one: BookmarkRange, some: BookmarkRange) -> bool:

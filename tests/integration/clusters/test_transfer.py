@@ -166,7 +166,7 @@ def test_deadlines_and_schedules_are_the_same_to_the_millisecond(sides: Sides) -
     sides.here.write("single", "later", headers=later)
     until(lambda: len(states_with_deadlines(sides.here, "single")) == 42, "42 messages")
     before = states_with_deadlines(sides.here, "single")
-    assert sides.transfer("single", "--all", "--dry-run") == {"transferred": 42, "left": {}}
+    assert sides.transfer("single", "--all", "--dry-run") == {"transferred": 42, "left": {}, "held_by": []}
     assert states_with_deadlines(sides.here, "single") == before
     assert sides.transfer("single", "--all")["transferred"] == 42
     assert states_with_deadlines(sides.there, "single") == before
@@ -344,10 +344,10 @@ def test_a_filter_says_which_messages_go(sides: Sides) -> None:
     for side in sides:
         with side.queue("single") as queue:
             queue.pause()
-    assert sides.transfer("single", *dear, "--dry-run") == {"transferred": 3, "left": {}}
+    assert sides.transfer("single", *dear, "--dry-run") == {"transferred": 3, "left": {}, "held_by": []}
     first = BookmarkRange.parse(sides.here.bookmark("single", written[0]))
     some = f"--bookmark={first.topic}:{first.partition}:{first.first}-{first.first + 1}"
-    assert sides.transfer("single", some, *dear, "--dry-run") == {"transferred": 1, "left": {}}
+    assert sides.transfer("single", some, *dear, "--dry-run") == {"transferred": 1, "left": {}, "held_by": []}
     assert sides.transfer("single", some, *dear)["transferred"] == 1
     assert sides.transfer("single", *dear)["transferred"] == 2
     for side, left in zip(sides, (2, 3), strict=True):
@@ -368,7 +368,7 @@ def test_a_filter_says_which_messages_go(sides: Sides) -> None:
     later = [("lapse-enqueue-at-ms", str(broker_now_ms() + 3_600_000).encode())]
     sides.here.write("single", *values, headers=later)
     until(lambda: sides.here.depth("single")["scheduled"] == 4, "scheduled ones")
-    assert sides.transfer("single", *dear, "--dry-run") == {"transferred": 3, "left": {}}
+    assert sides.transfer("single", *dear, "--dry-run") == {"transferred": 3, "left": {}, "held_by": []}
     assert sides.transfer("single", *dear)["transferred"] == 3
     assert [sides.here.depth("single")["scheduled"], sides.there.depth("single")["scheduled"]] == [1, 3]
     with sides.here.queue("single") as queue, sides.there.queue("single") as there:
@@ -588,3 +588,19 @@ def test_what_is_leased_stays_and_mistakes_are_reported(sides: Sides) -> None:
     with sides.there.subscriber("single") as subscriber:
         for delivery in subscriber.messages(1):
             delivery.acknowledge()
+
+
+@pytest.mark.feature("Q17", "C57")
+def test_another_transfer_that_holds_messages_is_named(sides: Sides) -> None:
+    sides.here.write("single", "1", "2")
+    sides.killed("put", "single", "--all", "--id", "first")
+    outcome = sides.transfer("single", "--all", "--id", "second", code=3)
+    assert (outcome["left"], outcome["held_by"]) == ({"transferring": 2}, ["first"])
+    planned = sides.transfer("single", "--all", "--dry-run")
+    assert (planned["left"], planned["held_by"]) == ({"transferring": 2}, ["first"])
+    shown = fork_server.run(["-m", "lapse", "transfer", *sides.command("single", "--all")], os.environ)
+    assert "2 stayed: transferring; another transfer holds them, first: end it with --resume" in shown.stderr
+    done = sides.transfer("single", "--resume", "first")
+    assert (done["transferred"], done["left"], done["held_by"]) == (2, {}, [])
+    with sides.there.queue("single") as queue:
+        assert queue.purge()["removed"] == 2
