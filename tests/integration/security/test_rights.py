@@ -316,7 +316,8 @@ def test_the_rights_of_the_page_are_enough_for_a_worker_and_its_clients(office: 
         office.revoke(kind)
     office.permit(AclOperation.READ, office.served.app_id, kind=ResourceType.GROUP)
     office.permit(AclOperation.READ, names.definitions(office.served.app_id))
-    both = [name for name in office.own if name.endswith((".commands", "-changelog"))]
+    deliveries = names.deliveries(office.orders)
+    both = [name for name in office.own if name.endswith((".commands", "-changelog")) or name == deliveries]
     office.permit(AclOperation.READ, *office.named, *both)
     office.permit(AclOperation.WRITE, *office.own)
     worker = office.worker("permitted")
@@ -342,8 +343,21 @@ def test_the_rights_of_the_page_are_enough_for_a_worker_and_its_clients(office: 
         )
         assert "do not let this user see" in transferred[0]
         assert worker.text.count(refused) == 1
-        worker.kill()
-        worker.start().wait_for_shards(2)
+        office.served.write("orders", "held")
+        with office.served.subscriber("orders") as subscriber:
+            assert subscriber.receive(20) is not None
+            worker.kill()  # the next one looks for what was delivered
+            worker.start().wait_for_shards(2)
+        assert "may not read its deliveries" not in worker.text
+        office.revoke(ResourceType.TOPIC, names.deliveries(office.orders))
+        office.permit(AclOperation.WRITE, names.deliveries(office.orders))
+        with office.served.subscriber("orders") as subscriber:
+            assert subscriber.receive(40) is not None
+            worker.kill()
+            worker.start().wait_for_shards(2)
+        assert f"{office.orders}, partition 0: may not read its deliveries" in worker.text
+        found = office.refused("check")
+        assert "we lack the right Read on it: have it granted; deliveries of" in " ".join(found.split())
     finally:
         worker.stop()
     assert "Traceback" not in worker.text

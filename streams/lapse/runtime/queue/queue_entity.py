@@ -27,7 +27,7 @@ from lapse.runtime.queue.forwarding import Forwarding
 from lapse.runtime.queue.growing import Growing
 from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.output import QueueOutput
-from lapse.runtime.queue.unwritten import parse_noted, read_written
+from lapse.runtime.queue.unwritten import Noted, Written, parse_noted, read_written
 from lapse.runtime.shard.machine import Machine
 from lapse.runtime.shard.payload import PayloadWindow
 from lapse.runtime.shard.served_entity import Entity
@@ -214,15 +214,27 @@ class QueueEntity(Entity):
         since = parse_noted(noted)
         assert isinstance(machine, QueueMachine)
         queue, partition = machine, machine.shard.settings.partition
-        reader, topics = self.services.aside_reader, self.deliveries
 
         async def find(now_ms: int) -> list[tuple[Output | Packed, int]]:
             await queue.forwarder.look(self._found_in)
             if since is None:
                 return []
-            return await queue.unwritten(since, lambda: read_written(reader, since, topics, partition), now_ms)
+            return await queue.unwritten(since, lambda: self._read_written(since, partition), now_ms)
 
         return find
+
+    async def _read_written(self, since: Noted, partition: int) -> Written:
+        """Read which deliveries were written since a step; nothing is known of them if the worker may not read them."""
+        try:
+            return await read_written(self.services.aside_reader, since, self.deliveries, partition)
+        except TopicAuthorizationFailedError:
+            logger.warning(
+                "%s, partition %d: may not read its deliveries, so messages of those that were not written stay leased "
+                "until their leases end. Have Read granted on its deliveries topics",
+                self.name,
+                partition,
+            )
+            return Written()
 
     async def _found_in(self, target: str, since_ms: int, stems: Collection[bytes]) -> set[bytes] | None:
         """Look for forwarded messages in their target; return None if the worker may not read it."""

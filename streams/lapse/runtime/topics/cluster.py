@@ -240,8 +240,8 @@ class Cluster:
         copies = {name: Copies.of(listed.replicas[name], one) for name, one in settings.items()}
         lacks = permission.hidden(self._admin, {one.name for one in plain.wanted()} - existing.keys())
         if rights:
-            wanted = [one for one in plain.wanted() if one.name in existing]
-            lacking, restricted = permission.lacking(self._admin, wanted)
+            needed = {topic: some for topic, some in plain.operations().items() if topic in existing}
+            lacking, restricted = permission.lacking(self._admin, needed)
             lacks |= lacking
             group = self._config.lapse.app_id
             # A worker waits for the group's coordinator in any case.

@@ -5,7 +5,7 @@ Brokers tell every client what it may do itself, so this needs no right to see A
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -14,8 +14,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists no
     AdminClient,
 )
 
-from lapse.runtime.topics.wanted import Role, Wanted
-
 _PATIENCE_S: Final = 120.0
 """How long librdkafka waits for an answer, s. A broker that has created thousands of topics describes them slowly."""
 _COORDINATOR_S: Final = 2.0
@@ -23,21 +21,6 @@ _MOST_AT_ONCE: Final = 2_000
 _FIRST: Final = 20
 """How many topics to ask about first. If we may do everything with these, we are an administrator, and the others are
 not asked about."""
-
-_READ: Final = (AclOperation.READ,)
-_WRITE: Final = (AclOperation.WRITE,)
-_BOTH: Final = (*_READ, *_WRITE)
-_NEEDED: Final[Mapping[Role, tuple[AclOperation, ...]]] = {
-    Role.UNDERLYING: _READ,
-    Role.COMMANDS: _BOTH,
-    Role.CHANGELOG: _BOTH,
-    Role.DELIVERIES: _WRITE,
-    Role.EVENTS: _WRITE,
-    Role.SOW: _WRITE,
-    Role.DEAD_LETTERS: _WRITE,
-    Role.FORWARDED: _WRITE,
-}
-"""The operations of a worker on topics (docs/operations.md, Rights on the cluster)."""
 
 
 def hidden(admin: AdminClient, topics: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -49,14 +32,17 @@ def hidden(admin: AdminClient, topics: Iterable[str]) -> dict[str, tuple[str, ..
     return {name: ("Describe",) for name, found in _asked(admin, topics) if found is None}
 
 
-def lacking(admin: AdminClient, topics: Iterable[Wanted]) -> tuple[dict[str, tuple[str, ...]], bool]:
+def lacking(admin: AdminClient, needed: Mapping[str, Collection[str]]) -> tuple[dict[str, tuple[str, ...]], bool]:
     """Find which operations on existing topics a worker lacks.
+
+    Args:
+        admin: asks the brokers.
+        needed: the operations that it needs, by topic, such as `("Read", "Write")`.
 
     Returns:
         The lacking operations by topic, such as `("Read", "Write")`, for topics with any. Whether we lack any
             operation at all, which shows that there is an authorizer, and that we are not its super user.
     """
-    needed = {topic.name: _NEEDED.get(topic.role, ()) for topic in topics}
     found: dict[str, tuple[str, ...]] = {}
     names = list(needed)
     for part in (names[:_FIRST], names[_FIRST:]):
@@ -65,7 +51,7 @@ def lacking(admin: AdminClient, topics: Iterable[Wanted]) -> tuple[dict[str, tup
             if permitted is None:
                 continue
             restricted |= AclOperation.ALTER not in permitted
-            if less := tuple(one.name.capitalize() for one in needed[name] if one not in permitted):
+            if less := tuple(one for one in needed[name] if AclOperation[one.upper()] not in permitted):
                 found[name] = less
         if not restricted:
             return found, bool(found)

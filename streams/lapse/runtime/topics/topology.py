@@ -13,6 +13,7 @@ from lapse.config import Config, QueueConfig, SowConfig
 from lapse.config.shares import partition_rate_fault
 from lapse.protocol import topic as names
 from lapse.runtime.kafka.output import MAX_BATCH_BYTES
+from lapse.runtime.topics import worker_rights
 from lapse.runtime.topics.access import Access, Grant
 from lapse.runtime.topics.cleanup_policy import wrong_policies
 from lapse.runtime.topics.difference import Difference
@@ -22,7 +23,7 @@ from lapse.runtime.topics.record_limits import ADDED_BYTES, DEFAULT_BYTES, recor
 from lapse.runtime.topics.replication import Copies
 from lapse.runtime.topics.retention import Retention
 from lapse.runtime.topics.standing import Standing, standing_of
-from lapse.runtime.topics.user_rights import user_grants
+from lapse.runtime.topics.user_rights import WRITTEN_BESIDE, user_grants
 from lapse.runtime.topics.wanted import MOST_BYTES, OF_THE_USER, Role, Wanted, without
 
 _FOR_REPLICAS: Final = {"delete.retention.ms": str(7 * 86_400_000), "min.compaction.lag.ms": "60000"}
@@ -260,8 +261,7 @@ class Topology:
             count = self.existing.get(topic.name)
             bars = () if topic.role in OF_THE_USER or topic.role is Role.DEFINER else (topic.entity,)
             if topic.name in self.lacks:
-                what = f"{self._forbidden(topic.name)}; {topic.purpose}"
-                found.append(Difference(topic.name, what, bars=(topic.entity,)))
+                found.append(self._not_permitted(topic))
             elif count is None:
                 what = f"missing; {topic.purpose}, {_partitions(topic.partitions)}"
                 if topic.role is not Role.UNDERLYING and topic.entity in deleted:
@@ -283,6 +283,22 @@ class Topology:
         changed = wrong_policies(self.wanted(), self.retentions)
         found = with_clashes(found, self.existing, self._there.exists)
         return [*found, *self._misshapen(), *self._faults(), *self._too_small(), *changed, *self._not_granted()]
+
+    def operations(self) -> dict[str, tuple[str, ...]]:
+        """Return the operations for which a worker needs rights, by topic."""
+        return worker_rights.operations(
+            (one, name in self.config.queue) for name, some in self._of.items() for one in some
+        )
+
+    def _not_permitted(self, topic: Wanted) -> Difference:
+        """Return the lack of rights on a topic, with the entities that cannot be served without them."""
+        lacking = self.lacks[topic.name]
+        uses = [one for some in self._of.values() for one in some if one.name == topic.name] or [topic]
+        barred = [one for one in uses if worker_rights.bars(one, lacking)]
+        why = [one.purpose for one in barred]
+        why += [f"{one.purpose}: {text}" for one in uses if (text := worker_rights.consequence(one, lacking))]
+        what = f"{self._forbidden(topic.name)}; {'; '.join(why) or topic.purpose}"
+        return Difference(topic.name, what, bars=tuple(dict.fromkeys(one.entity for one in barred)))
 
     def _forbidden(self, topic: str) -> str:
         return f"we lack the right {' and '.join(self.lacks[topic])} on it: have it granted"
@@ -347,7 +363,8 @@ class Topology:
 
     def grants(self) -> list[Grant]:
         """Return the rights on topics that users need, and workers with them: a right excludes all others (X4)."""
-        return user_grants(self.config, {name: self.sources(name) for name in self.entities()})
+        written = {one.name for some in self._of.values() for one in some if one.role in WRITTEN_BESIDE}
+        return user_grants(self.config, {name: self.sources(name) for name in self.entities()}, written)
 
     def _not_granted(self) -> list[Difference]:
         """Return missing rights, by topic."""

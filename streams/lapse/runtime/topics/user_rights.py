@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from lapse.config import Config
 from lapse.core.entitlement import Right
 from lapse.protocol import topic as names
 from lapse.runtime.topics.access import Grant
+from lapse.runtime.topics.wanted import Role
 
 _OWN: Final = ("READ", "WRITE", "DELETE")
 """The operations of workers on a topic of lapse's own."""
 
 
-def user_grants(config: Config, sources: Mapping[str, Sequence[str]]) -> list[Grant]:
+WRITTEN_BESIDE: Final = frozenset({Role.FORWARDED, Role.DEAD_LETTERS})
+"""What workers write to topics that may be underlying topics of other entities, too."""
+
+
+def user_grants(config: Config, sources: Mapping[str, Sequence[str]], written: Collection[str] = ()) -> list[Grant]:
     """Return the rights on topics that users need, and those that workers need on the same topics.
 
     With a right for one principal on a topic, Kafka denies the topic to all others. So the workers must be named as
@@ -23,11 +28,12 @@ def user_grants(config: Config, sources: Mapping[str, Sequence[str]]) -> list[Gr
     Args:
         config: the configuration.
         sources: the underlying topics of each entity.
+        written: topics that workers write to for other entities: targets of forwarding, and for dead letters.
     """
-    return list(dict.fromkeys(_grants(config, sources)))
+    return list(dict.fromkeys(_grants(config, sources, written)))
 
 
-def _grants(config: Config, sources: Mapping[str, Sequence[str]]) -> Iterator[Grant]:
+def _grants(config: Config, sources: Mapping[str, Sequence[str]], written: Collection[str]) -> Iterator[Grant]:
     workers = _workers(config)
     for name, topics in sources.items():
         for user, entitlement in config.entitled_users(name).items():
@@ -39,6 +45,8 @@ def _grants(config: Config, sources: Mapping[str, Sequence[str]]) -> Iterator[Gr
                 yield Grant(topic, principal, "WRITE")
                 if workers is not None:
                     yield Grant(topic, workers, "READ")
+                    if topic in written:
+                        yield Grant(topic, workers, "WRITE")
     if config.lapse.definitions == "topic":
         definer = names.definer(config.lapse.app_id)
         for user in config.creators():
