@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 
 from lapse.core.reason import Reason
-from lapse.option_type import not_empty
+from lapse.option_type import check_span, not_empty
 from lapse.protocol.redrive import MAX_REDRIVES, target_fault
 from lapse_client.letters.redriven import TOPIC as REDRIVEN
 from lapse_spark import local_rows, read, schema
@@ -25,7 +25,7 @@ from lapse_spark.letters.redrive import Choice, Target, condition
 from lapse_spark.local_directory import check_writable, check_written
 from lapse_spark.monitoring import monitor as monitor_job
 from lapse_spark.monitoring import upkeep
-from lapse_spark.option import PATTERN_HELP, Cluster, check_span, cluster, kept_as, print_json, stream_options, working
+from lapse_spark.option import PATTERN_HELP, Cluster, cluster, kept_as, print_json, stream_options, working
 from lapse_spark.option_type import HOURS, INSTANT, WINDOW
 from lapse_spark.report import Report
 from lapse_spark.stream.stream import Standing

@@ -200,16 +200,6 @@ class Cluster:
         )
 
 
-def check_span(since_ms: int | None, until_ms: int | None) -> None:
-    """Check that something can be between `--since` and `--until`, ms since the epoch.
-
-    Raises:
-        ValueError: nothing can.
-    """
-    if since_ms is not None and until_ms is not None and until_ms <= since_ms:
-        raise ValueError(f"--until {until_ms} is not after --since {since_ms}: nothing is between them")
-
-
 def cluster(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options for a cluster and Spark to a command, which gets them as `cluster`, and `--json` as `as_json`."""
 

@@ -67,6 +67,16 @@ class Read(click.ParamType):
             self.fail(str(error), param, ctx)
 
 
+def check_span(since_ms: int | None, until_ms: int | None) -> None:
+    """Check that something can be between `--since` and `--until`, ms since the epoch.
+
+    Raises:
+        click.UsageError: nothing can.
+    """
+    if since_ms is not None and until_ms is not None and until_ms <= since_ms:
+        raise click.UsageError(f"--until {until_ms} is not after --since {since_ms}: nothing is between them")
+
+
 def not_empty(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     """Refuse an option that is given without a text, as by a script whose variable is empty. A callback of options.
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
+from lapse.option_type import check_span
 from lapse.protocol import topic, topic_pattern
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.instant import instant_ms
@@ -19,7 +20,7 @@ from lapse_spark import ledger as ledger_job
 from lapse_spark.account import statement
 from lapse_spark.account.queue_topics import Scope
 from lapse_spark.local_directory import check_replaceable
-from lapse_spark.option import Cluster, check_span, cluster, event_schemas, print_json, working
+from lapse_spark.option import Cluster, cluster, event_schemas, print_json, working
 from lapse_spark.option_type import DURATION, INSTANT
 from lapse_spark.running import balance, running_ledger
 from lapse_spark.running.intake import Followed

@@ -21,7 +21,7 @@ from lapse.cli.tables import print_table
 from lapse.core.duration import duration_ms
 from lapse.core.expression import ExpressionError
 from lapse.core.reason import Reason
-from lapse.option_type import Number, not_empty
+from lapse.option_type import Number, check_span, not_empty
 from lapse.protocol import topic
 from lapse.protocol.redrive import MAX_REDRIVES
 from lapse_client.error import LapseError
@@ -298,8 +298,7 @@ def _choice(
 ) -> Choice:
     since_ms = None if since is None else at_ms(since, now)
     until_ms = None if until is None else at_ms(until, now)
-    if since_ms is not None and until_ms is not None and until_ms <= since_ms:
-        raise click.UsageError("--until is not after --since: nothing is between them")
+    check_span(since_ms, until_ms)
     return Choice(
         entity=entity,
         reasons=frozenset(reason),

@@ -20,7 +20,7 @@ from lapse.cli.tables import print_table
 from lapse.config import Config, ConfigError, load
 from lapse.config.definition import Definition, in_file
 from lapse.core.duration import period_ms
-from lapse.option_type import Read, not_empty
+from lapse.option_type import Read, check_span, not_empty
 from lapse.protocol import topic as names
 from lapse.simulation.advice import Advice, Adviser
 from lapse.simulation.arrival import Arrivals, drawn
@@ -171,10 +171,11 @@ def simulate(
     """
     _choose(replay, from_topics, gaps is not None, since is not None, until is not None)
     _check_page(page)
+    span = tuple(None if one is None else at_ms(one, _now_ms) for one in (since, until))
+    check_span(*span)
     whole = _loaded(config)
     arrivals, work = None, _NO_WORK
     if gaps is None:
-        span = tuple(None if one is None else at_ms(one, _now_ms) for one in (since, until))
         recording = _recording(queue, config, whole, bootstrap_servers, span, as_json if replay else None)
         if recording is None:
             return

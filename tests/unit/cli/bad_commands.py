@@ -100,6 +100,7 @@ COMMANDS: Final = [
         "simulate orders --arrivals 5/s --for soon",
         "simulate orders --arrivals 5/s --messages 0",
         "simulate orders --recorded --since never",
+        "simulate orders --recorded --since 7 --until 7",
         "simulate orders --arrivals 5/s --page nowhere/page.html",
         "replicate --to there:9092",
         "replicate",

@@ -71,12 +71,18 @@ def test_an_output_where_this_user_may_not_write_is_reported(tmp_path: Path, mon
         ("--ttl-ms 5", "--lifetime new and --ttl-ms go together"),  # it would have been ignored
         ("--lifetime new", "--lifetime new and --ttl-ms go together"),  # it would have been for ever
         ("--lifetime original --ttl-ms 0", "--lifetime new and --ttl-ms go together"),
-        ("--since 7 --until 7", "--until 7 is not after --since 7"),
     ],
 )
 def test_options_of_a_redrive_that_mean_nothing_are_refused(words: str, fault: str) -> None:
     done = CliRunner().invoke(spark, ["redrive", "audit", *words.split(), "-b", "localhost:1"])
     assert (done.exit_code, done.stderr.startswith(f"Error: {fault}")) == (1, True), done.stderr
+
+
+@pytest.mark.feature("X7")
+def test_a_redrive_of_no_time_is_refused() -> None:
+    done = CliRunner().invoke(spark, ["redrive", "audit", "--since", "7", "--until", "7", "-b", "localhost:1"])
+    assert done.exit_code == 2
+    assert "Error: --until 7 is not after --since 7: nothing is between them" in done.stderr
 
 
 @pytest.mark.feature("X7")
