@@ -135,8 +135,14 @@ def from_base64(field: str, text: str) -> bytes:
 
 
 def in_http_header(value: bytes) -> str:
-    """Encode bytes as the value of an HTTP header: `%` and all but printable ASCII are percent-encoded."""
-    return quote(value, safe=_PLAIN)
+    """Encode bytes as the value of an HTTP header: `%` and all but printable ASCII are percent-encoded.
+
+    So are spaces at the beginning and the end, which belong to the value, and which HTTP drops.
+    """
+    text = quote(value, safe=_PLAIN)
+    inner = text.strip(" ")
+    before = len(text) - len(text.lstrip(" "))
+    return "%20" * before + inner + "%20" * (len(text) - len(inner) - before)
 
 
 def message_headers_in_http(headers: Headers) -> list[tuple[str, str]]:

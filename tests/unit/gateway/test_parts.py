@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from types import SimpleNamespace
+from urllib.parse import unquote_to_bytes
 
 import httpx
 import orjson
@@ -59,8 +60,15 @@ def test_the_digits_of_a_number_are_reported_as_they_are() -> None:
 def test_headers_of_a_message_go_through_http_unharmed(headers: list[tuple[str, bytes]]) -> None:
     sent = payload.message_headers_in_http(headers)
     assert all(text.isascii() and "\n" not in text and "\r" not in text for pair in sent for text in pair)
-    raw = [(name.lower().encode(), text.encode()) for name, text in sent]
+    raw = [(name.lower().encode(), text.strip(" ").encode()) for name, text in sent]  # HTTP drops outer spaces
     assert payload.message_headers_from_http(raw) == headers
+
+
+def test_spaces_around_a_key_or_header_are_not_lost() -> None:
+    for value in (b" a b ", b"  ", b" ", b"a ", b"", b"%20"):
+        text = payload.in_http_header(value)
+        assert unquote_to_bytes(text.strip(" ")) == value, text
+    assert payload.in_http_header(b"a b") == "a b", "others stay readable"
 
 
 TRACE = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
