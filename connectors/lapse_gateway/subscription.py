@@ -193,36 +193,50 @@ class Subscriptions:
 
     async def end(self, caller: Caller, queue: str, name: str) -> bool:
         """End a subscription, so that its messages return. Return False if there is none."""
-        found = self._open.pop((caller.name, queue, name), None)
-        if found is not None:
-            await found.subscriber.close()
-        return found is not None
+        return await self._end((caller.name, queue, name))
 
     async def drop(self, subscription: Subscription) -> None:
         """Remove a subscription that has failed, and close its clients of Kafka."""
-        for key in [key for key, one in self._open.items() if one is subscription]:
-            del self._open[key]
-        await subscription.subscriber.close()
+        keys = [key for key, one in self._open.items() if one is subscription]
+        for key in keys:
+            await self._end(key, lambda found: found is subscription)
+        if not keys:
+            await subscription.subscriber.close()
 
     async def sweep(self) -> None:
         """End the idle subscriptions, so that what nobody has seen returns; drop deliveries whose leases are over."""
         now = asyncio.get_running_loop().time()
         for one in self._open.values():
             one.forget_late()
-        idle = [
-            key
-            for key, one in self._open.items()
-            if not one.requests and not one.is_awaited and now - one.used_at_s >= self._idle_s
-        ]
-        ended = [self._open.pop(key) for key in idle]
+
+        def is_idle(one: Subscription) -> bool:
+            return not one.requests and not one.is_awaited and now - one.used_at_s >= self._idle_s
+
         for key in [key for key, lock in self._locks.items() if key not in self._open and not lock.locked()]:
             del self._locks[key]
-        await _close(ended)
+        idle = [key for key, one in self._open.items() if is_idle(one)]
+        _log_failures(await asyncio.gather(*(self._end(key, is_idle) for key in idle), return_exceptions=True))
 
     async def close(self) -> None:
         """End all subscriptions."""
         ended, self._open = list(self._open.values()), {}
         await _close(ended)
+
+    async def _end(
+        self, key: tuple[str, str, str], is_meant: Callable[[Subscription], bool] = lambda found: True
+    ) -> bool:
+        """End the subscription of a key, if it is still the one that is meant; return whether it was.
+
+        One of the same name begins after that. Else the end of the first would reach the queue behind the beginning of
+        the second, and end that.
+        """
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            found = self._open.get(key)
+            if found is None or not is_meant(found):
+                return False
+            del self._open[key]
+            await found.subscriber.close()
+        return True
 
     async def _begin(self, caller: Caller, queue: str, name: str, terms: Terms) -> Subscription:
         if len(self._open) + self._beginning >= self._most:
@@ -252,7 +266,11 @@ class Subscriptions:
 
 async def _close(ended: Iterable[Subscription]) -> None:
     """Close the subscribers of subscriptions. One that fails keeps no other from its messages' return."""
-    for found in await asyncio.gather(*(one.subscriber.close() for one in ended), return_exceptions=True):
+    _log_failures(await asyncio.gather(*(one.subscriber.close() for one in ended), return_exceptions=True))
+
+
+def _log_failures(results: Iterable[object]) -> None:
+    for found in results:
         if isinstance(found, Exception):
             log.error("a subscription could not be closed: %s", found, exc_info=found)
 

@@ -16,7 +16,7 @@ from lapse.core.generation import position_of
 from lapse.protocol import header, packed_delivery
 from lapse.testing import Lapse
 from lapse_client import Connection
-from lapse_client.aio import Delivery
+from lapse_client.aio import Delivery, Queue
 from lapse_client.delivery.lot import PackedLot
 from lapse_client.error import EntityDeleted, UnknownEntity
 from lapse_client.session.shard import Shard
@@ -414,3 +414,34 @@ def test_a_request_may_take_more_or_less_than_the_one_that_began_its_subscriptio
     with Lapse() as lapse:
         lapse.queue("orders")
         assert asyncio.run(run(lapse)) == [(3, 3)] * 3
+
+
+@pytest.mark.feature("Q3", "X3")
+@pytest.mark.parametrize("how", ["idle", "ended", "failed"])
+def test_a_subscription_begins_again_while_the_one_before_it_ends(how: str) -> None:
+    """The end of the first one must not end the second one, which has the same name."""
+
+    async def run(lapse: Lapse) -> None:
+        caller = Authenticator(lapse.connection, Users()).everybody
+        open_ones, terms = Subscriptions(10, 0, 5), Terms(max_backlog=1)
+        for _ in range(10):
+            first = await open_ones.get(caller, "orders", "me", terms)
+            open_ones.done(first)
+            ways = {"idle": open_ones.sweep, "failed": lambda first=first: open_ones.drop(first)}
+            ending = asyncio.create_task(
+                open_ones.end(caller, "orders", "me") if how == "ended" else ways[how]()  # type: ignore[no-untyped-call]
+            )
+            for _turn in range(3):  # it begins to end
+                await asyncio.sleep(0)
+            second = await open_ones.get(caller, "orders", "me", terms)
+            await ending
+            assert second is not first
+            async with Queue("orders", connection=lapse.connection) as queue:
+                assert [one.subscription.partition("@")[0] for one in await queue.subscriptions()] == ["me"]
+            open_ones.done(second)
+            assert await open_ones.end(caller, "orders", "me")
+        await open_ones.close()
+
+    with Lapse() as lapse:
+        lapse.queue("orders")
+        asyncio.run(run(lapse))
