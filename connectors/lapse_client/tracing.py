@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, Message
@@ -219,4 +218,6 @@ def tracing(provider: TracerProvider | None = None) -> Tracing | None:
         provider = trace.get_tracer_provider()
         if isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
             return None
+    from importlib.metadata import version  # takes as long as ten modules of the client
+
     return Tracing(provider.get_tracer("lapse", version("lapse")))

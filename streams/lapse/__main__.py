@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import Final
@@ -20,7 +21,10 @@ def main() -> None:
             f"The command line needs the Python package {error.name}, which is not installed. "
             "Install it with: pip install 'lapse[cli]'"
         )
-    run()
+    try:
+        run()
+    finally:
+        gc.freeze()  # else Python looks twice for garbage in all modules before it ends
 
 
 def _open_what_is_closed() -> None:

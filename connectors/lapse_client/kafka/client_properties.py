@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
@@ -98,6 +97,8 @@ def options(path: Path, named: str) -> dict[str, str]:
         raise LapseError(text if text.startswith(str(path)) else f"{path}: {text}") from error
     for name in found:
         if not _is_known(name):
+            from difflib import get_close_matches  # only for faults
+
             close = get_close_matches(name, _KNOWN, 1)
             meant = f"; did you mean {close[0]}?" if close else ""
             raise LapseError(f"{path}: lapse's clients know no option {name}{meant or '.'} Correct it, or leave it out")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import reprlib
 import sys
@@ -291,7 +290,9 @@ def _suggestion(path: list[str], value: object) -> str:
 
 def _known(key: str, known: set[str]) -> str:
     """Return which key may be meant, or else all that are known."""
-    close = difflib.get_close_matches(key[:_COMPARED_CHARACTERS], sorted(known), n=1)
+    from difflib import get_close_matches  # only for faults
+
+    close = get_close_matches(key[:_COMPARED_CHARACTERS], sorted(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else f"; known here: {', '.join(sorted(known))}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from binascii import crc32
-from typing import Annotated, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 import orjson
 from pydantic import (
@@ -27,14 +27,15 @@ from lapse.config.topic_name import TopicName, legal_topic
 from lapse.core.duration import duration_ms, is_duration
 from lapse.core.expression import ExpressionError, compile_filter, compile_value
 from lapse.core.lifetime import Expiration, ExpirationModel
-from lapse.core.queue.arrival.trait import TraitReader
-from lapse.core.queue.delivery.retry import NO_RETRY
-from lapse.core.queue.settings import Fairness, Leasing, QueueSettings, Semantics
+from lapse.core.queue.modes import Fairness, Leasing, Semantics
 from lapse.core.reason import QUEUE_DEAD_LETTER_REASONS, SOW_DEAD_LETTER_REASONS, Reason
 from lapse.core.sow.keys import field_path
 from lapse.protocol import topic as topic_names
 from lapse.protocol import topic_pattern as topic_patterns
 from lapse.protocol.command_field import LEAST_HEARTBEAT_MS
+
+if TYPE_CHECKING:
+    from lapse.core.queue.settings import QueueSettings
 
 LEAST_IDLE_MS: Final = 300_000
 """The least idle time after which an entity may delete itself, ms (Q18)."""
@@ -310,6 +311,11 @@ class QueueConfig(EntityConfig):
 
     def settings(self, name: str, partition: int, shards: int = 1) -> QueueSettings:
         """Return the queue's settings in the form that a shard uses."""
+        # Late imports: `lapse check` and most other commands need no numpy.
+        from lapse.core.queue.arrival.trait import TraitReader
+        from lapse.core.queue.delivery.retry import NO_RETRY
+        from lapse.core.queue.settings import QueueSettings
+
         fairness = self.fairness
         if fairness is None:
             once = self.semantics is Semantics.AT_MOST_ONCE

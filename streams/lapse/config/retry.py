@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from lapse.config.duration import PeriodMs
 from lapse.config.fault import first_repeated, setting_error
 from lapse.core.duration import in_words
-from lapse.core.queue.delivery.retry import LONGEST_MS, Cause, RetryRule
+from lapse.core.queue.delivery.retry_cause import LONGEST_MS, Cause
+
+if TYPE_CHECKING:
+    from lapse.core.queue.delivery.retry import RetryRule
 
 
 class RetryConfig(BaseModel):
@@ -45,4 +48,6 @@ class RetryConfig(BaseModel):
 
     def rule(self) -> RetryRule:
         """Return the rule in the core's form."""
+        from lapse.core.queue.delivery.retry import RetryRule  # a late import: few commands need numpy
+
         return RetryRule(self.delay, self.factor, self.max_delay, self.jitter, frozenset(self.on))

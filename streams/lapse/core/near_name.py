@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import SequenceMatcher, get_close_matches
 from itertools import takewhile
 from typing import Final
 
@@ -28,12 +27,16 @@ def nearest(name: str, known: Iterable[str], alike: float = 0.6) -> str | None:
         known: the known names.
         alike: the least similarity, from 0 to 1.
     """
+    from difflib import get_close_matches  # a late import: most programs make no such mistake
+
     name = name[:_COMPARED_CHARACTERS]
     return next((one for one in get_close_matches(name, known, _CANDIDATES, alike) if _differ_little(name, one)), None)
 
 
 def _differ_little(name: str, other: str) -> bool:
     """Return whether two names are alike behind the dotted beginning that they share."""
+    from difflib import SequenceMatcher
+
     parts = zip(name.split(".")[:-1], other.split(".")[:-1], strict=False)
     shared = sum(len(one) + 1 for one, _ in takewhile(lambda both: both[0] == both[1], parts))
     return SequenceMatcher(None, other[shared:], name[shared:]).ratio() >= _ALIKE_BEHIND

@@ -6,7 +6,6 @@ import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from operator import attrgetter
 from typing import Any, Final, Literal
 
@@ -243,6 +242,8 @@ def _unknown(record: Mapping[str, object]) -> str:
 
 
 def _unknown_field(name: str) -> str:
+    from difflib import get_close_matches  # only for faults
+
     meant = get_close_matches(name[:SHOWN_CHARACTERS], FIELDS, 1)
     hint = f"; did you mean {meant[0]!r}?" if meant else "; docs/protocol.md lists them"
     return f"field {_shorten(name)}: unknown{hint}"

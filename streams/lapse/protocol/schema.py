@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-import importlib.resources
 import json
-from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import fastavro
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 _CHECKOUT: Final = Path(__file__).parents[3] / "schemas"
 
@@ -20,6 +21,8 @@ def directory() -> Traversable:
     Raises:
         FileNotFoundError: neither the installed package nor a checkout contains them.
     """
+    import importlib.resources  # a late import: most programs that import the client read no schema yet
+
     packaged = importlib.resources.files("lapse") / "_schemas"
     if packaged.is_dir():
         return packaged

@@ -12,7 +12,7 @@ import numpy as np
 
 from lapse.config import QueueConfig
 from lapse.core.lifetime import ENQUEUE_AT_MS, NEVER
-from lapse.core.queue.settings import Semantics
+from lapse.core.queue.modes import Semantics
 from lapse.core.queue.settlement.settlement import Claim, Result, SettleAction
 from lapse.core.queue.settlement.settlement import Outcome as SettlementOutcome
 from lapse.core.queue.shard import QueueShard

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -54,6 +55,20 @@ def test_commands_start_without_what_only_a_lapse_toml_needs() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.slow
+@pytest.mark.feature("X7")
+def test_a_lapse_toml_is_read_without_what_only_shards_need(tmp_path: Path) -> None:
+    """numpy took an eighth of the start of `lapse check` and of each command that defines a queue."""
+    file = tmp_path / "lapse.toml"
+    file.write_text('[queue.orders]\nretry = { delay = "1s" }\ngroup_by = "/customer"\ngroup_limit = 1\n[sow.prices]\n')
+    program = (
+        "import pathlib, sys; from lapse.cli import definition, define, topology; from lapse.config import load; "
+        f"load(pathlib.Path({str(file)!r})); print('numpy' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -13,12 +13,12 @@ from lapse.core.near_name import did_you_mean
 from lapse.core.queue.answer import open_subscription, queued_message
 from lapse.core.queue.inquiry.inquiry import PLACED
 from lapse.core.queue.inquiry.row_filter import chooses_spare_messages, peeks_by_bookmarks
+from lapse.core.queue.modes import Semantics
 from lapse.core.queue.parts_done import PartsDone
 from lapse.core.queue.rewind.rewind_command import rewind_refusal, stopped
 from lapse.core.queue.rewind.rewinding import RewindRequest
 from lapse.core.queue.rewind.rewinds import Rewind
 from lapse.core.queue.schedule.schedule import SCHEDULED_AT_ONCE
-from lapse.core.queue.settings import Semantics
 from lapse.core.queue.settlement.settlement import Claim
 from lapse.core.queue.settlement.settlement_command import SettlementCommands, is_refused
 from lapse.core.queue.shard import QueueShard

@@ -5,36 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from lapse.core.lifetime import Expiration
 from lapse.core.queue.arrival.trait import NO_TRAITS, TraitReader
 from lapse.core.queue.delivery.retry import NO_RETRY, RetryRule
 from lapse.core.queue.inquiry.view import Parse
+from lapse.core.queue.modes import Fairness, Leasing, Semantics
 from lapse.core.queue.rates.rate import Rate
 from lapse.core.reason import QUEUE_DEAD_LETTER_REASONS, Reason
-
-
-class Semantics(StrEnum):
-    """Whether a crash may repeat a delivery or lose it (Q4 to Q6)."""
-
-    AT_LEAST_ONCE = "at-least-once"
-    AT_MOST_ONCE = "at-most-once"
-
-
-class Fairness(StrEnum):
-    """Which subscription gets the next message (Q7)."""
-
-    FAST = "fast"
-    ROUND_ROBIN = "round-robin"
-    PROPORTIONAL = "proportional"
-
-
-class Leasing(StrEnum):
-    """Who may settle a leased message: only its holder, or anyone (Q8)."""
-
-    STRICT = "strict"
-    SUBLET = "sublet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.delivery.dispatch import STEP_MESSAGES
-from lapse.core.queue.delivery.retry import Cause
+from lapse.core.queue.delivery.retry_cause import Cause
 from lapse.core.queue.life.table import Trigger
 from lapse.core.queue.life.transitions import Transitions
 from lapse.core.queue.segments.segment import LEASED, Segment

@@ -8,7 +8,7 @@ from typing import Final
 from lapse.config import Config, QueueConfig
 from lapse.core.duration import in_words
 from lapse.core.entitlement import Right, find_entitlement
-from lapse.core.queue.settings import Semantics
+from lapse.core.queue.modes import Semantics
 from lapse.protocol import prefetch
 from lapse.protocol import topic as names
 from lapse.runtime.topics import idle_settings, replication

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from lapse.config import Config, QueueConfig, SowConfig
-from lapse.core.queue.settings import Semantics
+from lapse.core.queue.modes import Semantics
 from lapse.core.reason import Reason
 
 _OF_LEASES: Final = ("max_deliveries", "max_cancels", "retry", "leasing", "max_lease_period")

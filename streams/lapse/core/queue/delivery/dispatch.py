@@ -23,9 +23,9 @@ from lapse.core.queue.groups.waiting import Waiting
 from lapse.core.queue.inquiry.inquiry import JUDGED_AT_ONCE
 from lapse.core.queue.inquiry.matching import UNKNOWN, YES
 from lapse.core.queue.life.table import Guard, Trigger, route
+from lapse.core.queue.modes import Semantics
 from lapse.core.queue.rates.allowance import Allowance
 from lapse.core.queue.segments.segment import SIZE, Segment, State
-from lapse.core.queue.settings import Semantics
 from lapse.core.queue.step import Delivery, Step
 from lapse.core.queue.subscriptions.subscription import Subscription
 from lapse.core.shard.event import ShardEvent

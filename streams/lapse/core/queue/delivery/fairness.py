@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from lapse.core.queue.delivery import proportion
 from lapse.core.queue.delivery.proportion import Share, Vessel
+from lapse.core.queue.modes import Fairness
 from lapse.core.queue.segments.segment import NOBODY
-from lapse.core.queue.settings import Fairness
 from lapse.core.queue.subscriptions.subscription import Subscription
 
 Shares = list[tuple[Subscription, Sequence[int] | NDArray[np.int64]]]

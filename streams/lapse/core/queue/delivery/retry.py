@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
@@ -17,20 +16,10 @@ from numpy.typing import NDArray
 
 from lapse.core.days import DAY_MS, LAST_DAY, date_of
 from lapse.core.lifetime import NEVER
-
-LONGEST_MS: Final = DAY_MS
-"""The longest wait unless the queue configures another: a day."""
+from lapse.core.queue.delivery.retry_cause import LONGEST_MS, Cause
 
 _MIX: Final = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 """The constants of the hash function splitmix64."""
-
-
-class Cause(StrEnum):
-    """Why a message returned: its consumer cancelled it, its lease ended, or its consumer missed heartbeats."""
-
-    CANCEL = "cancel"
-    LEASE = "lease"
-    LOST = "lost"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from lapse.core.generation import offset_of
 from lapse.core.queue.change import COME_BACK, Change, ChangeKind
 from lapse.core.queue.decision import Decisions, Slots, places_of
-from lapse.core.queue.delivery.retry import Cause, delay_text, wait_ends_ms
+from lapse.core.queue.delivery.retry import delay_text, wait_ends_ms
+from lapse.core.queue.delivery.retry_cause import Cause
 from lapse.core.queue.life.message_state import MEANINGS, STATES, State, state_of_all
 from lapse.core.queue.life.table import Guard, ImpossibleTransition, Row, Trigger, route
 from lapse.core.queue.rewind.departing import goes_elsewhere, note_slots_elsewhere

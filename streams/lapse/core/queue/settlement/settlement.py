@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from lapse.core.queue.life.message_state import FILLS, State, by_state, state_of_all
 from lapse.core.queue.life.table import Trigger, route
+from lapse.core.queue.modes import Leasing
 from lapse.core.queue.segments.segment import Segment, Where
-from lapse.core.queue.settings import Leasing
 from lapse.protocol.bookmark import RangeFields
 
 

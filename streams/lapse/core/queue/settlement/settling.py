@@ -15,7 +15,7 @@ from lapse.core.queue.arrival.source import PlacedRun
 from lapse.core.queue.arrival.trait import Flag
 from lapse.core.queue.change import Change
 from lapse.core.queue.decision import Decisions, Slots, last_place
-from lapse.core.queue.delivery.retry import Cause
+from lapse.core.queue.delivery.retry_cause import Cause
 from lapse.core.queue.inquiry.visibility import Visibility
 from lapse.core.queue.life.message_state import State
 from lapse.core.queue.life.table import route

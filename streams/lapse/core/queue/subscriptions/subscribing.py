@@ -6,11 +6,11 @@ from lapse.core.expression import compile_filter
 from lapse.core.letter import FORWARDER
 from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.decision import Decisions
-from lapse.core.queue.delivery.retry import Cause
+from lapse.core.queue.delivery.retry_cause import Cause
 from lapse.core.queue.inquiry.matching import Matching
 from lapse.core.queue.life.table import Trigger
 from lapse.core.queue.life.transitions import Transitions
-from lapse.core.queue.settings import Semantics
+from lapse.core.queue.modes import Semantics
 from lapse.core.queue.step import Step
 from lapse.core.queue.subscriptions.subscription import Payload, Subscription
 from lapse.core.shard.event import EventKind, ShardEvent
