@@ -105,5 +105,5 @@ def _from_lapse_toml(path: Path | None, upstream: str | None) -> dict[str, Any]:
 
 
 def _topic(text: str) -> tuple[str, str]:
-    name, _, underlying = text.partition("=")
-    return name, underlying or name
+    name, stated, underlying = text.partition("=")
+    return name, underlying if stated else name

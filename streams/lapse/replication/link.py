@@ -68,6 +68,11 @@ class Link(BaseModel):
                     f"{underlying} is a topic that lapse or Kafka writes itself; for {name} name the underlying topic "
                     "of the SOW topic downstream"
                 )
+        if (shared := first_repeated(topics.values())) is not None:
+            both = " and ".join(name for name, underlying in topics.items() if underlying == shared)
+            raise ValueError(
+                f"{both} have the same underlying topic downstream, {shared}; name another one, or one of them"
+            )
         return topics
 
     def transactional_id(self, source: str) -> str:

@@ -106,6 +106,8 @@ COMMANDS: Final = [
         "replicate",
         "replicate --to there:9092 --topic 'a b'",
         "replicate --to there:9092 --topic prices --topic prices=raw",
+        "replicate --to there:9092 --topic prices --topic quotes=prices",
+        "replicate --to there:9092 --topic prices=",
         "transfer orders --to there:9092 --all --to-topic 'a b'",
         "simulate orders --arrivals 5/s --backlog many",
         "simulate orders --arrivals 5/s --seed many",

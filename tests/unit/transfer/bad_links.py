@@ -85,6 +85,7 @@ CASES: Final = [
             'topics = ["a b"]',
             "topics = { prices = 5 }",
             'topics = { prices = "lapse.sow.prices" }',
+            'topics = { prices = "raw", quotes = "raw" }',
             "replication_factor = 0",
             "replicas = 3",
             "from_security = 5",
