@@ -30,6 +30,7 @@ def dead(kafka, unique, create_topic):
     """A queue with a dead-letter topic of two partitions; `dead(first, last, reason)` writes them, ten an hour."""
     name, wire = unique("q"), Wire(kafka)
     create_topic(topic.dead_letters(name), partitions=2)
+    create_topic(topic.commands(name))  # the queue was not deleted
 
     def write(first, last, *reasons):
         for offset in range(first, last):

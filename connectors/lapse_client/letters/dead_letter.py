@@ -72,6 +72,11 @@ class DeadLetter:
     null_value: bool = False
     edited: bool = False
 
+    @property
+    def died_ms(self) -> int:
+        """When the message left, ms since the epoch; of a letter that does not say so, when it was written."""
+        return self.timestamp_ms if self.expired_at_ms is None else self.expired_at_ms
+
     def with_value(self, value: bytes | None) -> DeadLetter:
         """Return this letter with another payload. The key that was computed from its own payload is left out (C84)."""
         return replace(self, value=value, record_key=None, edited=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -65,12 +66,11 @@ class Choice:
         """
         matches = _compiled(self.filter) if self.filter else None
         for letter in letters:
-            died_ms = _died_ms(letter)
             if (
                 (not self.entity or letter.entity == self.entity)
                 and (not self.reasons or not self.reasons.isdisjoint(letter.reasons))
-                and (self.since_ms is None or died_ms >= self.since_ms)
-                and (self.until_ms is None or died_ms < self.until_ms)
+                and (self.since_ms is None or letter.died_ms >= self.since_ms)
+                and (self.until_ms is None or letter.died_ms < self.until_ms)
                 and (matches is None or matches(Original(letter, self.payloads.get(letter.entity, orjson.loads))))
             ):
                 yield letter
@@ -126,7 +126,7 @@ class Original:
     @property
     def timestamp_ms(self) -> int:
         """When the message left, ms since the epoch, because its own timestamp is not in the letter."""
-        return _died_ms(self.letter)
+        return self.letter.died_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,11 +137,13 @@ class Known:
         redriven: the letters that were sent before.
         newer: the current records of SOW topics.
         topics: numbers of partitions by topic.
+        is_removed: whether a queue or SOW topic was deleted.
     """
 
     redriven: Redriven
     newer: NewerRecords
     topics: Mapping[str, int]
+    is_removed: Callable[[str], bool]
 
     @classmethod
     def of(cls, connection: Connection) -> Known:
@@ -150,7 +152,12 @@ class Known:
         Raises:
             LapseError: the cluster cannot be reached, or a topic cannot be read.
         """
-        return cls(redriven=Redriven(connection).read(), newer=NewerRecords(connection), topics=connection.partitions())
+        return cls(
+            redriven=Redriven(connection).read(),
+            newer=NewerRecords(connection),
+            topics=connection.partitions(),
+            is_removed=functools.cache(connection.is_removed),
+        )
 
 
 def check_target(target: Target, letters: str, connection: Connection) -> None:
@@ -228,6 +235,8 @@ def _refusal(letter: DeadLetter, choice: Choice, target: Target, known: Known | 
         place = letter.origin
         if why := rules.partition_fault(place.topic, place.partition, known.topics):
             return why
+        if letter.lapse_id and letter.entity and known.is_removed(letter.entity):
+            return rules.NO_ENTITY
     # Another system's letter has no id of lapse, and returns to its topic for everybody.
     for_all = target.topic or ("" if letter.lapse_id or letter.origin is None else letter.origin.topic)
     if known is not None and not choice.overwrite and known.newer.is_newer(letter, for_all):
@@ -342,10 +351,6 @@ def _lacking_right(why: str) -> LapseError:
         f"Kafka refuses this user: {why}. Have granted what a redrive takes: Create, Read and Write on the topic "
         f"{TOPIC}, Write on the transactional ids that begin with that name, and Write on the targets"
     )
-
-
-def _died_ms(letter: DeadLetter) -> int:
-    return letter.timestamp_ms if letter.expired_at_ms is None else letter.expired_at_ms
 
 
 def _compiled(text: str) -> Callable[[Any], bool | None]:

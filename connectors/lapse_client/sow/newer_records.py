@@ -61,7 +61,7 @@ class NewerRecords:
         place, at_ms = found
         if place is not None and letter.origin is not None and place[:2] == letter.origin[:2]:
             return place.offset > letter.origin.offset
-        return at_ms > (letter.timestamp_ms if letter.expired_at_ms is None else letter.expired_at_ms)
+        return at_ms > letter.died_ms
 
     def _found(self, letter: DeadLetter, entity: str) -> tuple[Bookmark | None, int] | None:
         """Return bookmark and timestamp of the record that has the letter's key; None if there is none."""

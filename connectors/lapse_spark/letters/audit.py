@@ -58,7 +58,7 @@ class Redriven:
     Attributes:
         sent: letters that were sent, or would be.
         refused: chosen letters that were refused: no payload, unconfirmed transfer, loop limit, newer record (C84),
-            missing origin, or a record that its topic would refuse.
+            missing origin or entity, or a record that its topic would refuse.
         deadline_passed: sent letters whose deadline has passed (C30).
         earlier: letters left out, because an earlier run or `lapse dlq redrive` has sent them.
         groups: the counts by entity, reasons and target.
@@ -205,12 +205,16 @@ def _mark_unsendable(
     Returns:
         The letters, and the greatest size of a batch of records, in bytes.
     """
+    topics: Mapping[str, int] | None = None
     try:
-        topics = connection.of_lapse().partitions()
+        ours = connection.of_lapse()
+        there = ours.partitions()
     except ValueError:  # with options that only Java's client has, the sink reports the error
-        topics = None
-    if not target.topic and topics is not None:
-        chosen = origins.mark_unreachable(chosen, [(one.topic, one.partition) for one in places], topics)
+        pass
+    else:
+        topics = there
+        if not target.topic:
+            chosen = origins.mark_unreachable(chosen, places, there, ours.is_removed)
     if hook is None:
         to = {target.topic or one.topic for one in places}
         judged, batch_bytes = untaken.mark_untaken(redrive.with_records(chosen, target), connection, to)

@@ -11,6 +11,8 @@ from lapse.protocol import header, topic
 
 MAX_REDRIVES: Final = 3
 """The default loop limit: a letter that was redriven this often is not sent again."""
+NO_ENTITY: Final = "no such entity"
+"""Why a letter is refused whose queue or SOW topic was deleted. No other one would take its record (C29)."""
 
 OWN: Final = (
     frozenset(

@@ -287,6 +287,34 @@ def test_letters_that_must_stay_are_refused_and_counted(spark, kafka, dead, redr
     assert values(spark, kafka, origin) == [None, b"a", b"b", b"c", b"e"]
 
 
+@pytest.mark.feature("C84", "C29")
+def test_letters_of_a_deleted_queue_are_not_sent_where_nobody_takes_them(kafka, dead, redrive, create_topic, unique):
+    """Their topic is still there, for other queues; the command and the job say the same."""
+    origin, gone = create_topic(unique("orders")), unique("gone")
+    dead.wire.letter(dead.name, Bookmark(origin, 0, 1), Reason.TIME_LIMIT, value=b"there")
+    death = dead_letter.Death(
+        entity=gone, bookmark=Bookmark(origin, 0, 2), reasons=(Reason.TIME_LIMIT,), expired_at_ms=1_000
+    )
+    dead.wire.put(topic.dead_letters(dead.name), b"gone", key=b"k", headers=dead_letter.headers(death, []))
+    # Another system's letter at the same place is for all queues of the topic.
+    group = [("__dlq.errors.topic", origin.encode()), ("__dlq.errors.partition", b"0"), ("__dlq.errors.offset", b"2")]
+    dead.wire.put(
+        topic.dead_letters(dead.name), b"of a group", key=b"k", headers=[*group, ("__dlq.errors.group", gone.encode())]
+    )
+    dead.wire.flush()
+    connection = Client(kafka)
+    letters = DeadLetterReader(dead.name, connection=connection)
+
+    def refused(target):
+        lines = plan(letters, Choice(), target, 0, Known.of(connection))
+        return {line.letter.value: line.refused for line in lines}
+
+    assert refused(Target()) == {b"there": "", b"gone": "no such entity", b"of a group": ""}
+    assert refused(Target(topic=origin)) == dict.fromkeys((b"there", b"gone", b"of a group"), "")
+    assert redrive() == (2, 0, {"no such entity": 1})
+    assert redrive("--to", origin) == (3, 0, {})
+
+
 @pytest.mark.feature("C84")
 def test_letters_that_go_elsewhere_stay_where_a_sow_topic_of_another_name_is_newer(
     spark, kafka, dead, redrive, create_topic, unique
