@@ -85,7 +85,7 @@ def dlq() -> None:
 @_SERVERS
 @_JSON
 def ls(name: str | None, bootstrap_servers: str | None, as_json: bool) -> None:
-    """List dead-letter topics; of one, count its letters by entity and reasons."""
+    """List dead-letter topics; of one, count its letters by entity and reasons, with the first and last death."""
     with _translate_errors():
         connection = cluster.connection(bootstrap_servers)
         if name is None:
@@ -124,7 +124,7 @@ def show(name: str, count: int, bootstrap_servers: str | None, as_json: bool, **
     )
     for letter in letters:
         table.add_row(
-            shown(letter.expired_at_ms),
+            shown(letter.died_ms),
             str(letter.origin or ""),
             ", ".join(letter.reasons),
             Text(_cut(letter.message, _FAULT_SHOWN)),
@@ -388,7 +388,7 @@ def _counted(letters: Iterable[DeadLetter]) -> list[dict[str, Any]]:
     for letter in letters:
         group = entity, reasons = letter.entity, tuple(letter.reasons)
         known = {"entity": entity, "reasons": list(reasons), "letters": 0}
-        at_ms = letter.timestamp_ms
+        at_ms = letter.died_ms
         row = counts.setdefault(group, {**known, "first_at_ms": at_ms, "last_at_ms": at_ms})
         row["letters"] += 1
         row["first_at_ms"] = min(row["first_at_ms"], at_ms)
@@ -422,7 +422,7 @@ def _print(rows: list[dict[str, Any]], as_json: bool, title: str, nothing: str =
         return
     table = Table(title=title)
     for name, value in rows[0].items():
-        title = f"{name.removesuffix(_INSTANT)} (UTC)" if name.endswith(_INSTANT) else name.replace("_", " ")
+        title = f"{name.removesuffix(_INSTANT)} died (UTC)" if name.endswith(_INSTANT) else name.replace("_", " ")
         table.add_column(title, justify="right" if isinstance(value, int) else "left")
     for row in rows:
         table.add_row(*(_shown(name, value) for name, value in row.items()))

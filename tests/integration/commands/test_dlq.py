@@ -53,7 +53,9 @@ def test_letters_are_sent_back_counted_and_in_the_end_refused(served: Deployment
     (row,) = rows(dlq(served, "ls", name, "--json"))
     assert (row["entity"], row["reasons"], row["letters"]) == (name, ["time_limit"], 2)
     assert 0 < row["first_at_ms"] <= row["last_at_ms"]
-    assert "first (UTC)" in dlq(served, "ls", name)
+    assert "first died (UTC)" in dlq(served, "ls", name)
+    span = ("--since", str(row["first_at_ms"]), "--until", str(row["last_at_ms"] + 1))
+    assert len(rows(dlq(served, "show", name, *span, "--json"))) == 2, "the times are those by which letters are chosen"
     assert f"dlq.{name}" in dlq(served, "ls")
     shown = rows(dlq(served, "show", name, "--filter", "/n = 2", "--json"))
     assert [one["value"] for one in shown] == ['{"n": 2}']
@@ -162,6 +164,7 @@ def test_a_letter_that_cannot_go_back_keeps_no_other_one_back(served: Deployment
     die(b"x" * 1_060_000)
     die(b"second")
     die(b"y" * 1_010_000)  # more than the client's own default allows
+    assert dlq(served, "show", name).count("\n│ 20") == 8, "each has a time, by which it is chosen"
     planned = {row["refused"]: row["letters"] for row in rows(dlq(served, "redrive", name, "--json"))}
     refused = {"no such partition": 1, "no such topic": 1, "not a topic for letters": 1, "no payload": 1}
     assert planned == {"": 4, **refused}, "the dry run says so"
