@@ -60,6 +60,7 @@ def replicate(
 
     Runs until Ctrl-C or SIGTERM, and continues where it stopped. Run two for both directions.
     """
+    from lapse.replication.downstream_topics import check_read
     from lapse.replication.link import load
     from lapse.replication.replicator import LinkError, Replicator
     from lapse.runtime.kafka.security import for_librdkafka
@@ -77,7 +78,9 @@ def replicate(
         else:
             link = load(None, {**_from_lapse_toml(config, upstream), **stated})
         for servers, of_side in ((link.upstream, link.from_security), (link.downstream, link.to_security)):
-            Connection(servers, for_librdkafka(of_side)).await_broker(cluster.PATIENCE_S)
+            connection = Connection(servers, for_librdkafka(of_side))
+            connection.await_broker(cluster.PATIENCE_S)
+        check_read(link, connection)
         begin(TextFormatter("%(asctime)s %(levelname)s %(message)s") if log_format == "text" else JsonFormatter())
         replicator = Replicator(link, lambda count: logger.info("%d records", count), lambda: _log_link(link))
         left = "The next one continues where it stopped"
