@@ -9,11 +9,11 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, Literal, cast
 
 import click
-from rich.console import Console
 
 from lapse.core.reason import Reason
 from lapse.option_type import check_span, not_empty
 from lapse.protocol.redrive import MAX_REDRIVES, target_fault
+from lapse.tables import console
 from lapse_client.letters.redriven import TOPIC as REDRIVEN
 from lapse_spark import local_rows, read, schema
 from lapse_spark.account.ledger_command import ledger
@@ -111,7 +111,7 @@ def monitor(
     page = Report(f"Dead letters in {path}")
     columns = ("entity", "reasons", "window_start", "letters")
     page.table(columns, [[row[name] for name in columns] for row in rows], title=_progress_text(standing))
-    page.show(Console(emoji=False))
+    page.show(console())
 
 
 @spark.command()
@@ -357,7 +357,7 @@ def _print(done: audit.Redriven, as_json: bool) -> None:
     page.figure("sent before, left out", done.earlier)
     if done.groups:
         page.table(list(done.groups[0]), [list(group.values()) for group in done.groups], title="By entity")
-    page.show(Console(emoji=False))
+    page.show(console())
 
 
 def _progress_text(standing: Standing) -> str:

@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame
 from rich.console import Console
 from rich.table import Table
 
+from lapse.tables import fitted
 from lapse_client.reading.printable import printable
 from lapse_spark import chart
 from lapse_spark.collected import in_utc
@@ -175,7 +176,10 @@ class Report:
                     drawn.add_column(words(name))
                 for row in part.data["rows"]:
                     drawn.add_row(*(printable(_cell_text(cell)) for cell in row))
-                console.print(drawn if part.data["rows"] else f"{part.title}: {_NOTHING}", markup=False)
+                console.print(
+                    fitted(drawn, console, ("", _EMPTY)) if part.data["rows"] else f"{part.title}: {_NOTHING}",
+                    markup=False,
+                )
 
     def _chart(self, kind: str, title: str, svg: str, labels: Sequence[str], series: chart.Series) -> None:
         html = f"<figure><figcaption>{escape(title)}</figcaption>{svg}</figure>"
@@ -191,6 +195,7 @@ def words(column: str) -> str:
     return f"{name[:-3]}, ms" if name.endswith(" ms") else name
 
 
+_EMPTY = "–"
 _NOTHING = "none"
 
 _WORDS = {
@@ -214,7 +219,7 @@ _WORDS = {
 
 def _cell_text(cell: Cell) -> str:
     if cell is None:
-        return "–"
+        return _EMPTY
     if isinstance(cell, bool):
         return "yes" if cell else "no"
     if isinstance(cell, int):

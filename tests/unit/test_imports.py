@@ -26,6 +26,7 @@ ALLOWED = {
         "lapse.embedded",  # the jars of Spark, and Java
         "lapse.option_type",
         "lapse.recorded",
+        "lapse.tables",
     },
     "lapse_gateway": ON_THE_WIRE | {"lapse", "lapse.core.entitlement", "lapse.core.reason", "lapse.process_end"},
     "lapse_kombu": {"lapse"},

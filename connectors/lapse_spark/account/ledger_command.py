@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-from rich.console import Console
 
 from lapse.option_type import check_span
 from lapse.protocol import topic, topic_pattern
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.instant import instant_ms
+from lapse.tables import console
 from lapse_spark import lapse_toml
 from lapse_spark import ledger as ledger_job
 from lapse_spark.account import statement
@@ -131,7 +131,7 @@ def _print(found: ledger_job.Ledger, as_json: bool) -> None:
     if as_json:
         print_json(found.as_json())
     else:
-        statement.show(found, Console(emoji=False))
+        statement.show(found, console())
     if not found.balanced:
         raise SystemExit(1)
 
@@ -295,6 +295,6 @@ def _follow(
         print_json({"balances": [one.as_json() for one in found]})
     else:
         for one in found:
-            balance.show(one, Console(emoji=False))
+            balance.show(one, console())
     if not all(one.ledger.balanced for one in found):
         raise SystemExit(1)

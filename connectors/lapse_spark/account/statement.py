@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from rich.console import Console
 from rich.table import Table
 
+from lapse.tables import fitted
 from lapse_spark.ledger import Ledger
 from lapse_spark.report import Report
 
@@ -40,7 +41,7 @@ def show(ledger: Ledger, console: Console) -> None:
             listed.add_column(column)
         for row in ledger.differences:
             listed.add_row(*(row[column] for column in _COLUMNS))
-        console.print(listed)
+        console.print(fitted(listed, console), markup=False)
     console.print(_verdict(ledger), style="green" if ledger.balanced else "bold red", highlight=False)
     if ledger.not_listed:
         console.print(f"{_UNASKED} ({ledger.not_listed})", highlight=False, markup=False)

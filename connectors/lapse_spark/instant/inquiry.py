@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 from pyspark.sql import DataFrame, SparkSession
-from rich.console import Console
 
 from lapse.protocol import topic
 from lapse.protocol.bookmark import Bookmark
+from lapse.tables import console
 from lapse_spark import ledger as ledger_job
 from lapse_spark import lifetime, quarantine, read
 from lapse_spark import lives as lives_job
@@ -99,7 +99,7 @@ def _print_life(timeline: DataFrame, title: str, as_json: bool) -> None:
     shown = ("at_ms", "event", "subscription", "reasons", "delivery_count", "detail")
     cells = [[row[name] for name in shown] for row in rows]
     page.table(shown, [[str(cell[0]), *cell[1:]] for cell in cells], title=f"{len(rows)} events")
-    page.show(Console(emoji=False))
+    page.show(console())
 
 
 def _print_lifetimes(lives: DataFrame, at: tuple[int, ...], entity: str, as_json: bool) -> None:
@@ -120,7 +120,7 @@ def _print_lifetimes(lives: DataFrame, at: tuple[int, ...], entity: str, as_json
     for name, (title, frame) in frames.items():
         if rows[name]:
             page.table(frame.columns, [list(row.values()) for row in rows[name]], title=title)
-    page.show(Console(emoji=False))
+    page.show(console())
     for sentence in sentences:
         click.echo(sentence)
 
@@ -148,6 +148,6 @@ def report(path: str, output: Path | None, ledgers: tuple[Path, ...], master: st
     if as_json:
         print_json(page.as_json())
     elif output is None:
-        page.show(Console(emoji=False))
+        page.show(console())
     else:
         click.echo(f"written: {output}")

@@ -11,9 +11,9 @@ from typing import Final
 import click
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from rich.console import Console
 
 from lapse.protocol import topic
+from lapse.tables import console
 from lapse_client import Connection
 from lapse_client.error import LapseError
 from lapse_client.kafka.connection import entities
@@ -201,7 +201,7 @@ def _show(entity: str, at: int, count: int, found: _Found, rows: list[Row], outp
     names = list(facts[0])[: found.columns] if facts else []
     title = f"{count:,} {found.what}" + (f", the first {len(rows)}" if len(rows) < count else "")
     page.table(names, [[one[name] for name in names] for one in facts], title=title)
-    page.show(Console(emoji=False))
+    page.show(console())
 
 
 def _text(data: bytes | bytearray) -> str:

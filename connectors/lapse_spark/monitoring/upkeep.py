@@ -6,9 +6,9 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 
 import click
-from rich.console import Console
 
 from lapse.option_type import Number
+from lapse.tables import console
 from lapse_spark import anomaly
 from lapse_spark.letters import delta
 from lapse_spark.local_directory import check_written
@@ -89,7 +89,7 @@ def alerts(
         return
     page = Report(f"New alerts from {path}")
     page.table(("rule", "entity", "text"), [[one.rule, one.entity, one.text] for one in new], title=f"{len(new)}")
-    page.show(Console(emoji=False))
+    page.show(console())
 
 
 @click.command()

@@ -15,7 +15,6 @@ from rich.table import Table
 from lapse.cli import cluster
 from lapse.cli.config_option import CONFIG
 from lapse.cli.recovery import Recovery, recoveries
-from lapse.cli.tables import print_table
 from lapse.config import Config, ConfigError, load
 from lapse.config.definition import Definition, DefinitionChange, conflicts, find_change, in_file
 from lapse.core.near_name import did_you_mean
@@ -26,6 +25,7 @@ from lapse.runtime.topics.definition_draft import early_beginning, refusal
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange
 from lapse.runtime.topics.deleted_entities import left, settled
 from lapse.runtime.topics.topology import TopologyError
+from lapse.tables import print_table
 from lapse_client.error import EntityDeleted, LapseError
 from lapse_client.queue.queue import Queue
 from lapse_client.sow.sow_client import SowClient

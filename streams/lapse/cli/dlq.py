@@ -17,13 +17,13 @@ from rich.text import Text
 
 from lapse.cli import LazyGroup, cluster, letter_topics
 from lapse.cli.instant import INSTANT, When, at_ms
-from lapse.cli.tables import print_table
 from lapse.core.duration import duration_ms
 from lapse.core.expression import ExpressionError
 from lapse.core.reason import Reason
 from lapse.option_type import Number, check_span, not_empty
 from lapse.protocol import topic
 from lapse.protocol.redrive import MAX_REDRIVES
+from lapse.tables import print_table
 from lapse_client.error import LapseError
 from lapse_client.kafka import time_check
 from lapse_client.kafka.connection import Connection

@@ -13,9 +13,9 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from lapse.cli import cluster
-from lapse.cli.tables import print_table
 from lapse.core.lifetime import NO_TIMESTAMP
 from lapse.protocol.bookmark import Bookmark
+from lapse.tables import print_table
 from lapse_client.error import LapseError
 from lapse_client.kafka.connection import Connection
 from lapse_client.reading.count_text import count_text

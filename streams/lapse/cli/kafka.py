@@ -13,10 +13,10 @@ from rich.text import Text
 
 from lapse.cli import LazyGroup
 from lapse.cli.ending import treat_sigterm_as_ctrl_c
-from lapse.cli.tables import print_table
 from lapse.embedded import daemon
 from lapse.embedded.errors import EmbeddedError
 from lapse.embedded.instance import Instance
+from lapse.tables import print_table
 
 _data = click.option(
     "--data",

@@ -18,11 +18,11 @@ from lapse.cli.confirmation import confirm
 from lapse.cli.ending import interrupted_afterwards, treat_sigterm_as_ctrl_c
 from lapse.cli.instant import INSTANT, When, at_ms
 from lapse.cli.subscribed import print_subscriptions
-from lapse.cli.tables import print_table
 from lapse.cli.unserved import delete_unserved, deletion_figures
 from lapse.option_type import Number
 from lapse.protocol.answer import HELD_UP
 from lapse.protocol.command_field import QUEUE_STATES
+from lapse.tables import print_table
 from lapse_client.delivery.delivery import Delivery
 from lapse_client.error import AnswerTimeout, ConnectionFailed, LapseError
 from lapse_client.kafka import time_check

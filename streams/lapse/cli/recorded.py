@@ -13,7 +13,6 @@ import orjson
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaException, TopicPartition
 from rich.table import Table
 
-from lapse.cli.tables import print_table
 from lapse.config import Config, QueueConfig
 from lapse.config.decided_entities import decide
 from lapse.config.definition import Definition
@@ -30,6 +29,7 @@ from lapse.simulation.recorded_work import RecordedWork, recorded_arrivals, reco
 from lapse.simulation.recording import Recorded, Recording
 from lapse.simulation.replay import NotReplayable, ReplayedShard
 from lapse.simulation.serving import Serving, by_version
+from lapse.tables import print_table
 from lapse_client.error import ConnectionFailed, LapseError
 from lapse_client.kafka.connection import Connection
 from lapse_client.kafka.log_offsets import log_bounds, offsets_at

@@ -16,7 +16,6 @@ from lapse.cli import cluster, recorded
 from lapse.cli.config_option import CONFIG
 from lapse.cli.define import read_settings
 from lapse.cli.instant import INSTANT, When, at_ms
-from lapse.cli.tables import print_table
 from lapse.config import Config, ConfigError, load
 from lapse.config.definition import Definition, in_file
 from lapse.core.duration import period_ms
@@ -32,6 +31,7 @@ from lapse.simulation.recorded_work import RecordedWork
 from lapse.simulation.scenario import Run, Scenario, Setting, changed, scenarios
 from lapse.simulation.scenario import simulate as run
 from lapse.simulation.serving import Serving, by_version
+from lapse.tables import print_table
 from lapse_client.error import LapseError
 from lapse_client.kafka.connection import Connection
 

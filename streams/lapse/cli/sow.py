@@ -14,9 +14,9 @@ from rich.table import Column, Table
 from lapse.cli import Lazy, LazyGroup, cluster
 from lapse.cli.confirmation import confirm
 from lapse.cli.subscribed import print_subscriptions
-from lapse.cli.tables import print_table
 from lapse.cli.unserved import delete_unserved, deletion_figures
 from lapse.option_type import Number
+from lapse.tables import print_table
 from lapse_client.error import LapseError
 from lapse_client.reading.count_text import count_text
 from lapse_client.reading.instant import shown

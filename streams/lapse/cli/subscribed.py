@@ -10,8 +10,8 @@ import orjson
 from rich.table import Column, Table
 from rich.text import Text
 
-from lapse.cli.tables import print_table
 from lapse.protocol.answer import OpenSubscription
+from lapse.tables import print_table
 from lapse_client.reading.instant import shown
 
 

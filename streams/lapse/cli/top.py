@@ -16,10 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from lapse.cli import cluster
-from lapse.cli.tables import fitted, print_table
 from lapse.option_type import Number
 from lapse.protocol import topic
 from lapse.protocol.command_field import QUEUE_STATES
+from lapse.tables import fitted, print_table
 from lapse_client.error import LapseError, after_silence
 from lapse_client.kafka.connection import Connection, entities
 from lapse_client.queue.queues import Figures, Queues

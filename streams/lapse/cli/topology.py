@@ -17,7 +17,6 @@ from rich.text import Text
 from lapse.cli.config_option import CONFIG
 from lapse.cli.confirmation import confirm
 from lapse.cli.definition import Plan, latest_ms, no_topic, plan
-from lapse.cli.tables import print_table
 from lapse.config import Config, ConfigError, key, load
 from lapse.config.decided_entities import decide
 from lapse.config.definition import keep_entities
@@ -30,6 +29,7 @@ from lapse.runtime.topics.deleted_entities import left
 from lapse.runtime.topics.difference import Difference
 from lapse.runtime.topics.standing import Standing
 from lapse.runtime.topics.topology import Topology, TopologyError
+from lapse.tables import print_table
 from lapse_client.reading.count_text import count_text
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

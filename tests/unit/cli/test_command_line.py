@@ -17,7 +17,7 @@ from rich.table import Table
 from lapse.cli import LazyGroup, main
 from lapse.cli.confirmation import confirm
 from lapse.cli.dlq import _audited
-from lapse.cli.tables import print_table
+from lapse.tables import print_table
 
 
 @pytest.mark.feature("X7")

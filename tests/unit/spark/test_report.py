@@ -7,6 +7,7 @@ import orjson
 import pytest
 from rich.console import Console
 
+from lapse import tables
 from lapse_spark import chart
 from lapse_spark.report import Report
 
@@ -84,6 +85,29 @@ def test_what_a_terminal_would_act_on_is_printed_as_an_escape():
     shown = console.export_text()
     assert r"k\x1b]0;title\x07" in shown
     assert r"[red]x\u202e" in shown
+
+
+@pytest.mark.parametrize("width", [45, 80])
+def test_no_value_is_cut_however_narrow_the_terminal(width):
+    """Reasons, bookmarks and instants are what a reader goes on with."""
+    made, row = (
+        Report("Letters"),
+        ["a-rather-long-queue", "max_deliveries", "2026-01-31 12:00:00", "orders:0:123456789"],
+    )
+    made.table(["entity", "reasons", "first_died_at", "bookmark", "refused"], [[*row, None]], title="t")
+    console = Console(record=True, width=width)
+    made.show(console)
+    shown = console.export_text()
+    assert [word for cell in row for word in cell.split() if word not in shown] == []
+
+
+def test_a_file_gets_each_row_as_one_line(capsys, monkeypatch):
+    """Cron writes to a file, and `grep` looks for a bookmark in it."""
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    made, cells = Report("Letters"), [f"{'long' * 10}{number}" for number in range(6)]
+    made.table([f"column {number}" for number in range(6)], [cells], title="t")
+    made.show(tables.console())
+    assert sum(all(cell in line for cell in cells) for line in capsys.readouterr().out.splitlines()) == 1
 
 
 def test_page_is_written_whole(page, tmp_path):

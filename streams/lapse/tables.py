@@ -17,20 +17,24 @@ _NO_LIMIT: Final = 10_000
 """Width of a file or a pipe, characters: each row is one line, so that `grep` finds whole values."""
 
 
+def console() -> Console:
+    """Return the console of standard output. Lines that go to a file or a pipe are not broken."""
+    found = Console(emoji=False)
+    return found if found.is_terminal else Console(width=_NO_LIMIT, emoji=False)
+
+
 def print_table(table: Table) -> None:
     """Print a table: to a terminal as `fitted` lays it out, or `none` if it has no rows; else at its full width.
 
     Text is printed literally: brackets in a payload are no markup, and `:100:` in a bookmark is no emoji. For a style,
     pass a `Text` as the cell.
     """
-    console = Console(emoji=False)
-    if not console.is_terminal:
-        console = Console(width=_NO_LIMIT, emoji=False)
-        if console.encoding.startswith("utf") and (drawn := _drawn(table)) is not None:
-            console.file.write(drawn)
-            return
-    here = console.is_terminal and not table.rows
-    console.print(_blocks(table) if here else fitted(table, console), markup=False)
+    shown = console()
+    if not shown.is_terminal and shown.encoding.startswith("utf") and (drawn := _drawn(table)) is not None:
+        shown.file.write(drawn)
+        return
+    here = shown.is_terminal and not table.rows
+    shown.print(_blocks(table) if here else fitted(table, shown), markup=False)
 
 
 def _drawn(table: Table) -> str | None:

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lapse.cli.instant import INSTANT, at_ms
-from lapse.cli.tables import _drawn, fitted, print_table
+from lapse.tables import _drawn, fitted, print_table
 from lapse_client.reading.instant import shown
 
 Captured = pytest.CaptureFixture[str]
