@@ -33,7 +33,7 @@ from lapse_spark.option_type import INTERVAL, MASTER
 from lapse_spark.quarantine import Quarantined
 from lapse_spark.read import DEAD_LETTER_PATTERN
 from lapse_spark.session import COMMAND_SETTINGS, session
-from lapse_spark.stream.stream import Standing
+from lapse_spark.stream.stream import Standing, StreamLost
 from lapse_spark.stream.topic_ids import named_if_deleted
 
 P = ParamSpec("P")
@@ -324,7 +324,7 @@ def plain_faults() -> Iterator[None]:
         yield
     except (Py4JNetworkError, ConnectionError) as error:
         raise click.ClickException(_SPARK_IS_GONE) from error
-    except (ValueError, OSError, EmbeddedError, Quarantined, LapseError, KafkaException) as error:
+    except (ValueError, OSError, EmbeddedError, Quarantined, LapseError, KafkaException, StreamLost) as error:
         raise click.ClickException(str(error)) from error
     except PySparkException as error:
         text = (error.getMessage() or str(error)).strip()

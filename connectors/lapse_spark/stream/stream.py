@@ -32,6 +32,10 @@ _BATCH_S: Final = 20.0
 """How long the stop of a stream waits for the current batch, in seconds."""
 
 
+class StreamLost(RuntimeError):
+    """A stream ended although it had more to do, and Spark gives no reason. Java's text may be on standard error."""
+
+
 @dataclass(frozen=True, slots=True)
 class Standing:
     """The progress of a stream.
@@ -89,6 +93,7 @@ def follow(
 
     Raises:
         StreamingQueryException: the source failed. Finished batches stay, and are not repeated.
+        StreamLost: the stream ended within a batch, and Spark does not say why.
         ValueError: a topic was deleted and created again, and `recreated` does not allow it.
         Exception: the error that `write` raised. Finished batches stay, and are not repeated.
     """
@@ -125,6 +130,9 @@ def follow_all(
 
     Returns:
         Their combined progress.
+
+    Raises:
+        StreamLost: a stream ended although it had more to do, and Spark does not say why.
     """
     for job in jobs:
         job.output.check()
@@ -144,6 +152,7 @@ def follow_all(
                     run.query.awaitTermination()  # raises the error that stopped it
             went_on = [run.go_on() for run in runs]
             if not running and not any(went_on):
+                _check_ends(jobs, stop, every)
                 break
     except (StreamingQueryException, Py4JError) as error:
         if stop():  # the signal may have stopped the JVM, too
@@ -155,6 +164,20 @@ def follow_all(
         for run in runs:
             run.end()
     return _merge_standings([run.standing for run in runs])
+
+
+def _check_ends(jobs: Sequence[Job], stop: Callable[[], bool], every: str | None) -> None:
+    """Check that streams that ended by themselves have done everything. A fatal error of Java's may leave no trace.
+
+    Raises:
+        StreamLost: one has not.
+    """
+    for job in jobs:
+        if not stop() and (every is not None or job.output.has_unfinished_batch):
+            raise StreamLost(
+                f"{job.output.path}: Spark's stream ended early, and Spark does not say why; perhaps Java's text above "
+                "does. What was finished stays; run the command again to go on"
+            )
 
 
 class _Run:
@@ -285,7 +308,7 @@ def interruption() -> Iterator[threading.Event]:
 
 def _parse_progress(progress_facts: Mapping[str, Any], records: int) -> Standing:
     behind: dict[str, int] = {}
-    for source in progress_facts["sources"]:
+    for source in filter(_is_kafka, progress_facts["sources"]):
         read, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
         behind |= {place: max(0, offset - read.get(place, 0)) for place, offset in latest.items()}
     return Standing(progress_facts["batchId"], records, sum(behind.values()), behind, progress_facts["timestamp"])

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from threading import Thread
 
 import click
 import pytest
@@ -90,3 +91,30 @@ def test_the_error_of_a_stream_that_ends_between_two_looks_is_raised(spark, tmp_
     source = spark.readStream.format("rate").option("rowsPerSecond", 10).load()
     with pytest.raises(RuntimeError, match="the disk is full"):
         stream.follow_all([Job(source, fails, Output(spark, str(tmp_path / "output")))], stop, every="1 second")
+
+
+@pytest.mark.spark
+@pytest.mark.feature("D8", "X7")
+def test_a_stream_that_ends_without_an_error_before_its_work_is_done_is_reported(spark, tmp_path):
+    """As after a stack overflow in Java, which Spark did not report: a job ended with 0, and had read nothing."""
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "part.txt").write_text("x\n")
+    source = spark.readStream.format("text").load(str(tmp_path / "source"))
+
+    def ends(batch, number):
+        query = next(one for one in spark.streams.active if one.isActive)
+        Thread(target=query.stop).start()
+        deadline = time.monotonic() + 60
+        while query.isActive and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    job = Job(source, ends, Output(spark, str(tmp_path / "output")))
+    with pytest.raises(stream.StreamLost, match="ended early"):
+        stream.follow_all([job], lambda: False, every="100 milliseconds")
+
+    # Of what is available now, all is done once the last planned batch has ended.
+    stream._check_ends([job], lambda: False, None)
+    (tmp_path / "output" / "_checkpoint" / "offsets" / "7").write_text("v1\n")
+    with pytest.raises(stream.StreamLost, match="ended early"):
+        stream._check_ends([job], lambda: False, None)
+    stream._check_ends([job], lambda: True, None)
