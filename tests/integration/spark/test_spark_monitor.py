@@ -131,6 +131,41 @@ def test_counts_survive_a_restart_and_a_crash_without_counting_twice(
 
 
 @pytest.mark.feature("D2", "D3", "X7")
+def test_a_monitor_that_ends_behind_any_of_its_tables_counts_each_letter_once(
+    spark, kafka, dead, tmp_path, monkeypatch
+):
+    """Also one whose counts were written and whose letters, by which copies are known, were not."""
+    path, connection, write = str(tmp_path / "out"), Connection(kafka), Output.write
+
+    def run():
+        return monitor.run(spark, connection, path, pattern=dead.pattern)
+
+    dead(0, 4, Reason.TIME_LIMIT)
+    run()
+    for number, last in enumerate(("counts", "letters", "partitions"), 1):
+        dead(4 * number - 2, 4 * number + 4, Reason.TIME_LIMIT)  # two are copies of letters of the batch before
+
+        def failing(output, table, *rest, last=last):
+            write(output, table, *rest)
+            if table == last:
+                raise RuntimeError("killed")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(Output, "write", failing)
+            with pytest.raises(Exception, match="killed"):
+                run()
+        dead(4 * number + 2, 4 * number + 4, Reason.TIME_LIMIT)  # what a crashed worker writes again
+        assert run().lag == 0
+        count = 4 * number + 4
+        assert sum(counted(spark, path).values()) == count, last
+        letters = Output(spark, path).read("letters")
+        assert (letters.count(), letters.select("id").distinct().count()) == (count, count), last
+    reached = Output(spark, path).read("partitions")
+    assert reached.agg({"missing_before": "sum"}).collect()[0][0] == 0
+    assert reached.agg({"records": "sum"}).collect()[0][0] == 4 + 3 * (6 + 2), "no batch stands there twice"
+
+
+@pytest.mark.feature("D2", "D3", "X7")
 @pytest.mark.parametrize("job", ["monitor", "archive"])
 def test_each_record_is_read_from_kafka_once(spark, kafka, dead, tmp_path, job):
     """Spark counts what its source has given: a batch that is looked at twice is read twice, and counted twice."""
