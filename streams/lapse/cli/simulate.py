@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 import orjson
 from click.core import ParameterSource
 from rich.table import Column, Table
 
-from lapse.cli import cluster, recorded
+from lapse.cli import cluster
 from lapse.cli.config_option import CONFIG
 from lapse.cli.define import read_settings
 from lapse.cli.instant import INSTANT, When, at_ms
@@ -27,13 +27,15 @@ from lapse.simulation.crew import Crew
 from lapse.simulation.distribution import Distribution, Pace, distribution, pace
 from lapse.simulation.goal import Goal, goals
 from lapse.simulation.outcome import SERVED
-from lapse.simulation.recorded_work import RecordedWork
 from lapse.simulation.scenario import Run, Scenario, Setting, changed, scenarios
 from lapse.simulation.scenario import simulate as run
 from lapse.simulation.serving import Serving, by_version
 from lapse.tables import print_table
 from lapse_client.error import LapseError
 from lapse_client.kafka.connection import Connection
+
+if TYPE_CHECKING:
+    from lapse.simulation.recorded_work import RecordedWork
 
 _SERVICE: Final = "100ms"
 _BACKLOG: Final = 1
@@ -174,7 +176,7 @@ def simulate(
     span = tuple(None if one is None else at_ms(one, _now_ms) for one in (since, until))
     check_span(*span)
     whole = _loaded(config)
-    arrivals, work = None, _NO_WORK
+    arrivals, work = None, None
     if gaps is None:
         recording = _recording(queue, config, whole, bootstrap_servers, span, as_json if replay else None)
         if recording is None:
@@ -212,16 +214,17 @@ def _recording(
 
     With `replay_as_json` (None = no replay) it is replayed instead, and the comparison printed.
     """
-    first_ms, last_ms = span
+    from lapse.cli import recorded  # a late import: it takes as long as thousands of simulated messages
+
     try:
         connection = cluster.connection(bootstrap_servers, config)
         by_topic = whole.lapse.definitions == "topic" and _is_defined(whole, connection)
         served = None if by_topic else _by_file(config, whole, queue)
         definition, whole, servings = served or recorded.defined(queue, config, whole, connection)
         if replay_as_json is not None:
-            recorded.show(recorded.replay(queue, whole, servings, connection, first_ms, last_ms), replay_as_json)
+            recorded.show(recorded.replay(queue, whole, servings, connection, *span), replay_as_json)
             return None
-        found = recorded.read_arrivals_and_work(queue, whole.queue[queue], connection, first_ms, last_ms)
+        found = recorded.read_arrivals_and_work(queue, whole.queue[queue], connection, *span)
     except (ConfigError, LapseError) as error:
         raise click.ClickException(str(error)) from error
     return definition, *found
@@ -277,23 +280,21 @@ def _crews(
     backlog: tuple[int, ...] | None,
     service: Distribution | None,
     cancels: float,
-    work: RecordedWork,
+    work: RecordedWork | None,
     arrivals: Arrivals | None,
 ) -> list[Crew]:
     """Return the consumers to compare. What no option says comes from the recording, if there is one."""
     times: dict[int, int] = {}
-    if service is None and work.took_ms and arrivals is not None:
+    if service is None and work is not None and work.took_ms and arrivals is not None:
         places = ((one.topic, one.partition, one.record.offset) for one in arrivals)
         times = {at: work.took_ms[place] for at, place in enumerate(places) if place in work.took_ms}
         service = Distribution("recorded", recorded_ms=tuple(times.values())) if times else None
+    known = (0, 0) if work is None else (work.subscribers, work.backlog)
     return [
         Crew(count, most, service or distribution(_SERVICE), cancels, times)
-        for count in subscribers or (work.subscribers or 1,)
-        for most in backlog or (work.backlog or _BACKLOG,)
+        for count in subscribers or (known[0] or 1,)
+        for most in backlog or (known[1] or _BACKLOG,)
     ]
-
-
-_NO_WORK: Final = RecordedWork({}, 0, 0)
 
 
 def _refuse_others(replay: bool) -> None:

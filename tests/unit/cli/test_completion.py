@@ -71,6 +71,15 @@ def test_a_lapse_toml_is_read_without_what_only_shards_need(tmp_path: Path) -> N
     assert done.stdout.strip() == "False"
 
 
+@pytest.mark.slow
+@pytest.mark.feature("X10")
+def test_a_simulation_starts_without_what_only_a_worker_needs() -> None:
+    """Only a replay needs the machines of a worker; their modules took two fifths of the start."""
+    program = "import sys, lapse.cli.simulate; print(sorted({'faust', 'aiokafka', 'lapse.testing'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_of_a_shell_is_printed(shell: str) -> None:
     done = CliRunner().invoke(main, ["completion", shell])
