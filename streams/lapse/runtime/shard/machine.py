@@ -226,7 +226,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
         else:
             self._take(admitted)
 
-    def _reach(self, at_ms: int) -> None:  # only a SOW topic needs this before a command
+    def _reach(self, at_ms: int) -> None:  # a SOW topic does it for commands of clients only
         """Do what is due before a command's instant, as far as the step has room for it."""
 
     def _take_shard_message(self, heard: ShardMessage, at_ms: int, offset: int) -> None:

@@ -176,6 +176,9 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
     # Commands, queries and time
 
     def _execute(self, admitted: Admitted) -> None:
+        if not self._reach_schedule(admitted.at_ms):
+            self.long_command.put_off(admitted.offset, partial(self._execute_late, admitted))
+            return
         refusal = self._standing.refusal(admitted.command)
         if refusal is not None:
             self._refuse(admitted, refusal)
@@ -185,6 +188,28 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
             begun = _Deletion(deletion, admitted.encoding, admitted.offset, CommandWork())
             self.long_command.put_off(admitted.offset, partial(self._continue_deletion, begun))
         self._step.deletions.clear()
+
+    def _reach_schedule(self, at_ms: int) -> bool:
+        """Let scheduled updates take effect that are due by a command's instant (C2, C47).
+
+        Ticks do it as well, but a command may come before the tick: after an interruption all ticks come later. Records
+        that have expired need not be removed first, because they do not exist for a command.
+
+        Returns:
+            Whether all have taken effect; otherwise the next step goes on (C60).
+        """
+        schedule = self.shard.state.schedule
+        if self.shard.agreement.frozen or not schedule.is_due(at_ms):
+            return True
+        self.advance(at_ms)
+        return not schedule.is_due(at_ms)
+
+    def _execute_late(self, admitted: Admitted) -> None:
+        """Carry out a command that waited for scheduled updates, or let it wait for more of them."""
+        settings, offset = self.shard.settings, admitted.offset
+        with self.under_way.noted(names.commands(settings.name), settings.partition, offset, offset):
+            self._execute(admitted)
+        self._collect(admitted.encoding, offset)
 
     def _continue_deletion(self, begun: _Deletion) -> None:
         """Do a part of a deletion; if something is left, the next step does the next part."""

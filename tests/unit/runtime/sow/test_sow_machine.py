@@ -436,3 +436,46 @@ def test_a_deletion_that_finds_nothing_is_journaled_with_its_answer():
     assert not steps[-1].journal
     running.command(Arrived(1, T + 2, None, encode(Command(command="depth", id="2"))))
     assert not finish(running).has_acted
+
+
+def scheduled(offset: int, key: bytes, value: bytes, at_ms: int) -> Arrived:
+    return Arrived(offset, T, key, value, [("lapse-enqueue-at-ms", b"%d" % at_ms)])
+
+
+@pytest.mark.feature("S5", "C2", "C47")
+@pytest.mark.parametrize("at_ms", [5, 20])
+def test_a_scheduled_update_that_is_due_takes_effect_before_a_command_that_comes_before_the_tick(at_ms):
+    running = machine()
+    running.begin_step()
+    running.arrive("prices", 0, [Arrived(0, T, b"k", b'{"n":1}'), scheduled(1, b"k", b'{"n":2}', T + 5)])
+    for offset, at in enumerate((4, at_ms)):
+        running.command(Arrived(offset, T + at, None, b'{"command": "sow", "id": "%d"}' % offset))
+    while running.deliver(T + at_ms):
+        pass
+    delivered = rows(finish(running), "lapse.prices.deliveries")
+    found = [(headers["lapse-command-id"], value) for _, value, headers in delivered if headers["lapse-kind"] == b"sow"]
+    assert found == [(b"0", b'{"n":1}'), (b"1", b'{"n":2}')]
+
+
+@pytest.mark.feature("S3", "C2", "C47", "C60")
+def test_a_deletion_waits_for_a_crowd_of_scheduled_updates_that_were_due_before_it():
+    running = machine()
+    running.begin_step()
+    count = 2 * running.most_at_once + 1
+    for first in range(0, count, running.most_at_once):
+        some = range(first, min(count, first + running.most_at_once))
+        running.arrive("prices", 0, [scheduled(n, b"k%d" % n, b'{"n":%d}' % (n % 2), T + 5) for n in some])
+    finish(running)
+    running.begin_step()
+    running.command(Arrived(0, T + 9, None, b'{"command": "sow_delete", "id": "d", "filter": "/n = 1"}'))
+    steps = 1
+    while running.unfinished is not None:
+        assert running.unfinished == 0, "a crash repeats the command"
+        finish(running)
+        running.begin_step()
+        running.continue_command()
+        steps += 1
+    answers = [decode_answer(one.value) for one in outputs_of(finish(running).after)]
+    assert steps > 1
+    assert [one.counts["removed"] for one in answers] == [count // 2]
+    assert len(running.shard.state.entries) == count - count // 2

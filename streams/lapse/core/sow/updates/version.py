@@ -139,6 +139,11 @@ class Schedule:
             self._due.pop()
         return None
 
+    def is_due(self, at_ms: int) -> bool:
+        """Return whether a version is due by an instant, ms since the epoch."""
+        next_due = self.next_due() if self._versions else None
+        return next_due is not None and next_due[0] <= at_ms
+
     def next_due_of(self, key: bytes) -> tuple[int, bytes] | None:
         """Do the same for the versions of one key."""
         siblings = self.by_key.get(key)
