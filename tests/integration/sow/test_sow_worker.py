@@ -223,6 +223,22 @@ def test_a_scheduled_update_takes_effect_at_its_instant_over_a_crash(sow: Make) 
     assert time.time() * 1000 >= at_ms
 
 
+@pytest.mark.feature("L5", "C1", "C2", "C47")
+def test_a_deletion_sent_while_nothing_ran_finds_what_a_scheduled_update_had_made_by_then(sow: Make) -> None:
+    prices = sow()
+    prices.publish(("A", {"n": 1}))
+    at_ms = int(time.time() * 1000) + 3_000
+    prices.publish(("A", {"n": 2}), enqueue_at_ms=at_ms)
+    until(lambda: prices.shown() == {"A": {"n": 1}})
+    prices.worker.kill()
+    until(lambda: time.time() * 1000 > at_ms + 100)
+    producer = Producer({"bootstrap.servers": prices.servers})
+    producer.produce(f"lapse.{prices.name}.commands", b'{"command": "sow_delete", "id": "d", "filter": "/n = 2"}')
+    assert producer.flush(20) == 0
+    prices.worker.start()
+    assert prices.shown() == {}
+
+
 @pytest.mark.feature("C84", "D5")
 def test_a_letter_is_not_redriven_over_a_newer_record(sow: Make) -> None:
     """The plan says so, and `overwrite` does it all the same; the letter of a deletion deletes what is older."""
