@@ -20,7 +20,7 @@ COMMANDS = st.builds(
     answer=st.sampled_from(["all", "errors", "none"]),
     subscription=TEXT,
     bookmarks=st.lists(TEXT, max_size=2).map(tuple),
-    filter=st.none() | TEXT,
+    filter=st.none() | TEXT.filter(bool),
     max_backlog=st.none() | st.integers(0, 1 << 40),
     keys=st.lists(st.binary(max_size=4), max_size=2).map(tuple),
     top_n=st.none() | st.integers(0, 9),

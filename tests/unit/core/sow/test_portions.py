@@ -90,8 +90,8 @@ def test_a_delta_finds_no_record_that_a_deletion_under_way_has_not_reached_yet(n
     (deletion,) = step.deletions
     last = f"k{COUNT - 1}"
     assert not desk.put(last, {"m": 1}, 10, lapse_command="delta").events, "at its instant it still is there"
-    told = desk.put("k1298", {"m": 1}, 11, lapse_command="delta")
-    assert [event.kind for event in told.events] == ["deleted"]
+    deleted = desk.put("k1298", {"m": 1}, 11, lapse_command="delta")
+    assert [event.kind for event in deleted.events] == ["deleted"]
     desk.put("k99", {"m": 1}, 11, lapse_command="delta")
     answers = []
     while not deletion.finished:
