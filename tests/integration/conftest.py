@@ -30,7 +30,8 @@ def dead(kafka, unique, create_topic):
     """A queue with a dead-letter topic of two partitions; `dead(first, last, reason)` writes them, ten an hour."""
     name, wire = unique("q"), Wire(kafka)
     create_topic(topic.dead_letters(name), partitions=2)
-    create_topic(topic.commands(name))  # the queue was not deleted
+    # The queue was not deleted; the broker stamps commands, by which clients know its clock.
+    create_topic(topic.commands(name), config={"message.timestamp.type": "LogAppendTime"})
 
     def write(first, last, *reasons):
         for offset in range(first, last):

@@ -44,7 +44,7 @@ def test_jobs_on_spark_read_and_write(spark, secured, unique, tmp_path, capfd):
 
     queue, wire = unique("q"), Wire(secured.plain)
     origin, letters = unique("orders"), topic.dead_letters(queue)
-    names = [origin, letters, topic.events(queue)]
+    names = [origin, letters, topic.events(queue), topic.commands(queue)]
     admin = AdminClient({"bootstrap.servers": secured.plain})
     create(admin, *(NewTopic(name, 1, 1) for name in names))
     wire.records(origin, [b"x"] * 5)

@@ -483,7 +483,6 @@ def test_a_topic_that_was_created_again_is_read_from_its_beginning(spark, kafka,
 @pytest.mark.feature("C3", "D5")
 def test_the_window_of_alerts_goes_by_the_brokers_clock(kafka, spark, dead, create_topic, unique, tmp_path):
     """The job runs on a machine whose clock is wrong by an hour; the letters of one key are in the window."""
-    create_topic(topic.commands(dead.name), config={"message.timestamp.type": "LogAppendTime"})
     origin, now_ms, path = unique("orders"), time.time_ns() // 1_000_000, tmp_path / "out"
     for offset in range(6):
         key, ago_ms = (b"recent", 1_800_000) if offset % 2 else (b"old", 5_400_000)

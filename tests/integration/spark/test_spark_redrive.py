@@ -150,7 +150,7 @@ def test_letters_on_a_topic_that_a_definition_names_are_read_unless_a_pattern_is
     dead.wire.records(definitions, [b"{", b"[]", b'{"settings": 1}'], key=b"garbage")
     dead.wire.letter(dead.name, Bookmark("orders", 0, 1), Reason.MAX_DELIVERIES)
     dead.wire.flush()
-    (letter,) = DeadLetterReader(dead.name, connection=Client(kafka))
+    (letter,) = DeadLetterReader(topic.dead_letters(dead.name), connection=Client(kafka))
     dead.wire.records(own, [letter.value], headers=letter.headers)
     dead.wire.flush()
     cluster = Cluster(Connection(kafka), None, {})
@@ -356,7 +356,6 @@ def test_letters_that_go_elsewhere_stay_where_a_sow_topic_of_another_name_is_new
 @pytest.mark.parametrize("ahead_s", cases([3_600], [-3_600]))
 def test_deadlines_go_by_the_brokers_clock(kafka, dead, create_topic, unique, tmp_path, monkeypatch, ahead_s):
     """The job runs on a machine whose clock is wrong by an hour; one letter's deadline has passed, one's has not."""
-    create_topic(topic.commands(dead.name), config={"message.timestamp.type": "LogAppendTime"})
     origin, now_ms = create_topic(unique("orders")), time.time_ns() // 1_000_000
     for offset, expires_at_ms in enumerate([now_ms - 1_800_000, now_ms + 1_800_000]):
         dead.wire.letter(dead.name, Bookmark(origin, 0, offset), Reason.MAX_DELIVERIES, expires_at_ms=expires_at_ms)
