@@ -88,7 +88,8 @@ class Source:
         kind = HTTPSConnection if self.secure else HTTPConnection
         connection = kind(address, self.port, timeout=_TIMEOUT_S)
         try:
-            connection.request("GET", self.path, headers={"Host": f"{self.host}:{self.port}"})
+            host = f"[{self.host}]" if ":" in self.host else self.host
+            connection.request("GET", self.path, headers={"Host": f"{host}:{self.port}"})
             answer = connection.getresponse()
             if answer.status != 200:
                 raise ValueError(f"the answer has the status {answer.status}")

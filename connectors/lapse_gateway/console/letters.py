@@ -93,7 +93,15 @@ async def _edit(call: Call) -> Response:
     """Return the form to edit a letter's payload."""
     name = allowed(call, sends=True)
     letter = await one(call, name, call.parameters["letter"])
-    return rendered(call, "letter.html", entity=name, letter=letter, text=_text(letter), kind=await _kind(call, name))
+    return rendered(
+        call,
+        "letter.html",
+        entity=name,
+        letter=letter,
+        text=_text(letter),
+        no_payload=letter.value is None,
+        kind=await _kind(call, name),
+    )
 
 
 async def _confirm_edit(call: Call) -> Response:
@@ -132,7 +140,8 @@ async def _edited(call: Call) -> tuple[str, Mapping[str, Any], DeadLetter, DeadL
     text = given["payload"].replace("\r\n", "\n")
     if "\r\n" in _text(letter):
         text = text.replace("\n", "\r\n")
-    return name, given, letter, letter.with_value(text.encode())
+    # A form cannot tell no payload from an empty one. Without a payload a record deletes a key.
+    return name, given, letter, letter.with_value(None if letter.value is None and not text else text.encode())
 
 
 def _one(name: str, given: Mapping[str, Any]) -> Choice:

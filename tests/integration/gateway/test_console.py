@@ -26,6 +26,7 @@ QUEUES = {
     "paused": {},
     "died": {"expiration": "enabled"},
     "spoilt": {"expiration": "enabled", "lease_period": "60s"},
+    "bare": {"expiration": "enabled", "lease_period": "60s"},
     "one": {"lease_period": "60s"},
 }
 SOW = {"prices": {}, "planned-prices": {}}
@@ -462,6 +463,24 @@ def test_a_dead_letter_is_edited_shown_and_sent_back(gateway: Door, view: "playw
     playwright.expect(view.get_by_role("dialog").locator("#preview")).to_contain_text("It is not sent: sent before")
     (record,) = audited(gateway, name)
     assert (record["did"], record["edited"], record["sent"]) == ("redrive", True, 1)
+
+
+@pytest.mark.feature("D5", "S3")
+def test_a_dead_letter_without_a_payload_stays_without_one(gateway: Door, view: "playwright.Page") -> None:
+    name = gateway.deployment.name("bare")
+    sent = {"key": "k", "ttl_ms": 1, "delete": "true"}
+    gateway.http.post(f"/publish/{name}", params=sent).raise_for_status()
+    gateway.deployment.letters("bare", 1)
+    view.goto(f"{gateway.address}/console/letters/{name}/edit?letter=dlq.{name}:0:0")  # no page has a link to it
+    playwright.expect(view.locator("main")).to_contain_text("It has no payload")
+    view.get_by_role("button", name="Preview").click()
+    playwright.expect(view.get_by_role("dialog")).to_contain_text("The payload is as it was.")
+    view.get_by_role("button", name="Send it back").click()
+    notice(view, f"Sent back to {name}")
+    with gateway.deployment.subscriber("bare") as subscriber:
+        delivery = subscriber.receive(30)
+        assert delivery is not None
+        assert (delivery.key, delivery.value) == (b"k", None)
 
 
 @pytest.mark.feature("S6")
