@@ -81,10 +81,10 @@ def test_a_call_that_is_given_up_leaves_no_answer_behind_for_the_next_ones(
     rule: Callable[[str], str], tmp_path: Path
 ) -> None:
     """A shard is given up while its calls are under way, and another one shares the process."""
-    function = rule(f"time.sleep(60 if message.offset == 1 else 0)\n{WRITE}")
+    function = rule(f"time.sleep(600 if message.offset == 1 else 0)\n{WRITE}")
 
     async def run() -> RuleFigures:
-        process = RuleProcess("q", function, 30_000)
+        process = RuleProcess("q", function, 300_000)
         given_up = asyncio.create_task(process.call([message(offset) for offset in range(9)]))
         while not seen(tmp_path):  # noqa: ASYNC110  # another process writes it
             await asyncio.sleep(0.02)
