@@ -212,6 +212,7 @@ _WORDS = {
     "at_ms": "at, ms since 1970",
     "p90_ms": "90 % at most, ms",
     "p99_ms": "99 % at most, ms",
+    "p999_ms": "99.9 % at most, ms",
     "most_ms": "longest, ms",
     "count": "records",
 }
