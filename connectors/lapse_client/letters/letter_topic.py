@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Final
 
 import orjson
 
-from lapse.protocol import topic
-from lapse_client.error import LapseError
 from lapse_client.kafka.connection import Connection
-from lapse_client.kafka.span import span
-
-_PREFIX: Final = topic.definitions("")
+from lapse_client.reading.definitions import latest_definitions
 
 
 def named(connection: Connection, topics: Mapping[str, int], entity: str) -> str:
@@ -35,15 +30,11 @@ def all_named(connection: Connection, topics: Mapping[str, int]) -> dict[str, st
         topics: topics of the cluster with their numbers of partitions.
     """
     found: dict[str, str] = {}
-    for name in topics:
-        if not name.startswith(_PREFIX) or f"{name}.commands" not in topics:
-            continue
-        with suppress(LapseError):  # without the right Read on it
-            for message in span(connection, {name: topics[name]}):
-                entity = (message.key() or b"").decode("utf-8", "replace")
-                found.pop(entity, None)
-                if letter_topic := _letter_topic_setting(message.value()):
-                    found[entity] = letter_topic
+    for latest in latest_definitions(connection, topics):
+        for entity, definition in latest.items():
+            found.pop(entity, None)
+            if letter_topic := _letter_topic_setting(definition):
+                found[entity] = letter_topic
     return {entity: letter_topic for entity, letter_topic in found.items() if letter_topic in topics}
 
 

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Final
 
 from lapse.config.definition import Definition
-from lapse.protocol import topic as names
 from lapse.replication.link import Link
 from lapse.replication.replicator import LinkError
-from lapse_client.error import LapseError
 from lapse_client.kafka.connection import Connection
-from lapse_client.kafka.span import span
-
-_DEFINITIONS: Final = names.definitions("")
+from lapse_client.reading.definitions import latest_definitions
 
 
 def check_read(link: Link, downstream: Connection) -> None:
@@ -42,20 +37,11 @@ def check_read(link: Link, downstream: Connection) -> None:
 
 def _read_topics(downstream: Connection) -> dict[str, set[str]]:
     """Return the topics that SOW topics read, by SOW topic. A cluster may have several deployments."""
-    topics = downstream.partitions()
     read: dict[str, set[str]] = {}
-    for name in topics:
-        if not name.startswith(_DEFINITIONS) or f"{name}.commands" not in topics:
-            continue
-        defined: dict[str, str] = {}
-        with suppress(LapseError):  # without the right Read on it
-            for message in span(downstream, {name: topics[name]}):
-                entity = (message.key() or b"").decode("utf-8", "replace")
-                defined.pop(entity, None)
-                with suppress(ValueError):
-                    definition = Definition.decode(entity, message.value() or b"")
-                    if definition.kind == "sow":
-                        defined[entity] = str(definition.settings.get("topic") or entity)
-        for entity, underlying in defined.items():
-            read.setdefault(entity, set()).add(underlying)
+    for latest in latest_definitions(downstream, downstream.partitions()):
+        for name, value in latest.items():
+            with suppress(ValueError):
+                definition = Definition.decode(name, value or b"")
+                if definition.kind == "sow":
+                    read.setdefault(name, set()).add(str(definition.settings.get("topic") or name))
     return read
