@@ -208,13 +208,12 @@ def _mark_unsendable(
     topics: Mapping[str, int] | None = None
     try:
         ours = connection.of_lapse()
-        there = ours.partitions()
+        topics = ours.partitions()
     except ValueError:  # with options that only Java's client has, the sink reports the error
         pass
     else:
-        topics = there
         if not target.topic:
-            chosen = origins.mark_unreachable(chosen, places, there, ours.is_removed)
+            chosen = origins.mark_unreachable(chosen, places, topics, ours.is_removed)
     if hook is None:
         to = {target.topic or one.topic for one in places}
         judged, batch_bytes = untaken.mark_untaken(redrive.with_records(chosen, target), connection, to)

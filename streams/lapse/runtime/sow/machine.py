@@ -6,6 +6,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -206,18 +207,20 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
 
     def _execute_late(self, admitted: Admitted) -> None:
         """Carry out a command that waited for scheduled updates, or let it wait for more of them."""
-        settings, offset = self.shard.settings, admitted.offset
-        with self.under_way.noted(names.commands(settings.name), settings.partition, offset, offset):
+        with self._noted(admitted.offset):
             self._execute(admitted)
-        self._collect(admitted.encoding, offset)
+        self._collect(admitted.encoding, admitted.offset)
+
+    def _noted(self, offset: int) -> AbstractContextManager[None]:
+        """Note a command while it is worked on, so that one that stops the worker repeatedly is set aside (X7)."""
+        settings = self.shard.settings
+        return self.under_way.noted(names.commands(settings.name), settings.partition, offset, offset)
 
     def _continue_deletion(self, begun: _Deletion) -> None:
         """Do a part of a deletion; if something is left, the next step does the next part."""
         deletion, encoding, offset, work = begun
-        settings = self.shard.settings
         size = self._portion.size
-        noted = self.under_way.noted(names.commands(settings.name), settings.partition, offset, offset)
-        with noted, work.portion_measured(size, self._portion):
+        with self._noted(offset), work.portion_measured(size, self._portion):
             self.shard.continue_deletion(deletion, self._step, size)
         if work.is_spent and not deletion.finished:
             deletion.refuse(work.refusal(deletion.answer.command))
@@ -244,10 +247,8 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
             query = one.query
             if query.finished:
                 continue
-            name, partition = self.shard.settings.name, self.shard.settings.partition
             scan = self._scan.size
-            noted = self.under_way.noted(names.commands(name), partition, one.offset, one.offset)
-            with noted, one.work.portion_measured(scan, self._scan):
+            with self._noted(one.offset), one.work.portion_measured(scan, self._scan):
                 self.shard.pull(query, now_ms, self._step, scan)
             if one.work.is_spent:
                 self.shard.refuse(query, now_ms, self._step, one.work.refusal(query.command))
