@@ -252,6 +252,9 @@ class SowListener(Listener[SowRecord]):
         if future.cancelled():
             return
         error = future.exception()
+        if error is None and is_unknown_subscription(future.result()):
+            self.on_refused(shard, future.result())  # it ended, without heartbeats, before its query did
+            return
         if error is None and future.result().status != "ok":
             error = refusal(shard.entity, future.result())
         if error is not None:

@@ -371,7 +371,7 @@ def test_a_hidden_record_answers_every_command_as_one_that_never_was(desks: Enti
     bookmarks = [[f"{{}}:0:{offset}"] for state, offset in places.items() if state != "own"]
     bookmarks.append([f"{{}}:0:0-{places['invalid']}"])
     named = [*({"bookmarks": one} for one in bookmarks), *FILTERS[2:]]
-    subscribed = [{"subscription": "s"}, *({"subscription": "s", **one} for one in FILTERS)]
+    subscribes = sorted(one for one in SOW_COMMANDS if one.endswith("subscribe") and "un" not in one)
     forms: dict[str, list[dict[str, object]]] = {
         "sow": [
             *({}, {"order_by": "/desk", "top_n": 5}, {"state": "scheduled"}, *FILTERS),
@@ -387,12 +387,12 @@ def test_a_hidden_record_answers_every_command_as_one_that_never_was(desks: Enti
             *({"keys": one} for one in keys),
             *({"state": "scheduled", **one} for one in FILTERS[:1]),
         ],
-        **dict.fromkeys(
-            sorted(one for one in SOW_COMMANDS if one.endswith("subscribe") and "un" not in one), subscribed
-        ),
+        # Each under its own id: one that replaces another refuses its query, if that is not finished yet.
+        **{name: [{"subscription": f"{name} {at}", **FILTERS[at]} for at in range(3)] for name in subscribes},
         "heartbeat": [{"subscription": "s"}],
         "unsubscribe": [{"subscription": "s"}],
     }
+    forms["subscribe"].append({"subscription": "s"})
     forms["sow_delete"] += [{"keys": ["own", "there", "never"]}, *FILTERS[:1]]
     assert set(forms) == SOW_COMMANDS - {"tick"}
     compare(desks, "-quotes", [(command, form) for command, some in forms.items() for form in some])

@@ -290,8 +290,8 @@ class SowCommands:
         compiled = predicates(command.filter, row_filter, self._settings.compile_filter)
         _read_select(command)
         queried, known = command.command in _WITH_RECORDS, self._state.subscribers.get(command.subscription)
-        if known is not None and known.query is not None:
-            known.query.abandon()  # its records may not match the new filter, so they could not go out of focus
+        if known is not None:  # records of its query may not match the new filter, so they could not go out of focus
+            self._end_query(known, step, "began once more", unless=command.id)
         subscription = Subscription(
             id=command.subscription,
             client=command.client,
@@ -347,11 +347,10 @@ class SowCommands:
 
     def refuse(self, query: RunningQuery, now_ms: int, step: Step, refusal: Refusal) -> None:
         """End a query that takes too much work, and the subscription that it belongs to. The answer says why (X7)."""
+        query.abandon()
         subscriber = self._state.subscribers.get(query.subscription)
         if subscriber is not None and subscriber.query is query:
             self.end(query.subscription, now_ms, step, refusal.text)
-        else:
-            query.abandon()
         step.answers.append(CommandAnswer(query.command_id, query.command, query.subscription, query.at_ms, refusal))
 
     # --- helpers ---------------------------------------------------------------------------------------------
@@ -380,11 +379,23 @@ class SowCommands:
     def end(self, subscription_id: str, at_ms: int, step: Step, detail: str) -> None:
         """End a subscription. `detail` says why in the event."""
         journal_key = journal.SUBSCRIPTION + subscription_id.encode("utf-8", "surrogatepass")
-        query = self._state.subscribers[subscription_id].query
-        if query is not None:
-            query.abandon()
+        self._end_query(self._state.subscribers[subscription_id], step, "ended")
         self._state.apply_change(step, journal_key, None)
         step.events.append(ShardEvent(EventKind.UNSUBSCRIBED, at_ms, subscription=subscription_id, detail=detail))
+
+    @staticmethod
+    def _end_query(subscriber: Subscriber, step: Step, what: str, unless: str | None = None) -> None:
+        """End the unfinished query of a subscription. Its command is refused, but for a repeated one's id."""
+        query = subscriber.query
+        if query is None or query.finished:
+            return
+        query.abandon()
+        if query.is_answered and query.command_id != unless:
+            text = f"subscription {query.subscription!r} {what} before its query was finished"
+            refusal = Refusal(ErrorCode.UNKNOWN_SUBSCRIPTION, text)
+            step.answers.append(
+                CommandAnswer(query.command_id, query.command, query.subscription, query.at_ms, refusal)
+            )
 
     def _subscriber(self, command: Command, at_ms: int, step: Step) -> Subscriber:
         if not command.subscription:

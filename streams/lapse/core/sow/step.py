@@ -182,6 +182,10 @@ class RunningQuery(Protocol):
         """The command's instant, ms since the epoch."""
 
     @property
+    def is_answered(self) -> bool:
+        """Whether the command wants an answer."""
+
+    @property
     def withholds_any(self) -> bool:
         """Whether the query left out records that had expired but are not removed yet."""
 

@@ -525,6 +525,29 @@ def test_subscribing_again_ends_the_query_that_was_not_finished(command):
     assert shown == ([b"k4"] if again.queries else [])
 
 
+@pytest.mark.feature("C20", "S7", "X2")
+def test_a_query_that_ends_with_its_subscription_is_refused():
+    """Every command that wants an answer gets one, but for a `subscribe` that the client sent again under its id."""
+    ends = {
+        "began once more": lambda desk: desk.ask("subscribe", 12, subscription="s"),
+        "ended": lambda desk: desk.ask("unsubscribe", 12, subscription="s"),
+        "ended at the silence": lambda desk: desk.advance(1_000_000),
+    }
+    for what, end in ends.items():
+        desk = filled()
+        (query,) = desk.ask("sow_and_subscribe", 10, subscription="s", id="first", batch_size=1).queries
+        desk.pull(query, 11)
+        refused = [one for one in end(desk).answers if one.id == "first"]
+        assert [(one.code, one.command) for one in refused] == [("unknown_subscription", "sow_and_subscribe")], what
+        assert what.split(" at ")[0] in refused[0].error
+    for terms in ({"id": "first"}, {"answer": "none"}):
+        desk = filled()
+        desk.ask("sow_and_subscribe", 10, subscription="s", batch_size=1, **terms)
+        step = desk.ask("sow_and_subscribe", 12, subscription="s", **terms)
+        assert not step.answers
+        assert len(desk.answer(step, 13)) > 2
+
+
 @pytest.mark.feature("C55", "S7")
 def test_a_subscribe_that_comes_twice_forgets_nothing_that_was_seen():
     """A client whose first one was not answered sends it again after a take-over. Updates may have come in between."""

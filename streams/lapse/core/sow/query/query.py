@@ -182,6 +182,11 @@ class Query:
         """Name of the command."""
         return self._request.command
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether the command wants an answer."""
+        return self._request.answered
+
     def pull(self, now_ms: int, step: Step, scan: int | None = None) -> None:
         """Put the next batch into the step, and with the last one the end of the group and the answer.
 

@@ -129,6 +129,11 @@ class Listing:
         return self._at_ms
 
     @property
+    def is_answered(self) -> bool:
+        """Whether the command wants an answer."""
+        return self._command.answer == "all"
+
+    @property
     def withholds_any(self) -> bool:
         """False, since a listing contains no records."""
         return False
