@@ -48,7 +48,7 @@ def main() -> int:
     began = time.monotonic()
     with fresh_broker() as environment:
         for row in chosen:
-            outcomes.append(run(row, repeats, environment, console))
+            outcomes.append(run(row, repeats, 0 if given.quick else row.rehearsals, environment, console))
             show(outcomes[-1], console)
     settings = {**asdict(load), "repeats": repeats, "took_s": round(time.monotonic() - began)}
     if given.json:
@@ -61,16 +61,19 @@ def main() -> int:
     return int(any(outcome.failed for outcome in outcomes))
 
 
-def run(row: Row, repeats: int, shared: Environment, console: Console) -> Outcome:
-    """Run the contestants of a row in turn, `repeats` times: A B A B."""
+def run(row: Row, repeats: int, rehearsals: int, shared: Environment, console: Console) -> Outcome:
+    """Run the contestants of a row in turn, `repeats` times: A B A B. Figures of rehearsals do not count."""
     outcome, began = Outcome(row), time.monotonic()
     try:
         with broker_of_row(row, shared) as environment:
-            for turn in range(min(repeats, row.most_repeats)):
+            for turn in range(-rehearsals, min(repeats, row.most_repeats)):
                 for one in row.contestants:
                     if one.name not in outcome.skipped and one.name not in outcome.failed:
-                        with console.status(f"{row.name}: {one.name}, run {turn + 1}"):
+                        which = f"run {turn + 1}" if turn >= 0 else f"rehearsal {turn + rehearsals + 1}"
+                        with console.status(f"{row.name}: {one.name}, {which}"):
                             _run(one, outcome, environment)
+                if turn < 0:
+                    outcome.runs.clear()
     except contestant.Failed as error:  # warming the broker failed
         outcome.failed = dict.fromkeys((one.name for one in row.contestants), str(error))
     outcome.at, outcome.took_s = now(), round(time.monotonic() - began, 1)

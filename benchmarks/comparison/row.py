@@ -93,6 +93,7 @@ class Row:
         timeout_s: the limit of one contestant's run, s.
         fresh: whether each run gets a broker that has just been started.
         warming: how many messages a broker of the row's own serves before the first run; 0 = the shared broker.
+        rehearsals: how often each contestant runs before the runs that count, until the broker has compiled its code.
     """
 
     name: str
@@ -104,6 +105,7 @@ class Row:
     timeout_s: float = 420.0
     fresh: bool = False
     warming: int = 0
+    rehearsals: int = 0
 
 
 @dataclass(slots=True)

@@ -17,9 +17,9 @@ def rows(load: Load) -> list[Row]:
     return [
         queue_rows.queue(load.messages),
         *queue_rows.queue_brokers(load.messages, load.warming),
-        queue_rows.several(load.messages),
-        queue_rows.latency(load.seconds),
-        queue_rows.latency_fast(load.seconds),
+        queue_rows.several(load.messages, load.warming),
+        queue_rows.latency(load.seconds, load.warming),
+        queue_rows.latency_fast(load.seconds, load.warming),
         entity_rows.many_entities(load.entities),
         entity_rows.changes(load),
         http_rows.gateway(load),

@@ -8,6 +8,8 @@ from benchmarks.comparison.row import Column, Contestant, Goal, Row, figure, rat
 from lapse.demo import flights
 
 _INLINE, _REFERENCE, _SHARE = "lapse, inline", "lapse, by reference", "share group"
+_REHEARSALS = 3
+"""After so many runs of some seconds a broker's CPU per message hardly changes any more."""
 
 
 def queue(messages: int) -> Row:
@@ -70,8 +72,8 @@ def queue_brokers(messages: int, warming: int) -> list[Row]:
     ]
 
 
-def several(messages: int) -> Row:
-    """Return the row of a message's whole life with several partitions, workers and consumers."""
+def several(messages: int, warming: int) -> Row:
+    """Return the row of a message's whole life with several partitions, workers and consumers, on a warm broker."""
     ours, theirs = "lapse, {} partition{}, {} worker{}, {} consumer{}", "share group, {} partition{}, {} consumer{}"
 
     def text(shape: str, *counts: int) -> str:
@@ -99,11 +101,16 @@ def several(messages: int) -> Row:
             )
         ],
         most_repeats=2,
+        warming=warming,
     )
 
 
-def latency(seconds: float) -> Row:
-    """Return the row of latency under a light load."""
+def latency(seconds: float, warming: int) -> Row:
+    """Return the row of latency under a light load, on a warm broker.
+
+    One just started compiles its code for minutes at these rates, and keeps the CPU from worker and consumer. Work in
+    large batches does not compile all of it.
+    """
     contestants = []
     goals = []
     for rate, median in ((200, 3), (2_000, 2.5)):
@@ -123,11 +130,12 @@ def latency(seconds: float) -> Row:
         Column("max_ms", "greatest, ms"),
         *STAGES,
     ]
-    return Row("latency", "From publishing to the consumer, at a steady rate", contestants, columns, goals)
+    title = f"From publishing to the consumer, at a steady rate, on a broker that has served {warming:,} messages"
+    return Row("latency", title, contestants, columns, goals, warming=warming, rehearsals=_REHEARSALS)
 
 
-def latency_fast(seconds: float) -> Row:
-    """Return the row of latency and CPU under a heavy load."""
+def latency_fast(seconds: float, warming: int) -> Row:
+    """Return the row of latency and CPU under a heavy load, on a warm broker."""
     arguments = {"rate": 20_000, "seconds": seconds, "linger_ms": 1.0}
     return Row(
         "latency-fast",
@@ -144,6 +152,8 @@ def latency_fast(seconds: float) -> Row:
             Goal("median, lapse", figure("lapse", "median_ms"), 10, False, "ms"),
             Goal("p99, lapse", figure("lapse", "p99_ms"), 30, False, "ms"),
         ],
+        warming=warming,
+        rehearsals=_REHEARSALS,
     )
 
 
@@ -187,6 +197,7 @@ def lateness(load: Load) -> Row:
             Goal("letter behind the deadline, p99", figure(name, "written_p99_ms"), 20, False, "ms"),
         ],
         most_repeats=1,
+        warming=load.warming,
     )
 
 

@@ -24,7 +24,7 @@ def test_a_broker_that_cannot_be_warmed_fails_its_row_only(monkeypatch: pytest.M
         raise contestant.Failed("no warming today")
 
     monkeypatch.setattr("benchmarks.__main__.broker_of_row", no_warming)
-    outcome = run(ROW, 1, SHARED, Console(quiet=True))
+    outcome = run(ROW, 1, 0, SHARED, Console(quiet=True))
     assert outcome.failed == {"a": "no warming today", "b": "no warming today"}
     assert not outcome.runs
 
@@ -41,3 +41,16 @@ def test_goals_against_share_groups_tell_a_fresh_broker_from_a_warm_one() -> Non
             "the client's CPU, inline",
             "the client's CPU, by reference",
         ]
+
+
+def test_figures_of_rehearsals_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+
+    def compete(module: str, *_: object) -> dict[str, float]:
+        order.append(module)
+        return {"rate": float(len(order))}
+
+    monkeypatch.setattr(contestant, "compete", compete)
+    outcome = run(ROW, 2, 1, SHARED, Console(quiet=True))
+    assert order == ["a", "b"] * 3
+    assert outcome.runs == {"a": [{"rate": 3.0}, {"rate": 5.0}], "b": [{"rate": 4.0}, {"rate": 6.0}]}
