@@ -289,8 +289,11 @@ def _target(to: str, lifetime: Literal["default", "original", "new"], ttl_ms: in
     """Return the target of a redrive.
 
     Raises:
-        ValueError: a new lifetime has no length, or there is a length for no new lifetime.
+        ValueError: a new lifetime has no length, or there is a length for no new lifetime, or the name of the topic
+            says that no letters may be sent to it.
     """
+    if why := target_fault(to):
+        raise ValueError(why)
     if (lifetime == "new") != (ttl_ms is not None):
         raise ValueError("--lifetime new and --ttl-ms go together: how long is the new lifetime?")
     return Target(topic=to, lifetime=lifetime, ttl_ms=ttl_ms or 0)
@@ -318,12 +321,11 @@ def _check_target(cluster: Cluster, to: str, send: bool) -> None:
     """Check, before Spark starts, the topic to send to and the rights that a redrive needs.
 
     Raises:
-        ValueError: only lapse writes to that topic.
+        ValueError: no letters may be sent to that topic.
     """
     if to:
-        if why := target_fault(to):
-            raise ValueError(why)
         cluster.await_topics([to], use="Write")
+        audit.check_target(to, cluster.connection)
     for use in ("Read", "Write") if send else ("Read",):
         cluster.check_allowed([REDRIVEN], use)
 

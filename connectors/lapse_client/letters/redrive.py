@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from lapse.protocol import redrive as rules
 from lapse_client.error import ConnectionFailed, LapseError, PublishFailed
 from lapse_client.kafka.connection import Connection, is_for_people
 from lapse_client.kafka.fault import FENCED, LACKS_RIGHT
+from lapse_client.letters import letter_topic
 from lapse_client.letters.dead_letter import DeadLetter
 from lapse_client.letters.letter_queues import LetterQueues
 from lapse_client.letters.letter_sender import LetterSender
@@ -160,13 +161,14 @@ class Known:
         )
 
 
-def check_target(target: Target, letters: str, connection: Connection) -> None:
+def check_target(target: Target, letters: str, connection: Connection, letter_topics: Collection[str] = ()) -> None:
     """Check that letters may be sent to the target.
 
     Args:
         target: the target of the redrive.
         letters: the dead-letter topic of the letters.
         connection: connection to the cluster.
+        letter_topics: dead-letter topics that neither their names nor definitions show.
 
     Raises:
         UnknownEntity: the target topic does not exist.
@@ -174,11 +176,12 @@ def check_target(target: Target, letters: str, connection: Connection) -> None:
     """
     if not target.topic:
         return
-    if why := rules.target_fault(target.topic, letters):
-        raise LapseError(why)
     topics = connection.partitions()
+    known = {*letter_topics, *letter_topic.all_named(connection, topics).values()}
+    if why := rules.target_fault(target.topic, letters, known):
+        raise LapseError(why)
     if target.topic not in topics:
-        fit = [name for name in topics if not rules.target_fault(name, letters)]
+        fit = [name for name in topics if not rules.target_fault(name, letters, known)]
         raise connection.unknown("topic", target.topic, fit, target.topic)
 
 
@@ -229,6 +232,8 @@ def _refusal(letter: DeadLetter, choice: Choice, target: Target, known: Known | 
         return _BEFORE
     if (letter.redriven_count if known is None else known.redriven.times(letter)) >= choice.max_redrives:
         return "loop limit"
+    if target.topic and rules.target_fault(target.topic):
+        return rules.NO_TARGET
     if not target.topic and letter.origin is None:
         return "no origin"
     if known is not None and not target.topic and letter.origin is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -24,6 +24,7 @@ from pyspark.sql.window import Window
 from lapse.protocol import topic
 from lapse.protocol.letter_family import LAPSE
 from lapse.protocol.redrive import target_fault
+from lapse_client.letters import letter_topic
 from lapse_client.sow.newer_records import underlying_topics
 from lapse_spark import read
 from lapse_spark.connection import Connection
@@ -106,8 +107,7 @@ def run(
         ValueError: letters must not be sent to the target topic.
         LapseError: a transaction with notes of sent letters stays open, or the cluster cannot be reached.
     """
-    if why := target_fault(target.topic):
-        raise ValueError(why)
+    check_target(target.topic, connection)
     output = Output(spark, path)
     with ExitStack() as until_end:
         keep = partial(_keep, until_end)
@@ -129,6 +129,22 @@ def run(
             passed = chosen.where(F.col("refused").isNull())
             _record_and_send(_Way(connection, target, hook, batch_bytes), passed, output, now_ms, rate)
     return _counted(groups, earlier, dry_run)
+
+
+def check_target(target: str, connection: Connection) -> None:
+    """Check that letters may be sent to a topic; an empty one stands for their origins.
+
+    Raises:
+        ValueError: they must not.
+        LapseError: the cluster cannot be reached.
+    """
+    named: set[str] = set()
+    if target and not target_fault(target):
+        with suppress(ValueError):  # with options that only Java's client has, only the names count
+            ours = connection.of_lapse()
+            named.update(letter_topic.all_named(ours, ours.partitions()).values())
+    if why := target_fault(target, letter_topics=named):
+        raise ValueError(why)
 
 
 def _counted(groups: list[dict[str, Any]], earlier: int, dry_run: bool) -> Redriven:

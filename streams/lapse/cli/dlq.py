@@ -191,7 +191,7 @@ def redrive(
         now = _broker_clock(connection, name)
         choice = replace(_choice(now, **chosen), max_redrives=max_redrives, again=again, overwrite=overwrite)
         letters = letter_topics.letters_of(name, connection)
-        check_target(target, letters.topic, connection)
+        check_target(target, letters.topic, connection, letter_topics.configured())
         known = Known.of(connection)
         lines = plan(letters, choice, target, now(), known)
         summary = _Summary(lifetime)

@@ -14,11 +14,15 @@ from lapse_client.letters.dead_letter import DeadLetterReader
 
 def existing(connection: Connection, topics: Mapping[str, int]) -> set[str]:
     """Return the dead-letter topics of a cluster: by their names, and those that definitions or lapse.toml name."""
+    named = {*configured(), *letter_topic.all_named(connection, topics).values()}
+    return {found for found in topics if found.startswith(topic.DEAD_LETTER_PREFIX) or found in named}
+
+
+def configured() -> set[str]:
+    """Return the dead-letter topics of lapse.toml; none if there is no such file."""
     config = cluster.configuration()
     entities = [] if config is None else [*config.queue.items(), *config.sow.items()]
-    configured = {entity.dead_letter_topic(name) for name, entity in entities}
-    named = {*configured, *letter_topic.all_named(connection, topics).values()}
-    return {found for found in topics if found.startswith(topic.DEAD_LETTER_PREFIX) or found in named}
+    return {entity.dead_letter_topic(name) for name, entity in entities}
 
 
 def letters_of(name: str, connection: Connection) -> DeadLetterReader:

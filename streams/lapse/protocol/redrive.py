@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Final
 
 from lapse.core import letter
@@ -13,6 +13,11 @@ MAX_REDRIVES: Final = 3
 """The default loop limit: a letter that was redriven this often is not sent again."""
 NO_ENTITY: Final = "no such entity"
 """Why a letter is refused whose queue or SOW topic was deleted. No other one would take its record (C29)."""
+
+NO_TARGET: Final = "not a topic for letters"
+"""Why a letter is refused that would go to a topic of lapse or Kafka, or by a wish to a dead-letter topic."""
+
+_REMEDY: Final = "send letters to a topic that publishers write to"
 
 OWN: Final = (
     frozenset(
@@ -45,20 +50,28 @@ REDRIVEN: Final = b"redrive/"
 """Prefix of the message id of a redriven record."""
 
 
-def target_fault(target: str, letters: str = "") -> str:
+def target_fault(target: str, letters: str = "", letter_topics: Container[str] = ()) -> str:
     """Return why letters cannot be sent to a topic; empty if they can.
+
+    A letter that is sent to another topic is a plain record there. On a dead-letter topic nothing would say of it whose
+    letter it is, or why its message died.
 
     Args:
         target: the topic.
         letters: the dead-letter topic that contains them.
+        letter_topics: dead-letter topics that do not have the usual prefix.
     """
-    if target.startswith(("__", topic.PREFIX)) or target.endswith("-changelog"):
-        return (
-            f"{target} is a topic that lapse or Kafka writes itself; send letters to a topic that publishers write to"
-        )
+    if _is_own(target):
+        return f"{target} is a topic that lapse or Kafka writes itself; {_REMEDY}"
     if target and target == letters:
         return f"{target} is where these letters are"
+    if target.startswith(topic.DEAD_LETTER_PREFIX) or target in letter_topics:
+        return f"{target} is a dead-letter topic; {_REMEDY}"
     return ""
+
+
+def _is_own(name: str) -> bool:
+    return name.startswith(("__", topic.PREFIX)) or name.endswith("-changelog")
 
 
 def partition_fault(origin: str, partition: int, topics: Mapping[str, int]) -> str:
@@ -69,8 +82,8 @@ def partition_fault(origin: str, partition: int, topics: Mapping[str, int]) -> s
         partition: the partition of the message.
         topics: number of partitions by existing topic.
     """
-    if target_fault(origin):
-        return "not a topic for letters"
+    if _is_own(origin):  # a dead-letter topic may be one: a queue over it has letters, too (C54)
+        return NO_TARGET
     if origin not in topics:
         return "no such topic"
     return "" if partition < topics[origin] else "no such partition"

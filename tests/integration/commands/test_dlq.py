@@ -209,6 +209,9 @@ def test_mistakes_are_named(served: Deployment) -> None:
     own = f"lapse.{name}.commands"
     assert f"{own} is a topic that lapse or Kafka writes" in dlq(served, "redrive", name, "--to", own, code=1)
     assert f"dlq.{name} is where these letters are" in dlq(served, "redrive", name, "--to", f"dlq.{name}", code=1)
+    with_file = ("redrive", name, "--config", str(served.config))
+    for other in (f"dlq.{served.name('old')}", served.name("letters")):
+        assert f"{other} is a dead-letter topic; send" in dlq(served, *with_file, "--to", other, code=1)
 
 
 def test_old_letters_are_deleted_dry_first_and_nothing_but_letters(served: Deployment) -> None:

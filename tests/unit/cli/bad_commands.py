@@ -174,6 +174,7 @@ COMMANDS: Final = [
         "spark redrive out --filter ''",
         "spark redrive out --entity ''",
         "spark redrive out --to ''",
+        "spark redrive out --to dlq.other",
         "spark report --ledger nowhere.json",
         "spark ledger --ask-every soon",
         "spark ledger --follow --grace 99999999d",

@@ -134,6 +134,15 @@ def test_elsewhere_the_key_decides_and_no_queue_is_named() -> None:
     assert "lapse-redrive-queue" not in dict(line.headers)
 
 
+def test_no_letter_is_sent_to_a_dead_letter_topic_unless_it_came_from_there() -> None:
+    """A plain record on it would be a letter of nobody; a queue over it has letters, too (C54)."""
+    to_letters = planned(letter(), letter(origin=None), target=Target(topic="dlq.other"))
+    assert [line.refused for line in to_letters] == ["not a topic for letters"] * 2
+    (back,) = planned(letter(origin=Bookmark("dlq.orders", 0, 3)))
+    assert (back.topic, back.refused) == ("dlq.orders", "")
+    assert partition_fault("dlq.orders", 0, {"dlq.orders": 1}) == ""
+
+
 @pytest.mark.parametrize(
     ("changes", "limit", "refused"),
     [
