@@ -184,3 +184,24 @@ def test_a_command_may_wait_without_need_while_a_crowd_of_scheduled_messages_get
     assert shard.waits_for_arrivals(T0 + 199), "to look at all of them would take long"
     shard.note_arrivals_until(T0 + 199)
     assert not shard.waits_for_arrivals(T0 + 199)
+
+
+@pytest.mark.feature("L5", "L10", "C6")
+def test_instants_between_the_clock_and_a_stamp_ahead_of_it_are_still_to_come() -> None:
+    shard, step = QueueShard(QueueSettings(name="orders", expiration=Expiration(True))), Step()
+    ahead_ms, first_ms, second_ms = T0 + 3_600_000, T0 + 1_000, T0 + 2_000
+    records = [
+        published(0, timestamp=ahead_ms, enqueue_at_ms=first_ms),
+        published(1, timestamp=ahead_ms, expires_at_ms=second_ms),
+        published(2, timestamp=ahead_ms, expires_at_ms=T0),
+        published(3, timestamp=ahead_ms, ttl_ms=1),
+    ]
+    shard.arrive("orders", 0, records, step, T0)
+    assert offsets(shard) == [1, 3, 0]
+    assert shard.depth()["scheduled"] == 1
+    assert [(one.messages.offsets.tolist(), one.at_ms) for one in step.removals] == [([2], T0)]
+    shard.advance(first_ms, step)
+    assert shard.depth()["scheduled"] == 0
+    shard.advance(second_ms, step)
+    assert offsets(shard) == [3, 0]
+    assert {one.at_ms for one in step.events} <= {T0, first_ms, second_ms}

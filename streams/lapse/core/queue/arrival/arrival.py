@@ -99,19 +99,21 @@ class Arrivals:
         return list(pairwise(edges))
 
 
-def classify_records(records: Sequence[Record], queue: str, expiration: Expiration) -> Arrivals:
+def classify_records(records: Sequence[Record], queue: str, expiration: Expiration, clock_ms: int = NEVER) -> Arrivals:
     """Read each record's lifetime and decide what it becomes.
 
     Args:
         records: records of one source, by ascending offset.
         queue: name of this queue; a record that was redriven for another one is skipped (C29).
         expiration: the rule for lifetimes on the records' topic.
+        clock_ms: the broker's clock, ms since the epoch. An instant after it has not passed, even if the record's
+            timestamp is later still (L5, L10). `NEVER` = no timestamp is later.
     """
     default_ms = NEVER if expiration.default_ms is None else expiration.default_ms
     ceiling_ms = default_ms if expiration.model is ExpirationModel.CEILING else NEVER
     found = None
     if not isinstance(records, list) and isinstance(records, Rows):
-        found = _classify_rows(records, queue, expiration, default_ms, ceiling_ms)
+        found = _classify_rows(records, queue, expiration, default_ms, ceiling_ms, clock_ms)
         if found is None:
             records = list(records)
     if found is None and len(records) >= _MANY:
@@ -127,7 +129,7 @@ def classify_records(records: Sequence[Record], queue: str, expiration: Expirati
             stamp_ms, headers = record.timestamp, record.headers
             deadline_ms = _deadline_ms(headers, stamp_ms, default_ms, ceiling_ms)
         if deadline_ms == _INVOLVED:
-            _classify_record(record, queue, expiration, arrivals)
+            _classify_record(record, queue, expiration, arrivals, clock_ms)
             continue
         add_deadline(deadline_ms)
         add_offset(record.offset)
@@ -159,7 +161,9 @@ def _classify_uniform(records: Sequence[Record], default_ms: int, ceiling_ms: in
     return Arrivals(offsets, [stamp_ms + relative_ms for stamp_ms in stamps])
 
 
-def _classify_rows(rows: Rows, queue: str, expiration: Expiration, default_ms: int, ceiling_ms: int) -> Arrivals | None:
+def _classify_rows(
+    rows: Rows, queue: str, expiration: Expiration, default_ms: int, ceiling_ms: int, clock_ms: int
+) -> Arrivals | None:
     """Sort out records in columns. Only records that need it are checked; None = too many of them do."""
     stated_ms, stamps = rows.stated_ms, rows.timestamps_ms
     own_ms = np.where((stated_ms == 0) | (stated_ms > ceiling_ms), ceiling_ms, stated_ms)
@@ -179,7 +183,7 @@ def _classify_rows(rows: Rows, queue: str, expiration: Expiration, default_ms: i
     for at in looked_at.tolist():
         arrivals.offsets += offsets[done:at].tolist()
         arrivals.deadlines_ms += deadlines_ms[done:at].tolist()
-        _classify_record(rows[at], queue, expiration, arrivals)
+        _classify_record(rows[at], queue, expiration, arrivals, clock_ms)
         done = at + 1
     arrivals.offsets += offsets[done:].tolist()
     arrivals.deadlines_ms += deadlines_ms[done:].tolist()
@@ -224,7 +228,7 @@ def _parse_plain_lifetime(headers: lifetime.Headers) -> tuple[str, int]:
     return stated
 
 
-def _classify_record(record: Record, queue: str, expiration: Expiration, arrivals: Arrivals) -> None:
+def _classify_record(record: Record, queue: str, expiration: Expiration, arrivals: Arrivals, clock_ms: int) -> None:
     transfer = transfer_of(record.headers, queue)
     if transfer is None:
         return
@@ -242,7 +246,8 @@ def _classify_record(record: Record, queue: str, expiration: Expiration, arrival
         return
     if (retry_ms := stated_ms(record.headers)) != UNSTATED:
         arrivals.retries[record.offset] = retry_ms
-    if expiration.enabled and deadline_ms <= record.timestamp:
+    arrived_ms = min(record.timestamp, clock_ms)
+    if expiration.enabled and deadline_ms <= arrived_ms:
         arrivals.expired.append((record.offset, deadline_ms))
         if transfer:
             arrivals.unconfirmed.add(record.offset)
@@ -251,7 +256,7 @@ def _classify_record(record: Record, queue: str, expiration: Expiration, arrival
         arrivals.scheduled.append(
             ScheduledArrival(record.offset, stated.enqueue_at_ms or 0, deadline_ms, transfer, counts)
         )
-    elif stated.enqueue_at_ms is not None and stated.enqueue_at_ms > record.timestamp:
+    elif stated.enqueue_at_ms is not None and stated.enqueue_at_ms > arrived_ms:
         arrivals.scheduled.append(ScheduledArrival(record.offset, stated.enqueue_at_ms, deadline_ms))
     else:
         arrivals.offsets.append(record.offset)

@@ -60,6 +60,15 @@ class Entrance:
         that is due gets its place before records with a timestamp at or after its instant, however late these are
         read (C76). If due messages fill the target depth, or more than `most` are due, the other records wait
         (C51, C60). Return the number of records taken.
+
+        Args:
+            topic: the underlying topic.
+            partition: its partition.
+            records: the next records of its log.
+            step: receives the decisions.
+            now_ms: the broker's clock, ms since the epoch. A record with a later timestamp counts as of it, but its
+                lifetime still counts from its timestamp (C6). 0 = no timestamp is later.
+            most: the most due messages that get places.
         """
         number = self._state.sources.number(topic, partition)
         source = self._state.sources[number]
@@ -85,7 +94,7 @@ class Entrance:
                 break
             stop = min(stop, room)
             part = records if stop == len(records) else records[:stop]
-            arrivals: Arrivals | None = classify_records(part, self._settings.name, self._settings.expiration_of(topic))
+            arrivals: Arrivals | None = self._classify(topic, part, now_ms)
             if arrivals and arrivals.scheduled and (cut := _first_index_after_due(part, arrivals, now_ms)) < stop:
                 stop, part, arrivals = cut, records[:cut], None
             self._take_in(number, topic, partition, part, arrivals, step, now_ms)
@@ -107,17 +116,23 @@ class Entrance:
         behind = records[-1].offset + 1
         done = self._honour(Trigger.ARRIVE, number, behind, step) if self._state.remembered else set()
         if arrivals is None:
-            arrivals = classify_records(records, self._settings.name, self._settings.expiration_of(topic))
+            arrivals = self._classify(topic, records, now_ms)
         if self._settings.dedup_window_ms and (arrivals.identified or self._state.repeats.chunks):
             arrivals = self._drop_repeats(number, records[-1].timestamp, arrivals, step, done)
         arrivals = without_offsets(arrivals, done) if done else arrivals
         self._enter(number, arrivals, self._views(topic, partition, records, arrivals.offsets), step)
         if arrivals.scheduled:
-            self._schedule_arrivals(number, records, arrivals, step)
+            self._schedule_arrivals(number, records, arrivals, step, now_ms)
         self._refuse_arrivals(number, records, arrivals, step, now_ms)
         source.next_offset = max(source.next_offset, behind)
 
-    def _schedule_arrivals(self, number: int, records: Sequence[Record], arrivals: Arrivals, step: Step) -> None:
+    def _classify(self, topic: str, records: Sequence[Record], now_ms: int) -> Arrivals:
+        expiration = self._settings.expiration_of(topic)
+        return classify_records(records, self._settings.name, expiration, now_ms or NEVER)
+
+    def _schedule_arrivals(
+        self, number: int, records: Sequence[Record], arrivals: Arrivals, step: Step, now_ms: int
+    ) -> None:
         """Schedule the messages that are not visible yet."""
         source = self._state.sources[number]
         scheduled = [one.offset for one in arrivals.scheduled]
@@ -133,7 +148,7 @@ class Entrance:
             else:
                 row = route(Trigger.ARRIVE, Guard.LATER).row(State.UNREAD)
                 self._schedule.add(row, number, offset, at_ms, deadline_ms, of_one, step)
-        self._record_scheduled_events(source, arrivals, records[-1].timestamp, step)
+        self._record_scheduled_events(source, arrivals, min(records[-1].timestamp, now_ms or NEVER), step)
 
     def bring_back(
         self, number: int, arrivals: Arrivals, records: Mapping[int, Record], why: str, now_ms: int, step: Step
@@ -297,7 +312,7 @@ class Entrance:
         """Record the removal of messages that are expired on arrival, or whose lifetime is invalid."""
         if not arrivals.invalid and not arrivals.expired:
             return
-        decided_ms = {record.offset: max(record.timestamp, now_ms) for record in records}
+        decided_ms = {record.offset: now_ms or record.timestamp for record in records}
         entered = arrivals.offsets
         unreadable, late = (_reasons(Trigger.ARRIVE, guard) for guard in (Guard.UNREADABLE, Guard.LATE))
         for offset, fault in arrivals.invalid:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.generation import MOST_GENERATIONS, offset_of, position_of
+from lapse.core.lifetime import NEVER
 from lapse.core.queue.arrival.arrival import TRANSFER, Arrivals, classify_records
 from lapse.core.queue.arrival.entrance import Entrance
 from lapse.core.queue.arrival.repeats import find_repeats, without_offsets
@@ -177,7 +178,7 @@ class Rewinding:
         dry_run: bool,
     ) -> None:
         source, span, counts = self._state.sources[number], rewind.spans[number], rewind.counts
-        arrivals = self._replay_arrival(number, records)
+        arrivals = self._replay_arrival(number, records, rewind.at_ms)
         counts["repeated"] += arrivals.repeated
         counts["dead_on_arrival"] += arrivals.dead
         counts["not_here"] += len(records) - len(arrivals.offsets) - arrivals.repeated - arrivals.dead
@@ -198,7 +199,8 @@ class Rewinding:
             _rewound_record(record, span.generation, None if rewind.keeps_lifetimes else rewind.at_ms)
             for record in chosen
         ]
-        found = classify_records(reborn, self._settings.name, self._settings.expiration_of(source.topic))
+        expiration = self._settings.expiration_of(source.topic)
+        found = classify_records(reborn, self._settings.name, expiration, rewind.at_ms)
         late = _expired_offsets(found, rewind.at_ms if self._settings.expiration.enabled else -1)
         counts["expired"] += len(late)
         if found.invalid:  # a rewind that an older version began has no such count
@@ -210,10 +212,17 @@ class Rewinding:
             records_of = {position_of(record.offset, span.generation): record for record in chosen}
             self._entrance.bring_back(number, without_offsets(found, gone), records_of, rewind.id, rewind.at_ms, step)
 
-    def _replay_arrival(self, number: int, records: Sequence[Record]) -> _ArrivalOutcome:
-        """Compute from records which of them became messages when they arrived."""
+    def _replay_arrival(self, number: int, records: Sequence[Record], now_ms: int = NEVER) -> _ArrivalOutcome:
+        """Compute from records which of them became messages when they arrived.
+
+        Args:
+            number: number of their source.
+            records: the records.
+            now_ms: the instant of the rewind, ms since the epoch. Later deadlines had not passed at the arrival either.
+        """
         source = self._state.sources[number]
-        arrivals = classify_records(records, self._settings.name, self._settings.expiration_of(source.topic))
+        expiration = self._settings.expiration_of(source.topic)
+        arrivals = classify_records(records, self._settings.name, expiration, now_ms)
         dead = len(arrivals.invalid) + len(arrivals.expired)
         repeated: set[int] = set()
         if self.window_ms and (arrivals.identified or self._repeats.chunks):

@@ -116,7 +116,8 @@ def parse_update(record: Record, source: int, at_ms: int, settings: SowSettings)
     Args:
         record: the record.
         source: number of its underlying partition.
-        at_ms: the instant at which it counts as arrived, ms since the epoch: its timestamp, if it has one.
+        at_ms: the instant at which it counts as arrived, ms since the epoch: its timestamp, if it has one, but not
+            later than the broker's clock.
         settings: the entity's settings.
 
     Raises:

@@ -58,8 +58,9 @@ class Entrance:
             partition: its partition.
             records: the next records of its log.
             step: receives changes and outputs.
-            clock_ms: the broker's clock, ms since the epoch. If updates of a key may be on several partitions, later
-                timestamps are reduced to it (C88). `NEVER` = no timestamp is later.
+            clock_ms: the broker's clock, ms since the epoch. A record with a later timestamp arrives as of it (L5,
+                L10). If updates of a key may be on several partitions, later timestamps are reduced to it (C88).
+                `NEVER` = no timestamp is later.
 
         Returns:
             How many were taken. If the step's changes exceed `max_step_bytes`, this is fewer than given. Then write the
@@ -95,7 +96,7 @@ class Entrance:
         taken = 0
         while taken < len(rows):
             left = rows[taken:]
-            taken += self._plain_updates.take(left, source, step) or self._take_singly(
+            taken += self._plain_updates.take(left, source, step, clock_ms) or self._take_singly(
                 topic, partition, source, left[:_PASSED_AT_ONCE], step, clock_ms
             )
             if step.change_bytes >= self._settings.max_step_bytes:
@@ -118,7 +119,7 @@ class Entrance:
                 # Neighbouring records often have the same timestamp and headers, so their meaning is kept.
                 stamp_ms, headers = record.timestamp, record.headers
                 if stamp_ms > state.now_ms:
-                    state.now_ms = stamp_ms
+                    state.now_ms = max(state.now_ms, min(stamp_ms, clock_ms))
                 plain_update = self._plain_update(stamp_ms, headers) if plain else None
             key, value = record.key, record.value
             if plain_update is not None and value is not None and key is not None:
@@ -184,10 +185,11 @@ class Entrance:
     def _take(self, topic: str, partition: int, source: int, record: Record, step: Step, clock_ms: int = NEVER) -> None:
         if any(name in MEANT for name, _ in record.headers) and is_redriven_elsewhere(record, self._settings.name):
             return
-        at_ms = self._state.now_ms if record.timestamp == NO_TIMESTAMP else record.timestamp
+        stamp_ms = self._state.now_ms if record.timestamp == NO_TIMESTAMP else record.timestamp
+        at_ms = min(stamp_ms, clock_ms)
         home = self._settings.home
         message_id = self._id_of(record)
-        if message_id is not None and self._ids.is_repeat(message_id, at_ms):
+        if message_id is not None and self._ids.is_repeat(message_id, stamp_ms):
             if home.reports_faults_of(partition):
                 bookmark = Bookmark(topic, partition, record.offset)
                 step.events.append(ShardEvent(EventKind.REPEATED, at_ms, EventRecord(bookmark, record.key)))
@@ -209,7 +211,7 @@ class Entrance:
                 return
         # Every shard that reads a record remembers its id, so that all shards find the same repeats (C46).
         if message_id is not None and (update.deadline_ms > at_ms or not self._settings.expiration.enabled):
-            self._ids.occupy(message_id, at_ms)
+            self._ids.occupy(message_id, stamp_ms)
 
     def _id_of(self, record: Record) -> str | None:
         """Return the message id of a record in the form that is kept; None without one, or without deduplication."""

@@ -56,13 +56,14 @@ class PlainUpdates:
         self._header_cache = header_cache
         self._heads: dict[int, np.dtype[Any]] = {}
 
-    def take(self, rows: Rows, source: int, step: Step) -> int:
+    def take(self, rows: Rows, source: int, step: Step, clock_ms: int = NEVER) -> int:
         """Take in the first records, as far as they are plain updates with the same headers.
 
         Args:
             rows: records of one underlying partition.
             source: number of the source.
             step: receives the changes.
+            clock_ms: the broker's clock, ms since the epoch. `NEVER` = no timestamp is later.
 
         Returns:
             How many were taken; 0 = the first ones must be taken one by one.
@@ -96,7 +97,7 @@ class PlainUpdates:
             for at, deadline_ms in zip(earlier, deadlines_ms[earlier].tolist(), strict=True)
         ]
         state.put_many(journal_keys, entries, new, earlier_ms, change_bytes, step)
-        state.now_ms = max(state.now_ms, int(stamps_ms.max()))
+        state.now_ms = max(state.now_ms, min(int(stamps_ms.max()), clock_ms))
         return count
 
     def _deadlines_ms(
