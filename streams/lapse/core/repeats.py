@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from lapse.core.letter import MESSAGE_ID as MESSAGE_ID
 from lapse.core.letter import is_letter
+from lapse.core.lifetime import NEVER
 from lapse.core.portions import Portions, clear_in_portions
 
 _LONGEST: Final = 40
@@ -26,7 +27,7 @@ class Chunk(NamedTuple):
 
     Attributes:
         source: number of the source.
-        newest_ms: latest timestamp of the messages, ms since the epoch.
+        newest_ms: how far the source had come with them, ms since the epoch: see `Repeats.reach`.
         ids: the ids, each with its timestamp, ms since the epoch.
     """
 
@@ -42,6 +43,7 @@ class Repeats:
         self.chunks: dict[int, Chunk] = {}
         self.next_number = 0
         self._seen: dict[tuple[int, str], tuple[int, int]] = {}
+        self._reached_ms: dict[int, int] = {}
         self._numbers: dict[int, dict[int, None]] = {}
         """By source, the numbers of its chunks, oldest first: those of a silent source must not be passed each time."""
 
@@ -50,6 +52,7 @@ class Repeats:
         self.chunks[number] = chunk
         self._numbers.setdefault(chunk.source, {})[number] = None
         self.next_number = max(self.next_number, number + 1)
+        self.reach(chunk.source, chunk.newest_ms)
         for name, at_ms in chunk.ids:
             self._seen[chunk.source, name] = at_ms, number
 
@@ -70,6 +73,16 @@ class Repeats:
         for message_id, _ in chunk.ids:
             if self._seen.get((chunk.source, message_id), (0, -1))[1] == number:
                 del self._seen[chunk.source, message_id]
+
+    def reach(self, source: int, newest_ms: int, clock_ms: int = NEVER) -> int:
+        """Note that a source was read up to a timestamp. Return how far it has come, ms since the epoch.
+
+        That is its latest timestamp, or the broker's clock if a timestamp is ahead of it. It never goes back. So no
+        producer whose clock is wrong makes the ids of others outdated (C6).
+        """
+        reached_ms = max(self._reached_ms.get(source, 0), min(newest_ms, clock_ms))
+        self._reached_ms[source] = reached_ms
+        return reached_ms
 
     def outdated(self, source: int, now_ms: int, window_ms: int) -> Iterator[int]:
         """Yield the numbers of a source's chunks that are outside the window, oldest first."""
@@ -116,9 +129,9 @@ class Batch:
         """Note the id of a message. Do not call this for one that is dead-lettered on arrival (C43)."""
         self.fresh[message_id] = at_ms
 
-    def chunk(self) -> Chunk:
-        """Return the chunk to remember."""
-        return Chunk(self._source, self.newest_ms, tuple(self.fresh.items()))
+    def chunk(self, newest_ms: int) -> Chunk:
+        """Return the chunk to remember; `newest_ms` is how far the source has come, ms since the epoch."""
+        return Chunk(self._source, newest_ms, tuple(self.fresh.items()))
 
 
 def chunk_of(source: int, newest_ms: int, ids: Sequence[Sequence[str | int]]) -> Chunk:

@@ -383,14 +383,14 @@ class SowState:
         self.apply_change(step, journal.SOURCE + _SOURCE.pack(number), f"{topic}\0{partition}".encode())
         return number
 
-    def remember_ids(self, batch: Batch, source: int, newest_ms: int, window_ms: int, step: Step) -> None:
-        """Remember the ids of a batch, and forget those outside the window at the source's latest timestamp (X6)."""
+    def remember_ids(self, batch: Batch, source: int, reached_ms: int, window_ms: int, step: Step) -> None:
+        """Remember the ids of a batch, and forget those outside the window, as far as the source has come (X6)."""
         repeats = self.repeats
-        for number in list(repeats.outdated(source, newest_ms, window_ms)):
+        for number in list(repeats.outdated(source, reached_ms, window_ms)):
             self.apply_change(step, journal.IDS + _NUMBER.pack(number), None)
         if batch.fresh:
             journal_key = journal.IDS + _NUMBER.pack(repeats.next_number)
-            self.apply_change(step, journal_key, json.dumps(batch.chunk()).encode())
+            self.apply_change(step, journal_key, json.dumps(batch.chunk(reached_ms)).encode())
 
     def find_source(self, topic: str, partition: int) -> int | None:
         """Return the number of an underlying partition; None if this shard has not read it."""

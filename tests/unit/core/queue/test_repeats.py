@@ -40,7 +40,7 @@ class Queue:
             if value is not None:
                 self.log[key] = value
 
-    def read(self, *ids: str | None, at_ms: int, topic: str = "t", **headers: bytes) -> list[int]:
+    def read(self, *ids: str | None, at_ms: int, topic: str = "t", clock_ms: int = 0, **headers: bytes) -> list[int]:
         """Take in one batch, one record per id; returns which of the batch were repeats."""
         first = self.offsets.get(topic, 0)
         self.offsets[topic] = first + len(ids)
@@ -58,7 +58,7 @@ class Queue:
             for at, name in enumerate(ids)
         ]
         step = Step()
-        self.shard.arrive(topic, 0, records, step)
+        self.shard.arrive(topic, 0, records, step, clock_ms)
         if step.changes or step.removals:
             self.write(self.journal.encode(step))
         emitted = [one.messages.offsets.tolist() for one in step.events if one.messages and one.kind == "repeated"]
@@ -152,6 +152,24 @@ def test_ids_survive_restarts_and_are_forgotten_in_time():
     assert not queue.shard.state.repeats._seen
     queue.restart()
     assert queue.read("a", "b", at_ms=20_001) == []
+
+
+@pytest.mark.feature("C6", "Q16")
+@pytest.mark.parametrize("wrong_ms", [-3_600_000, 3_600_000])
+def test_a_producer_with_a_wrong_clock_makes_no_id_of_others_outdated(wrong_ms: int):
+    queue, now_ms = Queue(), 5_000_000
+    queue.read(None, at_ms=now_ms, clock_ms=now_ms)
+    queue.read("wrong", None, at_ms=now_ms + wrong_ms, clock_ms=now_ms)
+    queue.read("right", at_ms=now_ms, clock_ms=now_ms)
+    queue.read("wrong as well", at_ms=now_ms + wrong_ms, clock_ms=now_ms)
+    queue.read(None, at_ms=now_ms + 1, clock_ms=now_ms + 1)
+    for restart in range(2):
+        if restart:
+            queue.restart()
+        assert queue.read("right", at_ms=now_ms + WINDOW_MS - 1, clock_ms=now_ms + WINDOW_MS - 1) == [0]
+        assert queue.read("wrong", at_ms=now_ms + wrong_ms + 9, clock_ms=now_ms + WINDOW_MS - 1) == [0]
+    queue.read(None, at_ms=now_ms + WINDOW_MS, clock_ms=now_ms + WINDOW_MS)
+    assert not queue.shard.state.repeats.chunks, "nor does it keep them"
 
 
 @pytest.mark.slow

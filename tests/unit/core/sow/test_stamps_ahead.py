@@ -1,9 +1,10 @@
-"""Records whose timestamps are ahead of the broker's clock, as those of a producer with a wrong clock (C6)."""
+"""Records of producers whose clocks are ahead of the broker's, or behind it (C6)."""
 
 from __future__ import annotations
 
 import pytest
 
+from lapse.core.shard.event import EventKind
 from lapse.core.sow.records.record import payload_of
 from lapse.core.sow.step import Step
 from unit.core.sow.make import Arrived, T, shard_of
@@ -31,3 +32,18 @@ def test_instants_between_the_clock_and_a_stamp_ahead_of_it_are_still_to_come() 
     assert sorted(name[1:] for name in shard.state.entries) == [b"merged", b"scheduled"]
     assert {one.at_ms for one in step.events} == {T, second_ms}
     assert shard.state.now_ms == second_ms
+
+
+@pytest.mark.feature("X6", "C43", "C6")
+@pytest.mark.parametrize("wrong_ms", [-3_600_000, 3_600_000])
+def test_a_producer_with_a_wrong_clock_makes_no_id_of_others_outdated(wrong_ms: int) -> None:
+    shard, step = shard_of(dedup_window_ms=1_000), Step()
+    arrivals = [(0, 0, None), (wrong_ms, 0, "wrong"), (0, 0, "right"), (wrong_ms, 0, "wrong as well"), (1, 1, None)]
+    arrivals += [(999, 999, "right"), (wrong_ms + 9, 999, "wrong")]
+    for offset, (stamp_ms, clock_ms, name) in enumerate(arrivals):
+        headers = [] if name is None else [("lapse-message-id", name.encode())]
+        shard.arrive("orders", 0, [Arrived(offset, T + stamp_ms, b"k", b"{}", headers)], step, T + clock_ms)
+    repeats = [one.messages.bookmark.offset for one in step.events if one.kind is EventKind.REPEATED]
+    assert repeats == [5, 6]
+    shard.arrive("orders", 0, [Arrived(7, T + 1_000, b"k", b"{}")], step, T + 1_000)
+    assert not shard.state.repeats.chunks, "nor does it keep them"

@@ -117,8 +117,11 @@ class Entrance:
         done = self._honour(Trigger.ARRIVE, number, behind, step) if self._state.remembered else set()
         if arrivals is None:
             arrivals = self._classify(topic, records, now_ms)
-        if self._settings.dedup_window_ms and (arrivals.identified or self._state.repeats.chunks):
-            arrivals = self._drop_repeats(number, records[-1].timestamp, arrivals, step, done)
+        if self._settings.dedup_window_ms:
+            clock_ms = now_ms or NEVER
+            self._state.repeats.reach(number, records[-1].timestamp, clock_ms)
+            if arrivals.identified or self._state.repeats.chunks:
+                arrivals = self._drop_repeats(number, clock_ms, arrivals, step, done)
         arrivals = without_offsets(arrivals, done) if done else arrivals
         self._enter(number, arrivals, self._views(topic, partition, records, arrivals.offsets), step)
         if arrivals.scheduled:
@@ -229,14 +232,15 @@ class Entrance:
             row = route(Trigger.ARRIVE, Guard.LATER).row(State.UNREAD)
             step.events.append(ShardEvent(row.event, now_ms, messages))
 
-    def _drop_repeats(self, number: int, now_ms: int, arrivals: Arrivals, step: Step, done: set[int]) -> Arrivals:
+    def _drop_repeats(self, number: int, clock_ms: int, arrivals: Arrivals, step: Step, done: set[int]) -> Arrivals:
         """Leave out messages whose id was seen within the window, and forget older ids (X6, C43).
 
         Those that are `done` were acknowledged before they became active. They use their ids up like others (Q13).
         """
         window_ms, repeats = self._settings.dedup_window_ms, self._state.repeats
         found = find_repeats(repeats, number, arrivals, window_ms)
-        for outdated in list(repeats.outdated(number, max(now_ms, found.newest_ms), window_ms)):
+        reached_ms = repeats.reach(number, found.newest_ms, clock_ms)
+        for outdated in list(repeats.outdated(number, reached_ms, window_ms)):
             self._decisions.apply_change(Change(ChangeKind.FORGOTTEN, offset=outdated), step)
         if found.ids:
             self._decisions.apply_change(
@@ -244,7 +248,7 @@ class Entrance:
                     ChangeKind.IDENTIFIED,
                     source=number,
                     offset=repeats.next_number,
-                    until_ms=found.newest_ms,
+                    until_ms=reached_ms,
                     facts={"ids": found.ids},
                 ),
                 step,
@@ -257,7 +261,7 @@ class Entrance:
         none_yet = np.zeros(len(offsets), np.uint32)
         messages = Messages(source.topic, source.partition, offsets, None, none_yet, None)
         row = route(Trigger.ARRIVE, Guard.REPEATED).row(State.UNREAD)
-        step.events.append(ShardEvent(row.event, found.newest_ms, messages))
+        step.events.append(ShardEvent(row.event, min(found.newest_ms, clock_ms), messages))
         return without_offsets(arrivals, dropped)
 
     def _enter(

@@ -227,10 +227,11 @@ class Rewinding:
         repeated: set[int] = set()
         if self.window_ms and (arrivals.identified or self._repeats.chunks):
             found = find_repeats(self._repeats, number, arrivals, self.window_ms)
-            for outdated in list(self._repeats.outdated(number, found.newest_ms, self.window_ms)):
+            reached_ms = self._repeats.reach(number, found.newest_ms)
+            for outdated in list(self._repeats.outdated(number, reached_ms, self.window_ms)):
                 self._repeats.forget(outdated)
             if found.ids:
-                chunk = chunk_of(number, found.newest_ms, found.ids)
+                chunk = chunk_of(number, reached_ms, found.ids)
                 self._repeats.add(self._repeats.next_number, chunk)
             repeated = found.repeats
             dead -= sum(offset in repeated for offset, _ in (*arrivals.invalid, *arrivals.expired))

@@ -74,9 +74,11 @@ class Entrance:
             taken = self._take_runs(topic, partition, source, records, step, clock_ms)
         else:
             taken = self._take_singly(topic, partition, source, records, step, clock_ms)
-        if self._ids.fresh or state.repeats.chunks:
-            newest_ms = max(records[taken - 1].timestamp, self._ids.newest_ms) if taken else -1
-            state.remember_ids(self._ids, source, newest_ms, settings.dedup_window_ms, step)
+        if settings.dedup_window_ms and taken:
+            newest_ms = max(records[taken - 1].timestamp, self._ids.newest_ms)
+            reached_ms = state.repeats.reach(source, newest_ms, clock_ms)
+            if self._ids.fresh or state.repeats.chunks:
+                state.remember_ids(self._ids, source, reached_ms, settings.dedup_window_ms, step)
         return taken
 
     def set_aside(self, topic: str, partition: int, record: Record, why: str, step: Step) -> None:
