@@ -75,7 +75,7 @@ def restore_last_seen(
         authorizer: an authorizer for these commands only, if users are configured; None otherwise.
         unheard_ms: when the timeout of the other subscriptions begins, ms since the epoch.
     """
-    known = {one.id: one for one in machine.shard.subscriptions()}
+    known = {one.id: one for one in machine.shard.subscriptions() if not one.lost}
     heard: dict[str, int] = {}
     for admitted in _admitted(read, authorizer):
         if admitted.command.subscription in known:

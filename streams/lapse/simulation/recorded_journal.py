@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from lapse.core.queue.journal.inherited import Inherited, inherited
-from lapse.core.shard.changelog import CLAIM, PROGRESS, Changelog
+from lapse.core.shard.changelog import CLAIM, PROGRESS, Changelog, Items
 from lapse.core.shard.compaction import Compaction
 from lapse.core.shard.growth import Growth
 from lapse.runtime.queue.growing import KEY as GROWTH
@@ -54,6 +54,7 @@ class RecordedEpoch:
         definition: version of the queue's definition that its owner used; 0 for that of its `lapse.toml` (C66).
         growth: the note about the shards of the queue, where it has several (C81).
         inherited: what a new shard has taken over from older ones, where it begins to read (C81).
+        lost: what the owner before has journaled ahead of its last step: the consumers that were lost in it (C5).
     """
 
     number: int
@@ -64,6 +65,7 @@ class RecordedEpoch:
     definition: int = 0
     growth: Growth | None = None
     inherited: Inherited | None = None
+    lost: Items = field(default_factory=list)
 
 
 class RecordedJournal:
@@ -85,6 +87,7 @@ class RecordedJournal:
         changelog, begins = Changelog(), _first_whole(records)
         claimed, definition = False, 0
         known: Mapping[TP, int] = {}
+        lost, left = Items(), Items()
         for at, record in enumerate(records):
             if until_ms is not None and record.timestamp > until_ms:
                 break
@@ -95,14 +98,19 @@ class RecordedJournal:
                 self.before.take(record.key, record.value, record.headers)
             if record.key.startswith(CLAIM):
                 claimed, definition = True, _definition(record.value)
+                lost, left = [], lost
+            elif _is_of_lost(record):
+                lost.append((record.key, record.value))
             elif record.key.startswith(PROGRESS) and record.value is not None:
                 *alone, step = _steps(record)
+                lost = []
                 if claimed or not self.epochs:
                     taken_over = claimed and not is_before
                     began_ms = step.at_ms if claimed and is_before else None
                     epoch = RecordedEpoch(
                         changelog.epoch, step, [], taken_over, began_ms, definition, _growth(changelog)
                     )
+                    epoch.lost = left
                     epoch.inherited = _inherited(changelog, epoch.growth, step.positions, known)
                     self.epochs.append(epoch)
                     claimed = False
@@ -132,6 +140,11 @@ def _first_whole(records: Sequence[Any]) -> int:
         if not (was_whole and compaction.whole):
             first = at + 1
     return first
+
+
+def _is_of_lost(record: Any) -> bool:
+    """Return whether a record says that a subscription has lost its consumer, ahead of the step that ends it (C5)."""
+    return record.key[:1] == b"c" and record.value is not None and bool(orjson.loads(record.value).get("lost"))
 
 
 def _growth(journal: Changelog) -> Growth | None:

@@ -89,6 +89,8 @@ class ReplayedShard:
         self._check(epoch)
         serving = self._find_serving(epoch)
         if epoch.taken_over:
+            for key, value in epoch.lost:
+                self._own.take(key, value, epoch_header(self._own.epoch))
             self._own.take(claim_key(epoch.number), b"", epoch_header(epoch.number))
         positions = dict(epoch.begin.positions)
         of_messages = {tp: offset for tp, offset in positions.items() if offset and self._reads(serving, tp)}

@@ -175,6 +175,9 @@ class MemoryShard:
             self._write(letters, crash, CrashPoint.LETTERS)
             return {}
 
+        async def note(items: Items) -> None:
+            self._write_journal(items)
+
         at_once(machine.hand_on(write))
         taken = inbox.take_messages(machine.step_records)
         if machine.unfinished is not None:
@@ -191,7 +194,7 @@ class MemoryShard:
         machine.note_step_time(0.0)
         more = machine.deliver(now_ms)
         moved = bool(taken or turns or before_ms < now_ms)
-        effects = at_once(machine.finish(write))
+        effects = at_once(machine.finish(write, note=note))
         wrote = self._effect(effects, crash, taken)
         self._more = machine.unfinished is not None or (more and (moved or wrote))
 

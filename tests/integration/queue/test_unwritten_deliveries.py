@@ -10,6 +10,7 @@ import pytest
 
 import support.workers.dying
 from lapse.protocol import topic as names
+from lapse.protocol.event import TERMINAL
 from support.kafka.log import texts, until
 from support.processes.deployment import Deploy, Deployment, WorkerProcess, broker_now_ms
 from support.suite.at_length import cases
@@ -145,6 +146,28 @@ def test_a_purge_takes_nothing_that_arrived_behind_it_though_no_worker_ran(deplo
     fates = {str(one): event.reasons for event in here.events("emptied") for one in event.messages if event.reasons}
     assert fates.pop(f"{here.name('emptied')}:0:0") == ("forced_expire",)
     assert set(fates.values()) <= {("purged",)}, "none was expired that came behind that"
+
+
+@pytest.mark.feature("C5", "C55", "D3")
+def test_a_consumer_that_was_lost_is_lost_to_the_next_owner_as_well(deploy: Deploy) -> None:
+    """Its message has a letter, so it cannot be acknowledged, although the letter was all that the worker wrote."""
+    here = deploy({"lost": {"max_deliveries": 1, "lease_period": "60s"}}, session_timeout="2s").apply()
+    process = worker(here).wait_for_shards(1)
+    sender = here.connection.producer()
+
+    def tell(command: str, **fields: object) -> None:
+        asked = orjson.dumps({"command": command, "id": command, "subscription": "s", "client": "c", **fields})
+        sender.produce(names.commands(here.name("lost")), asked, partition=0)
+        sender.flush(20)
+
+    tell("subscribe", max_backlog=1, heartbeat_timeout_ms=4_000)
+    here.write("lost", "lettered")
+    dies(process).start().wait_for_shards(1)
+    tell("acknowledge", bookmarks=[f"{here.name('lost')}:0:0"])
+    until(lambda: here.depth("lost")["depth"] == 0, "the message has left")
+    emitted = [event for event in here.events("lost") if event.event in TERMINAL]
+    assert {event.event for event in emitted} == {"dead_lettered"}
+    assert {event.reasons for event in emitted} == {("max_deliveries",)}
 
 
 @pytest.mark.feature("C55", "Q9")

@@ -2,7 +2,8 @@
 
 A payload that contains `before` kills it between the journal and the delivery, `after` once Kafka has the delivery, and
 `half` once Kafka has all deliveries of the step but this one. `onward` kills it once the target of a forwarding queue
-has the message, and before the journal says so; `unwritten` before the target has it. With a command's name as an
+has the message, and before the journal says so; `unwritten` before the target has it. `lettered` kills it once the dead
+letter is written, and before the journal says that the message has left. With a command's name as an
 argument it dies between the journal and the first answer to that command instead. After a second start with the same
 data directory it does not die.
 
@@ -46,6 +47,11 @@ def forwards(output: Output | Packed, payload: bytes) -> bool:
     return not isinstance(output, Packed) and output.value == payload
 
 
+def bury(letter: Output | Packed, payload: bytes) -> bool:
+    """Return whether a dead letter has a payload."""
+    return isinstance(letter, Packed) and any(payload in record for record in letter.records)
+
+
 def without(output: Output | Packed, word: bytes) -> Output | Packed:
     if isinstance(output, Packed):
         return output._replace(records=[record for record in output.records if word not in record])
@@ -85,7 +91,7 @@ def main() -> None:
         if not died.exists() and any(forwards(letter, b"unwritten") for letter in letters):
             end()
         refused = await write(self, letters)
-        if not died.exists() and any(forwards(letter, b"onward") for letter in letters):
+        if not died.exists() and any(forwards(letter, b"onward") or bury(letter, b"lettered") for letter in letters):
             end()
         return refused
 

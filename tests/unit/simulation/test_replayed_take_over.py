@@ -59,7 +59,8 @@ RECORDING = Recording(
 class Lives:
     """A shard under several owners, and what its journal says of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, recording: Recording = RECORDING) -> None:
+        self._recording = recording
         self.journal: list[Recorded] = []
         self.events: list[Event] = []
         self._changelog = Changelog()
@@ -70,19 +71,19 @@ class Lives:
         """Begin an epoch: look for what was not written, write it, and make the beginning durable."""
         self._epoch = epoch
         self._write([(claim_key(epoch), b"a worker")])
-        machine = QueueEntity("q", CONFIG, RECORDING, None).machine(0, epoch, self._changelog, {})
+        machine = QueueEntity("q", CONFIG, self._recording, None).machine(0, epoch, self._changelog, {})
         assert isinstance(machine, QueueMachine)
         self._machine = machine
-        self._inbox = Inbox(MemoryReader(RECORDING), machine, COMMANDS, self._positions, None, lambda: None)
+        self._inbox = Inbox(MemoryReader(self._recording), machine, COMMANDS, self._positions, None, lambda: None)
         machine.begin_topics([], {})
         noted = parse_noted(self._noted)
         if noted is not None:
-            log = MemoryLog(RECORDING)
+            log = MemoryLog(self._recording)
             at_once(machine.unwritten(noted, lambda: read_written(log, noted, [DELIVERIES.topic], 0), looked_ms))
         self._write([*machine.take_over(began_ms), self._progress({}, epoch - 1)])
 
-    def step(self, records: Sequence[Recorded], delivered_ms: int | None = None) -> None:
-        """Go through a step that reads records."""
+    def step(self, records: Sequence[Recorded], delivered_ms: int | None = None, crashes: bool = False) -> None:
+        """Go through a step that reads records; with `crashes`, up to its letters."""
         machine, inbox, reached_ms = self._machine, self._inbox, 0
         machine.begin_step()
         for one in records:
@@ -94,10 +95,15 @@ class Lives:
             machine.advance(reached_ms)
         if delivered_ms is not None:
             machine.deliver(delivered_ms)
-        effects = at_once(machine.finish(taken))
+        effects = at_once(machine.finish(taken, note=self._note))
+        if crashes:
+            return
         self.events += [decode(one.value) for one in outputs_of(effects.before) if one.topic == names.events("q")]
         self._positions = dict(inbox.processed)
         self._write([*effects.ahead, *effects.journal, self._progress(effects.instants, self._epoch - 1)])
+
+    async def _note(self, items: Items) -> None:
+        self._write(items)
 
     def _progress(self, instants: dict[str, int], floor: int) -> tuple[bytes, bytes]:
         places = {f"{tp.topic}:{tp.partition}": offset for tp, offset in self._positions.items()}
@@ -131,4 +137,25 @@ def test_a_delivery_that_nobody_had_seen_counts_as_it_did(looked_ms: int, count:
     assert [one.delivery_count for one in lives.events if one.event == "dead_lettered"] == [count]
     journal = RecordedJournal(lives.journal)
     events = list(ReplayedShard("q", {0: Serving(CONFIG, None, None)}, 0, RECORDING, journal).events())
+    assert events == lives.events
+
+
+@pytest.mark.feature("X10", "C5")
+def test_a_consumer_that_was_lost_in_a_step_that_was_never_journaled_is_lost_at_the_same_instant() -> None:
+    """The owner noted it before its letters, so that the next one does not give the consumer another timeout."""
+    subscribe = command(0, 10, None, command="subscribe", id="1", subscription="s", heartbeat_timeout_ms=200)
+    recording = Recording(
+        {"t": 1, COMMANDS.topic: 1, DELIVERIES.topic: 1},
+        [Recorded(*MESSAGES, 0, 15, 1, None, b"{}", ()), subscribe, command(1, 250, TICK_KEY), began(0, 1)],
+    )
+    lives = Lives(recording)
+    lives.take_over(1, 0, 5)
+    lives.step([subscribe, *recording.log(*MESSAGES)[:]], delivered_ms=LEASED_MS)
+    lives.step([*recording.log(*COMMANDS)[1:]], crashes=True)
+    lives.take_over(2, 240, 245)
+    lives.step([*recording.log(*COMMANDS)[1:]])
+    assert [one.event for one in lives.events][-2:] == ["lease_returned", "unsubscribed"]
+    events = list(
+        ReplayedShard("q", {0: Serving(CONFIG, None, None)}, 0, recording, RecordedJournal(lives.journal)).events()
+    )
     assert events == lives.events

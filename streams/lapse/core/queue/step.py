@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -215,9 +215,12 @@ class Step(ShardStep[Messages, Removal, Delivery]):
 
     Attributes:
         changes: the changes, already applied to the shard, to be journaled.
+        lost: the facts of each subscription with messages out that ended because its consumer is lost. They are
+            journaled before anything of this step is written (C5).
     """
 
     changes: list[Change] = field(default_factory=list)
+    lost: list[dict[str, Any]] = field(default_factory=list)
 
     def __init__(self) -> None:
         """Begin empty. The constructor that a dataclass would get takes three times as long."""
@@ -228,3 +231,4 @@ class Step(ShardStep[Messages, Removal, Delivery]):
         self.shard_messages = []
         self.verdicts = []
         self.changes = []
+        self.lost = []

@@ -100,7 +100,7 @@ class FilterEvaluator:
         """End subscriptions whose filters take too much CPU (X7)."""
         for text, refusal in self.filters.too_costly(self._shard.matching.subscribed_filters).items():
             for one in [one for one in self._shard.subscriptions() if one.filter == text]:
-                self._shard.unsubscribe(one.id, now_ms, step, refusal.text)
+                self._shard.subscribing.end_too_costly(one.id, now_ms, step, refusal.text)
 
     def _look_at(
         self, messages: Sequence[tuple[int, str, int, Any | None]], offsets: Sequence[int], now_ms: int, step: Step

@@ -405,7 +405,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     # The end of a step
 
-    async def _complete(self) -> None:
+    async def _complete(self) -> Items:
         await self._rewind()
         if await self.unread_records.look():
             self.long_command.end()
@@ -414,6 +414,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
             await self._judge.places(self.shard.unjudged, CommandWork(), self.now_ms, self._step)
         self._judge.end_too_costly(self.now_ms, self._step)
         self._flight.instants |= self.crowd.step_ends() | self.rewinder.step_ends()
+        return self._records.lost(self._step)
 
     async def _hand_over(self, step: Step, effects: Effects, write: Write) -> None:
         await self._deliveries.write(step, effects, self.now_ms)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from lapse.core.portions import Portions
 from lapse.core.queue.journal.queue_journal import QueueJournal
 from lapse.core.queue.shard import QueueShard
+from lapse.core.queue.step import Step
 from lapse.core.shard.changelog import Items
 from lapse.runtime.queue.in_flight import EMITTED, QueueStepInFlight
 from lapse.runtime.queue.output import QueueOutput
@@ -31,6 +32,10 @@ class StepRecords:
     def beginning(self) -> Portions[Items]:
         """See `QueueJournal.beginning`."""
         return self._journal.beginning()
+
+    def lost(self, step: Step) -> Items:
+        """See `QueueJournal.lost`."""
+        return self._journal.lost(step) if step.lost else []
 
     def put(self, flight: QueueStepInFlight, effects: Effects) -> None:
         """Put the records of a step into its effects, and say in them how its deliveries are written."""

@@ -124,6 +124,12 @@ class EffectWriter:
             if effects.must_arrive:
                 await self._deliveries.arrive()
 
+    async def note(self, items: Items) -> None:
+        """Journal items ahead of their step, without read positions."""
+        self._watch.check()
+        await self._store.commit(self._partition, self._epoch, [], items)
+        self._journaled_at = time.monotonic()
+
     async def _write_journal(self, effects: Effects, processed: Mapping[TP, int]) -> None:
         self._watch.check()
         sent = time.monotonic()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from lapse.core.shard.changelog import Items
 from lapse.runtime.kafka.output import Output, Packed
+
+NoteAhead = Callable[[Items], Awaitable[None]]
+"""Journals items of a step on their own, before anything else of the step is written."""
 
 S = TypeVar("S")
 """The kind of the core's step."""

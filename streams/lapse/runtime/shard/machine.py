@@ -28,7 +28,7 @@ from lapse.runtime.letters.letter_retry import LetterRetry
 from lapse.runtime.letters.refusal import Write, WriteExpired
 from lapse.runtime.letters.shard_letters import LetterSource, ShardLetters
 from lapse.runtime.shard import shard_message
-from lapse.runtime.shard.effects import Effects, StepInFlight
+from lapse.runtime.shard.effects import Effects, NoteAhead, StepInFlight
 from lapse.runtime.shard.figures import ShardFigures
 from lapse.runtime.shard.long_command import LongCommand
 from lapse.runtime.shard.output import ShardOutput
@@ -148,15 +148,19 @@ class ShardMachine(ABC, Generic[C, S, F]):
     async def hand_on(self, write: Write) -> None:  # only queues forward
         """Write what the last step leased to the forwarder to its target; called first in each step (C38)."""
 
-    async def finish(self, write: Write, write_expired: WriteExpired | None = None) -> Effects:
+    async def finish(
+        self, write: Write, write_expired: WriteExpired | None = None, note: NoteAhead | None = None
+    ) -> Effects:
         """End the step. Write its letters first; messages whose letters are refused stay in the state (D3).
 
         Args:
             write: writes letters, and returns those that Kafka refuses.
             write_expired: the same, for a step whose letters are all of expired messages.
+            note: journals what must be known before anything of the step is written; None for a step without effects.
         """
         self._admission.sum_up()
-        await self._complete()
+        if (noted := await self._complete()) and note is not None:
+            await note(noted)
         flight, self._flight = self._flight, self._begin()
         step: S = flight.core
         effects = Effects(ahead=flight.ahead)
@@ -173,8 +177,9 @@ class ShardMachine(ABC, Generic[C, S, F]):
         effects.has_acted, effects.kept = flight.has_acted, flight.kept
         return effects
 
-    async def _complete(self) -> None:  # optional: not every kind of shard needs reads
-        """Finish work of the step that waits for a read."""
+    async def _complete(self) -> Items:
+        """Finish work of the step that waits for a read; return what must be journaled before anything of it (C5)."""
+        return []
 
     async def _hand_over(self, step: S, effects: Effects, write: Write) -> None:
         """Put deliveries that need payloads into the effects. Messages without a record are lost."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
+from lapse.core.shard.changelog import Items
 from lapse.runtime.event_loop_turns import in_turns
 from lapse.runtime.journal import refused_shard
 from lapse.runtime.journal.store import Fenced, JournalStore
@@ -307,7 +308,7 @@ class Runner:
                 taken += await self._work.take_in_late(machine.step_records - taken)
             self._more = self._work.to_deliver or self._removed.is_left
         decided = self._work.end_delivering()
-        effects = await machine.finish(self._write_letters, self._write_expired)
+        effects = await machine.finish(self._write_letters, self._write_expired, self._note_ahead)
         if decided is not None:
             self._timeline.decided(began)
         await self._write(effects, self._intake.processed(), decided)
@@ -375,6 +376,10 @@ class Runner:
         if not beside:
             await self._writing.end()  # its journal shows that this process still owns the shard
         return await self._writer.write_letters(letters)
+
+    async def _note_ahead(self, items: Items) -> None:
+        await self._writing.end()  # journals are written one by one
+        await self._writer.note(items)
 
     def _write_letters(self, letters: Sequence[Output | Packed]) -> Awaitable[dict[int, Refusal]]:
         return asyncio.create_task(self._send_letters(letters))

@@ -140,6 +140,10 @@ class QueueJournal:
         state.sequence += 1
         return items
 
+    def lost(self, step: Step) -> Items:
+        """Return the records that say, ahead of a step's own, which of its subscriptions have lost their consumers."""
+        return [(KEY.pack(b"c", self._epoch, one["number"]), json.dumps(one).encode()) for one in step.lost]
+
     def _dropped_segments(self) -> Items:
         state = self._state
         items: Items = []

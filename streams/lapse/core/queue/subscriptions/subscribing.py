@@ -107,11 +107,26 @@ class Subscribing:
         if lost_at_ms is None:
             self._transitions.apply_trigger(at, held, now_ms, step)
         else:
+            self._note_lost(known, lost_at_ms, step)
             self._transitions.return_messages(at, Cause.LOST, held, now_ms, step, since_ms=lost_at_ms)
         self._decisions.apply_change(Change(ChangeKind.UNSUBSCRIBED, holder=known.number, facts={"id": known.id}), step)
         self._keep_filters()
         step.events.append(ShardEvent(EventKind.UNSUBSCRIBED, now_ms, subscription=subscription, detail=detail))
         return True
+
+    def end_too_costly(self, subscription: str, now_ms: int, step: Step, detail: str) -> None:
+        """End a subscription whose filter takes too much CPU (X7). A new owner could measure less, so it is told."""
+        self._note_lost(self._state.subscriptions[subscription], now_ms + 1, step)
+        self.unsubscribe(subscription, now_ms, step, detail)
+
+    def _note_lost(self, known: Subscription, at_ms: int, step: Step) -> None:
+        """Have it journaled ahead that a subscription ends (C5).
+
+        This is a decision of the worker. Others follow in the step, for example that a message leaves with a letter.
+        After a crash the log alone would not lead to it again, since a new owner gives consumers a whole timeout.
+        """
+        if known.outstanding:
+            step.lost.append(known.facts_when_lost(at_ms))
 
     def end_lost(self, now_ms: int, step: Step) -> None:
         """End subscriptions that were not heard of for too long (Q5)."""
@@ -122,9 +137,10 @@ class Subscribing:
             self.unsubscribe(lost.id, now_ms, step, why, lost.lost_at_ms)
 
     def restart_timeouts(self, now_ms: int) -> None:
-        """Give every subscription one full heartbeat timeout from now (C5)."""
+        """Give every subscription one full heartbeat timeout from now, unless its consumer is lost (C5)."""
         for subscription in self._state.subscriptions.values():
-            self._state.subscription_table.note_heard(subscription, now_ms)
+            if not subscription.lost:
+                self._state.subscription_table.note_heard(subscription, now_ms)
             if self._settings.semantics is Semantics.AT_MOST_ONCE:
                 subscription.idle_until_ms = now_ms
 
@@ -132,7 +148,7 @@ class Subscribing:
         """Apply a changed cap on backlogs to the open subscriptions (Q3)."""
         for known in list(self._state.subscriptions.values()):
             max_backlog = self._capped(known.asked_backlog)
-            if max_backlog != known.max_backlog:
+            if max_backlog != known.max_backlog and not known.lost:
                 facts = {**known.facts(), "max_backlog": max_backlog}
                 self._decisions.apply_change(Change(ChangeKind.SUBSCRIBED, holder=known.number, facts=facts), step)
 

@@ -47,6 +47,7 @@ class Subscription:
         payload: how its deliveries are written.
         row_filter: its user's row filter, which `filter` includes; empty = all (X4).
         began_ms: instant of its first subscribe, ms since the epoch.
+        lost: whether its consumer is lost, and its end was not journaled before a crash. It ends at `lost_at_ms` (C5).
         settled: number of leases settled or renewed since the take-over; not journaled.
         ended: its leases that ended unsettled since then; not journaled.
         travels: whether its backlog here was ever made smaller, since the take-over; then the client moves the places
@@ -67,6 +68,7 @@ class Subscription:
     payload: Payload = "inline"
     row_filter: str = ""
     began_ms: int = 0
+    lost: bool = False
     settled: int = field(default=0, compare=False)
     ended: EndedLeases | None = field(default=None, compare=False)
     travels: bool = field(default=False, compare=False)
@@ -126,4 +128,14 @@ class Subscription:
         facts = asdict(self)
         for volatile in ("outstanding", "settled", "ended", "travels", "idle_until_ms"):
             del facts[volatile]
+        if not self.lost:
+            del facts["lost"]
         return facts
+
+    def facts_when_lost(self, at_ms: int) -> dict[str, Any]:
+        """Return what the journal holds from its loss at an instant, ms since the epoch, until its end is journaled.
+
+        A new owner ends it at the same instant as of the log, however late it takes over. Until then it gets nothing.
+        """
+        last_seen_ms = at_ms - self.heartbeat_timeout_ms
+        return {**self.facts(), "last_seen_ms": last_seen_ms, "max_backlog": 0, "lost": True}
