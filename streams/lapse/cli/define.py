@@ -12,7 +12,7 @@ import click
 import orjson
 
 from lapse.cli.config_option import CONFIG
-from lapse.cli.definition import has_ended, latest_ms, live, opened
+from lapse.cli.definition import latest_ms, live, opened
 from lapse.config import Config, ConfigError, load
 from lapse.config.definition import WORD, Kind
 from lapse.config.document import parse_toml
@@ -218,8 +218,6 @@ def _try_define(
 ) -> tuple[Draft, list[Difference]]:
     """Try it once. Add new topics to `created`, so that the next try knows that they belong to the entity."""
     there, deleted = settled(topic.read_to_change, config, {asked.name})
-    if asked.name in there and asked.name not in deleted and has_ended(there[asked.name], config):
-        there, deleted = settled(topic.read_to_change, config, {asked.name}, {asked.name})
     made = draft(asked, there, config, beside, latest_ms(config), deleted, topic.unreadable)
     made.check_state(lambda differs: live(differs, config))
     name = asked.name

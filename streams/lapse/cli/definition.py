@@ -26,12 +26,9 @@ from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange
 from lapse.runtime.topics.deleted_entities import left, settled
 from lapse.runtime.topics.topology import TopologyError
 from lapse.tables import print_table
-from lapse_client.error import EntityDeleted, LapseError
+from lapse_client.error import LapseError
 from lapse_client.queue.queue import Queue
 from lapse_client.sow.sow_client import SowClient
-
-_ENDED_S: Final = 1.0
-"""How long to wait for the answer whether an entity has ended, in seconds. Without a worker nothing ends it."""
 
 _LIVE_S: Final = 4.0
 """How long to wait for the shards' counts, in seconds. Without a worker no shard answers."""
@@ -170,19 +167,6 @@ def live(change: DefinitionChange, config: Config) -> dict[str, int] | None:
         return {"": sum(counts.get(state) or 0 for state in QUEUE_STATES)}
     except LapseError:
         return None
-
-
-def has_ended(one: Definition, config: Config) -> bool:
-    """Return whether an entity is deleted although it is defined: its shards say so before its topics go."""
-    client = Queue if one.kind == "queue" else SowClient
-    try:
-        with client(one.name, connection=cluster.connection(config.lapse.brokers), timeout_s=_ENDED_S) as asking:
-            asking.depth()
-    except EntityDeleted:
-        return True
-    except LapseError:  # no worker answers
-        return False
-    return False
 
 
 def _live_of_other_topics(change: DefinitionChange, queue: Queue, config: Config) -> dict[str, int]:

@@ -25,7 +25,7 @@ from lapse.protocol import topic as names
 from lapse.runtime.topics.advice import warnings
 from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.definitions import DefinitionsTopic
-from lapse.runtime.topics.deleted_entities import left
+from lapse.runtime.topics.deleted_entities import await_removals, left
 from lapse.runtime.topics.difference import Difference
 from lapse.runtime.topics.standing import Standing
 from lapse.runtime.topics.topology import Topology, TopologyError
@@ -122,6 +122,8 @@ def apply(config: Path, yes: bool, as_json: bool) -> None:
     """
     settings = _loaded(config)
     planned = _planned(config, settings)  # first: it waits for running deletions to finish
+    if planned is None:
+        _await_removals(settings)
     cluster, topology = _look(settings)
     differences = [*topology.differences(), *_early_beginnings(topology)]
     defined = [] if planned is None else planned.changes
@@ -218,6 +220,13 @@ def _defined(path: Path, config: Config, topology: Topology) -> _Defined:
 def _planned(path: Path, config: Config) -> Plan | None:
     try:
         return plan(path, config)
+    except TopologyError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _await_removals(config: Config) -> None:
+    try:
+        await_removals({*config.queue, *config.sow}, config)
     except TopologyError as error:
         raise click.ClickException(str(error)) from error
 

@@ -130,24 +130,29 @@ def test_the_changelog_of_a_new_entity_is_not_removed_by_a_worker_that_was_slow_
     assert understood(after.found)[name].settings == {"lease_period": "9s"}
 
 
+def delete(here: Deployment, stem: str, partitions: int = 1) -> str:
+    """Delete an entity as a client of another kind, which does not wait until its topics and its definition are gone.
+
+    Returns:
+        The name of the entity.
+    """
+    name, writer = here.name(stem), Producer({"bootstrap.servers": here.servers})
+    answers = here.tail(names.deliveries(name))
+    for partition in range(partitions):
+        writer.produce(names.commands(name), json.dumps({"command": "delete", "id": "d"}).encode(), partition=partition)
+    assert not writer.flush(20)
+    answers.wait_for(lambda records: [one for one in records if b'"delete"' in (one.value() or b"")], "the answer")
+    return name
+
+
 @pytest.mark.feature("Q23", "C4", "X2")
 def test_an_entity_is_created_anew_as_soon_as_the_deletion_of_the_old_one_is_answered(deploy: Deploy) -> None:
-    """Its topics and its definition go some time later. A client of another kind does not wait for that."""
+    """Its topics and its definition go some time later."""
     here = deploy({"orders": {}, "other": {}, "third": {}}, definitions="topic").apply()
     here.worker().wait_for_shards(3)
-    writer = Producer({"bootstrap.servers": here.servers})
-
-    def delete(stem: str) -> str:
-        name = here.name(stem)
-        answers = here.tail(names.deliveries(name))
-        writer.produce(names.commands(name), json.dumps({"command": "delete", "id": "d"}).encode(), partition=0)
-        assert not writer.flush(20)
-        answers.wait_for(lambda records: [one for one in records if b'"delete"' in (one.value() or b"")], "the answer")
-        return name
-
-    created = here.lapse("queue", "create", delete("third"), "--json")
+    created = here.lapse("queue", "create", delete(here, "third"), "--json")
     assert json.loads(created.stdout)["changed"], "it is not the old one, which is about to go"
-    orders, other = delete("orders"), delete("other")
+    orders, other = delete(here, "orders"), delete(here, "other")
     with Admin(here.app_id, connection=here.connection) as admin:
         assert admin.create_queue(orders).changed
         with pytest.raises(CommandFailed, match="there is no queue"):
@@ -158,3 +163,38 @@ def test_an_entity_is_created_anew_as_soon_as_the_deletion_of_the_old_one_is_ans
         delivery = subscriber.receive(20)
         assert delivery is not None
         assert delivery.value == b"1"
+
+
+@pytest.mark.feature("Q23", "C4")
+@pytest.mark.parametrize("definitions", ["topic", "file"])
+def test_apply_creates_anew_what_has_just_been_deleted(deploy: Deploy, definitions: str) -> None:
+    """It waits for the removal of the old topics, which all exist when it looks, and leaves the others alone."""
+    here = deploy({}, definitions=definitions)
+    here.configure({"orders": {}, "other": {}}, {"prices": {}}, definitions=definitions)
+    here.apply().worker().wait_for_shards(3)
+    ended = {delete(here, "orders"), delete(here, "prices")}
+    done = here.lapse("apply", "--yes", "--json")
+    assert done.returncode == 0, done.stderr
+    made = json.loads(done.stdout)
+    assert ended == {
+        name for name in map(here.name, ("orders", "other", "prices")) if names.commands(name) in made["created"]
+    }
+    assert ended == {one["entity"] for one in made["defined"]} or definitions == "file"
+    again = here.lapse("apply", "--json")
+    assert not any(json.loads(again.stdout).values()), "what is there now stays"
+
+
+@pytest.mark.feature("C4", "Q18")
+def test_the_changelog_says_that_the_end_is_decided_before_any_topic_goes(deploy: Deploy) -> None:
+    """No worker runs here. A later note, that the entity is in service again, counts; so do records behind the note."""
+    here = deploy({"ended": {}, "kept": {}, "fresh": {}}, definitions="topic").apply()
+    retired = Retirement(phase=Phase.RETIRED, id=1, cause=Cause.DELETE).encode()
+    writer, note = Producer({"bootstrap.servers": here.servers}), RETIREMENT + bytes(16)
+    for stem, values in (("ended", [None, retired]), ("kept", [retired, None])):
+        for value in values:
+            writer.produce(names.changelog(here.app_id, here.name(stem)), value, note, partition=0)
+        for number in range(500):
+            writer.produce(names.changelog(here.app_id, here.name(stem)), b"", b"a%d" % number, partition=0)
+    assert not writer.flush(20)
+    entities = {here.name(stem) for stem in ("ended", "kept", "fresh")}
+    assert Cluster(load(here.config)).ending({*entities, "nobody"}) == {here.name("ended")}

@@ -30,6 +30,7 @@ from lapse.runtime.kafka import security
 from lapse.runtime.topics import access, permission, topic_lookup
 from lapse.runtime.topics.access import Access
 from lapse.runtime.topics.advice import definitions_topics, heeded
+from lapse.runtime.topics.decided_end import decided_ends
 from lapse.runtime.topics.difference import Difference
 from lapse.runtime.topics.interrupted_removal import ChangelogGone, InterruptedRemovals
 from lapse.runtime.topics.new_entity import with_all_own
@@ -213,6 +214,12 @@ class Cluster:
     def finish_removals(self, entities: Iterable[str]) -> set[str]:
         """See `InterruptedRemovals.finish_retired`."""
         return self._removals().finish_retired(entities, self.metadata(_PATIENCE_S).topics.keys())
+
+    def ending(self, entities: Iterable[str]) -> set[str]:
+        """Return those of some entities whose end is decided, while they still have topics for clients (C4)."""
+        topics, app_id = self.metadata(_PATIENCE_S).topics.keys(), self._config.lapse.app_id
+        names = {topic_names.changelog(app_id, one): one for one in entities if topic_names.commands(one) in topics}
+        return {names[one] for one in decided_ends(self._settings, names.keys() & topics)}
 
     def _named(self) -> set[str]:
         """Return all topics that the entities can have; empty if these are many, or described by a pattern."""

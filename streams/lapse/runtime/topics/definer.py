@@ -55,9 +55,6 @@ logger = logging.getLogger(__name__)
 SERVED_S: Final = 2.0
 """How long shards may take to serve a definition, s, before the answer names those that do not (C66)."""
 
-_ENDED_S: Final = 0.5
-"""How long to wait for the answer whether an entity has ended, s. Without one nothing serves its first shard."""
-
 _LATEST_MS: Final = 60_000
 """A command that waited longer, ms, is not begun, because its sender has given up by then."""
 
@@ -271,14 +268,7 @@ class Definer:
         Raises:
             TopologyError: the cluster does not answer, or the entity's end takes long.
         """
-        read, config = self._definitions.read_to_change, self._config
-        there, deleted = await asyncio.to_thread(settled, read, config, {name})
-        if name not in there or name in deleted:
-            return there, deleted
-        ended = await self._messages.has_ended(name, _ENDED_S)
-        if ended is False:
-            return there, deleted
-        return await asyncio.to_thread(settled, read, config, {name}, {name} if ended else ())
+        return await asyncio.to_thread(settled, self._definitions.read_to_change, self._config, {name})
 
 
 def _check_right(lacked: str, name: str, user: str) -> None:

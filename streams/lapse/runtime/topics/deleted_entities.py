@@ -27,11 +27,27 @@ _LOOK_EVERY_S: Final = 0.1
 _PATIENCE_S: Final = 15.0
 
 
+def await_removals(entities: Collection[str], config: Config) -> None:
+    """Wait until those of some entities whose end is decided have no topics for clients any more.
+
+    Until then they look as if they were in service.
+
+    Raises:
+        TopologyError: the cluster does not answer, or the topics of one are not removed in time.
+    """
+    cluster = Cluster(config)
+    leaving = cluster.ending(entities) if entities else set()
+    give_up = time.monotonic() + _RETIRED_S
+    while leaving := {one for one in leaving if names.commands(one) in cluster.metadata(_PATIENCE_S).topics}:
+        if time.monotonic() >= give_up:
+            raise TopologyError(
+                f"{min(leaving)} is deleted, and its topics are about to be removed, which takes a worker. Try again"
+            )
+        time.sleep(_LOOK_EVERY_S)
+
+
 def settled(
-    read: Callable[[], dict[str, Definition]],
-    config: Config,
-    entities: Collection[str],
-    retired: Collection[str] = (),
+    read: Callable[[], dict[str, Definition]], config: Config, entities: Collection[str]
 ) -> tuple[dict[str, Definition], frozenset[str]]:
     """Return the definitions, once nothing of deleted entities is left.
 
@@ -44,19 +60,18 @@ def settled(
         read: reads the definitions.
         config: configuration of the cluster and the deployment.
         entities: the entities whose ends to wait for.
-        retired: those of them whose shards have decided to end, and may have all of their topics still.
 
     Returns:
         The definitions, and those of the entities that are deleted but still defined, because nobody removed their
             definitions in time.
 
     Raises:
-        TopologyError: the cluster does not answer, or does not let us see the topics of an entity, or one of `retired`
-            still has all of its topics.
+        TopologyError: the cluster does not answer, or does not let us see the topics of an entity, or one whose end is
+            decided still has all of its topics.
     """
+    await_removals(read().keys() & entities, config)
     cluster: Cluster | None = None
-    longest_s = _RETIRED_S if retired else _LONGEST_S
-    give_up, looks_at = time.monotonic() + longest_s, time.monotonic() + _SOON_S
+    give_up, looks_at = time.monotonic() + _LONGEST_S, time.monotonic() + _SOON_S
     while True:
         there = read()
         defined = there.keys() & entities
@@ -67,12 +82,9 @@ def settled(
         ending = {name for name in defined if names.commands(name) not in topics}
         if ending and time.monotonic() >= looks_at and (unseen := cluster.hidden(map(names.commands, ending))):
             raise TopologyError(f"{min(unseen)}: we lack the right Describe on it: have it granted")
-        leaving = defined.intersection(retired) - ending
-        if not ending and not leaving:
+        if not ending:
             return there, frozenset()
         if time.monotonic() >= give_up:
-            if leaving:
-                raise TopologyError(f"{min(leaving)} is deleted, and its topics are about to be removed")
             left = {name for name in ending if names.changelog(config.lapse.app_id, name) in topics}
             return there, frozenset(ending - left | cluster.finish_removals(left))
         time.sleep(_LOOK_EVERY_S)

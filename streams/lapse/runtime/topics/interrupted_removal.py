@@ -9,8 +9,8 @@ from typing import Any, Final
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from lapse.core.shard.retirement import RETIREMENT, Phase, Retirement
 from lapse.protocol import topic as names
+from lapse.runtime.topics.decided_end import retirement_decided
 from lapse.runtime.topics.standing import Standing
 from lapse.runtime.topics.topic_removal import remove_entity
 from lapse.runtime.topics.topology import Topology, TopologyError
@@ -114,7 +114,6 @@ def _read_retired(consumer: Consumer, tp: TopicPartition) -> bool:
                 if failure.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
                     continue  # librdkafka; no group is needed
                 raise KafkaException(failure)
-            key, value = message.key(), message.value()
-            if isinstance(key, bytes) and key[:1] == RETIREMENT:
-                retired = value is not None and Retirement.decode(value).phase is Phase.RETIRED
+            if (decided := retirement_decided(message)) is not None:
+                retired = decided
     return retired

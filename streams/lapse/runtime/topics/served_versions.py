@@ -1,4 +1,4 @@
-"""What a worker's own shards serve: versions of definitions, how many messages are live, what has ended (C65, C66)."""
+"""What a worker's own shards serve: versions of definitions, how many messages are live (C65, C66)."""
 
 from __future__ import annotations
 
@@ -45,11 +45,6 @@ class ServedVersions:
                 counts += part
                 await asyncio.sleep(0)  # others have their turn (C60)
         return found
-
-    def has_ended(self, entity: str) -> bool | None:
-        """Return whether the end of an entity is decided; None if its first shard, which decides, is not here."""
-        first = self._runners(entity).get(0)
-        return None if first is None else first.machine.shard.agreement.retired
 
     def _runners(self, entity: str) -> dict[int, Runner]:
         served = self._app.entities.get(entity)

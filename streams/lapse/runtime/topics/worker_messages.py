@@ -1,4 +1,4 @@
-"""Messages between workers about definitions: which version is served, what is live, what has ended (C65, C66).
+"""Messages between workers about definitions: which version is served, what is live (C65, C66).
 
 They are records of the topic of commands about definitions, like shard messages on an entity's commands topic. Each
 worker reads all of them from its start on. If users are configured, they are sealed with the workers' key.
@@ -30,10 +30,8 @@ logger = logging.getLogger(__name__)
 
 _SERVED: Final = "served"
 _LIVE: Final = "live"
-_ENDED: Final = "ended"
 _ASK_SERVED: Final = "who serves"
 _ASK_LIVE: Final = "what is live"
-_ASK_ENDED: Final = "what has ended"
 
 _CLOCK_KEY: Final = b"\x00clock"
 """Key of a record that is written to measure the broker's clock."""
@@ -50,9 +48,6 @@ class LocalShards(Protocol):
 
     async def live(self, entity: str) -> dict[int, dict[str, int]]:
         """Return the numbers of live messages or records of each shard of this worker, by underlying topic."""
-
-    def has_ended(self, entity: str) -> bool | None:
-        """Return whether the end of an entity is decided; None if its first shard, which decides, is not here."""
 
 
 class WorkerMessages:
@@ -74,7 +69,6 @@ class WorkerMessages:
         self._listens = False
         self._served: dict[str, tuple[int, set[int]]] = {}
         self._live: dict[str, dict[int, dict[str, int]]] = {}
-        self._ended: dict[str, bool] = {}
         self._news = asyncio.Event()
         self._follower = TopicFollower(self._topic, services.connection, self._take, from_end=True)
 
@@ -144,14 +138,6 @@ class WorkerMessages:
         finally:
             del self._live[question]
 
-    async def has_ended(self, entity: str, timeout_s: float) -> bool | None:
-        """Return whether the end of an entity is decided; None if its first shard did not answer in time."""
-        question = uuid4().hex
-        await self._ask(_ASK_ENDED, entity, lambda: question in self._ended, timeout_s, question)
-        found = self._ended.get(question)
-        self._ended.clear()  # one question at a time; later answers are of no use
-        return found
-
     async def _ask(
         self, kind: str, entity: str, done: Callable[[], bool], timeout_s: float, question: str = ""
     ) -> None:
@@ -204,11 +190,6 @@ class WorkerMessages:
                 by_topic = facts.get("topics", {})  # older versions send the numbers of all topics together
                 for shard, count in facts["live"].items():
                     live_by_shard[int(shard)] = dict(by_topic.get(shard, {"": int(count)}))
-        elif kind == _ENDED:
-            self._ended[str(facts["question"])] = bool(facts["ended"])
-        elif kind == _ASK_ENDED:
-            if (ended := self._local.has_ended(entity)) is not None:
-                await self._send(_ENDED, entity=entity, question=facts["question"], ended=ended)
         elif kind == _ASK_SERVED:
             await self.announce_served(entity)
         elif kind == _ASK_LIVE:
