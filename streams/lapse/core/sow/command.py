@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.near_name import did_you_mean
@@ -38,6 +38,14 @@ _SELECTS: Final = frozenset({"sow", "subscribe"}) | _WITH_RECORDS | _WITH_DELTAS
 """Commands that return records, or some of their fields."""
 
 
+class _SeenFrom(TypedDict, total=False):
+    """The values of `Subscription` that say what it has seen."""
+
+    since: int
+    unsure: int
+    unsure_ms: int
+
+
 class SowCommands:
     """Carries out commands on one shard.
 
@@ -48,7 +56,7 @@ class SowCommands:
         note_use: notes a use of the topic at an instant (Q18).
     """
 
-    __slots__ = ("_candidates", "_note_use", "_removals", "_settings", "_state", "_updates")
+    __slots__ = ("_began_at", "_began_ms", "_candidates", "_note_use", "_removals", "_settings", "_state", "_updates")
 
     def __init__(
         self, state: SowState, updates: RecordUpdates, removals: Removals, note_use: Callable[[int, Step], None]
@@ -59,6 +67,8 @@ class SowCommands:
         self._updates = updates
         self._removals = removals
         self._note_use = note_use
+        self._began_ms, self._began_at = -1, 0
+        """When the owner's epoch began, ms since 1970, and the sequence of the last update then."""
 
     def handle(self, command: Command, at_ms: int, step: Step, row_filter: str | None = None) -> None:
         """Carry out a command as of an instant. Records that have expired by then do not exist for it (L10, L11).
@@ -102,6 +112,7 @@ class SowCommands:
 
     def resume(self, now_ms: int, step: Step) -> None:
         """Begin an epoch: every subscription gets a full timeout, and unfinished queries begin again (C5)."""
+        self._began_ms, self._began_at = now_ms, self._state.sequence
         for subscriber in list(self._state.subscribers.values()):
             if subscriber.fault:
                 self.end(subscriber.subscription.id, now_ms, step, subscriber.fault)
@@ -299,7 +310,7 @@ class SowCommands:
             filter=command.filter,
             row_filter=row_filter,
             deltas=command.command in _WITH_DELTAS,
-            since=-1 if queried else self._state.sequence if known is None else self._since(known, command, row_filter),
+            **self._seen_from(known, command, at_ms, row_filter, queried=queried),
             heartbeat_timeout_ms=command.heartbeat_timeout_ms or self._settings.heartbeat_timeout_ms,
             querying=queried,
             batch_size=command.batch_size or self._settings.batch_size,
@@ -318,16 +329,25 @@ class SowCommands:
             self._begin_query(subscriber, at_ms, step, command)
         return subscription
 
-    def _since(self, known: Subscriber, command: Command, row_filter: str | None) -> int:
-        """Return the sequence behind which a subscription that begins once more has seen updates.
+    def _seen_from(
+        self, known: Subscriber | None, command: Command, at_ms: int, row_filter: str | None, *, queried: bool
+    ) -> _SeenFrom:
+        """Return which updates a subscription counts as seen.
 
         A client sends an unanswered `subscribe` again after a take-over (C55). Meanwhile the first one may have got
-        updates, whose records must go out of focus, too.
+        updates, whose records must go out of focus, too. The same holds for a `subscribe` that a former owner carried
+        out without journaling it: what came behind it may have been sent (S7).
         """
-        one = known.subscription
-        before = one.filter, one.row_filter, one.select
-        is_repeated = before == (command.filter, row_filter, command.select) and known.query is None
-        return one.since if is_repeated else self._state.sequence
+        last = self._state.sequence
+        if queried:
+            return _SeenFrom(since=-1)
+        if known is not None and known.query is None:
+            one = known.subscription
+            if (one.filter, one.row_filter, one.select) == (command.filter, row_filter, command.select):
+                return _SeenFrom(since=one.since, unsure=one.unsure, unsure_ms=one.unsure_ms)
+        if at_ms > self._began_ms or last == self._began_at:
+            return _SeenFrom(since=last)
+        return _SeenFrom(since=self._began_at, unsure=last, unsure_ms=at_ms)
 
     def _count_matching(self, command: Command, at_ms: int, step: Step, row_filter: str | None) -> None:
         """Count the records that match, and that the user may see, by examining every record in portions (X4)."""

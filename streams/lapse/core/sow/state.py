@@ -276,7 +276,8 @@ class SowState:
             for journal_key, value in some:
                 self.apply(journal_key, value)
             yield
-        since = (subscriber.subscription.since for subscriber in self.subscribers.values())
+        subscriptions = [subscriber.subscription for subscriber in self.subscribers.values()]
+        since = (max(one.since, one.unsure) for one in subscriptions)
         self.sequence = max(chain((sequence,), since))
         self.record_names.rewrite()
         if self.settings.expiration.enabled:

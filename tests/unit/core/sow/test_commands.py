@@ -705,3 +705,41 @@ def test_depth_says_where_a_publish_to_the_topics_name_goes_and_counts_nothing_i
     (answer,) = desk.ask("depth", 1).answers
     assert dict(answer.counts)["records"] == 1
     assert answer.facts == (("publish_target", "updates"),)
+
+
+@pytest.mark.feature("S6", "S7", "C55")
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("command", ["subscribe", "delta_subscribe"])
+def test_what_a_subscriber_got_before_a_crash_that_forgot_its_subscription_goes_out_of_focus(command, known):
+    """The former owner sent updates beside the journal of the subscription, or before it."""
+    desk = filled()
+    if known:
+        desk.ask("subscribe", 8, subscription="s", filter="/n = 100")
+    journaled = dict(desk.journal)
+    desk.put("k0", {"n": 10}, 9)
+    desk.ask(command, 10, subscription="s", filter="/n > 2")
+    sent = seen(desk.put("k1", {"n": 7}, 10).deliveries) + seen(desk.put("k2", {"n": 8}, 11).deliveries)
+    assert [(kind, key) for kind, key, *_ in sent] == [(Kind.PUBLISH, b"k1"), (Kind.PUBLISH, b"k2")]
+    desk.journal, desk.offsets = journaled, {("t", 0): 6}
+    desk.crash(20)
+    for again in (("k0", {"n": 10}, 9), ("k1", {"n": 7}, 10), ("k2", {"n": 8}, 11)):
+        desk.put(*again)
+    desk.ask(command, 10, subscription="s", filter="/n > 2", timely=False)
+    assert seen(desk.put("k2", {"n": 9}, 21).deliveries) == [(Kind.PUBLISH, b"k2", {"n": 9}, None)], "no delta"
+    for _ in range(2):
+        gone = [seen(desk.put(key, {"n": 0}, 22).deliveries) for key in ("k0", "k1", "k2")]
+        assert [[key for _, key, *_ in some] for some in gone] == [[], [b"k1"], [b"k2"]]
+        desk.put("k1", {"n": 7}, 23)
+        desk.put("k2", {"n": 7}, 23)
+        desk.crash(24)
+
+
+@pytest.mark.feature("S6", "C5")
+def test_nothing_of_what_came_before_a_subscriber_while_no_worker_ran_goes_out_of_focus():
+    desk = Desk(shard_of())
+    desk.crash(20)
+    desk.put("a", {"n": 1}, 5)
+    desk.put("b", {"n": 1}, 7)
+    desk.ask("subscribe", 6, subscription="s", filter="/n = 1", timely=False)
+    assert seen(desk.put("a", {"n": 2}, 21).deliveries) == []
+    assert [item.kind for item in desk.put("b", {"n": 2}, 22).deliveries] == [Kind.OUT_OF_FOCUS]

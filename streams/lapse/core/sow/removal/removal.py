@@ -133,14 +133,15 @@ class Removals:
                 oldest = sequence
         for subscriber in subscribers:
             seen = left
-            if subscriber.predicates or subscriber.fault or subscriber.subscription.since >= oldest:
+            one = subscriber.subscription
+            if subscriber.predicates or subscriber.fault or max(one.since, one.unsure) >= oldest:
                 seen = [
                     (key, entry)
                     for journal_key, (key, entry) in zip(journal_keys, left, strict=True)
                     if subscriber.has_seen(state.view(journal_key, entry))
                 ]
             if seen:
-                step.deliveries.append(OutOfFocusBatch(subscriber.subscription.id, seen))
+                step.deliveries.append(OutOfFocusBatch(one.id, seen))
         state.drop_all(journal_keys, step)
         if gone:
             step.events.append(_expired_event(self._decided_ms(now_ms), ExpiryBatch(gone)))

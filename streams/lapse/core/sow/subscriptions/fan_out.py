@@ -34,7 +34,8 @@ class SubscriberFanOut:
                 subscriber.query.forget(journal_key)
             if subscriber.selects(after):
                 select = subscriber.select
-                changed = self._changed(before, after, select) if seen and subscription.deltas else None
+                is_sure = seen and before is not None and before.facts.sequence > subscription.unsure
+                changed = self._changed(before, after, select) if is_sure and subscription.deltas else None
                 kind = Kind.PUBLISH if changed is None else Kind.DELTA
                 payload = after.selected(select, self._settings) if changed is None else changed
                 step.deliveries.append(after.message(kind, subscription.id, payload=payload))

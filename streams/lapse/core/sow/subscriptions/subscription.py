@@ -29,6 +29,9 @@ class Subscription:
         row_filter: its user's row filter; None = no limit (X4).
         deltas: whether it gets only changed fields.
         since: it has seen matching updates with a higher sequence than this; -1 = also all earlier records.
+        unsure: of updates up to this sequence, it may have seen those from `unsure_ms` on, and no others: a former
+            owner that did not journal it may have sent them.
+        unsure_ms: see `unsure`, ms since the epoch.
         heartbeat_timeout_ms: silence after which it is lost, ms.
         querying: whether its query is unfinished, and begins again after a take-over.
         batch_size: records in a batch of its query.
@@ -43,6 +46,8 @@ class Subscription:
     row_filter: str | None = None
     deltas: bool = False
     since: int = -1
+    unsure: int = -1
+    unsure_ms: int = 0
     heartbeat_timeout_ms: int = 30_000
     querying: bool = False
     batch_size: int = 500
@@ -114,8 +119,10 @@ class Subscriber:
 
     def has_seen(self, before: View) -> bool:
         """Return whether it has seen a record in this state."""
+        subscription, facts = self.subscription, before.facts
         return (
-            before.facts.sequence > self.subscription.since
+            facts.sequence > subscription.since
+            and (facts.sequence > subscription.unsure or facts.timestamp_ms >= subscription.unsure_ms)
             and not (self.query is not None and self.query.withholds(before))
             and self.selects(before)
         )
