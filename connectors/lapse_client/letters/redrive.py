@@ -23,6 +23,7 @@ from lapse_client.letters.letter_sender import LetterSender
 from lapse_client.letters.redrive_line import Line as Line
 from lapse_client.letters.redrive_target import Target as Target
 from lapse_client.letters.redriven import TOPIC, Redriven
+from lapse_client.reading.underlying import reads_others_only
 from lapse_client.sow.newer_records import NewerRecords
 
 _BATCH = 1_000
@@ -139,12 +140,14 @@ class Known:
         newer: the current records of SOW topics.
         topics: numbers of partitions by topic.
         is_removed: whether a queue or SOW topic was deleted.
+        reads_others_only: whether a queue or SOW topic is defined, and does not read a topic.
     """
 
     redriven: Redriven
     newer: NewerRecords
     topics: Mapping[str, int]
     is_removed: Callable[[str], bool]
+    reads_others_only: Callable[[str, str], bool]
 
     @classmethod
     def of(cls, connection: Connection) -> Known:
@@ -153,11 +156,13 @@ class Known:
         Raises:
             LapseError: the cluster cannot be reached, or a topic cannot be read.
         """
+        topics = connection.partitions()
         return cls(
             redriven=Redriven(connection).read(),
             newer=NewerRecords(connection),
-            topics=connection.partitions(),
+            topics=topics,
             is_removed=functools.cache(connection.is_removed),
+            reads_others_only=reads_others_only(connection, topics),
         )
 
 
@@ -242,6 +247,8 @@ def _refusal(letter: DeadLetter, choice: Choice, target: Target, known: Known | 
             return why
         if letter.lapse_id and letter.entity and known.is_removed(letter.entity):
             return rules.NO_ENTITY
+        if letter.lapse_id and letter.entity and known.reads_others_only(letter.entity, place.topic):
+            return rules.NOT_READ
     # Another system's letter has no id of lapse, and returns to its topic for everybody.
     for_all = target.topic or ("" if letter.lapse_id or letter.origin is None else letter.origin.topic)
     if known is not None and not choice.overwrite and known.newer.is_newer(letter, for_all):

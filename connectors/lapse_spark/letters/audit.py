@@ -25,6 +25,7 @@ from lapse.protocol import topic
 from lapse.protocol.letter_family import LAPSE
 from lapse.protocol.redrive import target_fault
 from lapse_client.letters import letter_topic
+from lapse_client.reading.underlying import reads_others_only
 from lapse_client.sow.newer_records import underlying_topics
 from lapse_spark import read
 from lapse_spark.connection import Connection
@@ -59,7 +60,7 @@ class Redriven:
     Attributes:
         sent: letters that were sent, or would be.
         refused: chosen letters that were refused: no payload, unconfirmed transfer, loop limit, newer record (C84),
-            missing origin or entity, or a record that its topic would refuse.
+            missing origin or entity, an entity that reads other topics, or a record that its topic would refuse.
         deadline_passed: sent letters whose deadline has passed (C30).
         earlier: letters left out, because an earlier run or `lapse dlq redrive` has sent them.
         groups: the counts by entity, reasons and target.
@@ -229,7 +230,7 @@ def _mark_unsendable(
         pass
     else:
         if not target.topic:
-            chosen = origins.mark_unreachable(chosen, places, topics, ours.is_removed)
+            chosen = origins.mark_unreachable(chosen, places, topics, ours.is_removed, reads_others_only(ours, topics))
     if hook is None:
         to = {target.topic or one.topic for one in places}
         judged, batch_bytes = untaken.mark_untaken(redrive.with_records(chosen, target), connection, to)

@@ -1,4 +1,4 @@
-"""Checks which letters cannot return, because their topic, its partition, or their entity does not exist (D5)."""
+"""Checks which letters cannot return, because nobody would take them there (D5, C29)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from lapse.protocol.letter_family import LAPSE
-from lapse.protocol.redrive import NO_ENTITY, partition_fault
+from lapse.protocol.redrive import NO_ENTITY, NOT_READ, partition_fault
 
 ASTRAY = "_astray"
 """The column that says why a letter cannot return to its origin; null if it can. It is missing where all can."""
 
 
 def mark_unreachable(
-    letters: DataFrame, places: Iterable[Row], topics: Mapping[str, int], is_removed: Callable[[str], bool]
+    letters: DataFrame,
+    places: Iterable[Row],
+    topics: Mapping[str, int],
+    is_removed: Callable[[str], bool],
+    reads_others_only: Callable[[str, str], bool],
 ) -> DataFrame:
     """Add to letters why they cannot return to their origins, unless all of them can.
 
@@ -26,12 +30,15 @@ def mark_unreachable(
         places: topic, partition and entity of the letters, and whether they are `foreign`: of another system.
         topics: numbers of partitions by topic.
         is_removed: whether a queue or SOW topic was deleted.
+        reads_others_only: whether a queue or SOW topic is defined, and does not read a topic.
     """
     gone, faults = functools.cache(is_removed), []
     for name, number, entity, foreign in {(one.topic, one.partition, one.entity, one.foreign) for one in places}:
         why = partition_fault(name, number, topics)
         if not why and not foreign and entity and gone(entity):
             why = NO_ENTITY
+        if not why and not foreign and entity and reads_others_only(entity, name):
+            why = NOT_READ
         if why:
             faults.append({"topic": name, "partition": number, "entity": entity, "foreign": foreign, ASTRAY: why})
     if not faults:

@@ -14,6 +14,9 @@ MAX_REDRIVES: Final = 3
 NO_ENTITY: Final = "no such entity"
 """Why a letter is refused whose queue or SOW topic was deleted. No other one would take its record (C29)."""
 
+NOT_READ: Final = "entity reads other topics"
+"""Why a letter is refused whose queue or SOW topic does not read the message's topic any more. All others would skip
+its record (C29)."""
 NO_TARGET: Final = "not a topic for letters"
 """Why a letter is refused that would go to a topic of lapse or Kafka, or by a wish to a dead-letter topic."""
 

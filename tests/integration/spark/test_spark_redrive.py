@@ -289,13 +289,22 @@ def test_letters_that_must_stay_are_refused_and_counted(spark, kafka, dead, redr
 
 @pytest.mark.feature("C84", "C29")
 def test_letters_of_a_deleted_queue_are_not_sent_where_nobody_takes_them(kafka, dead, redrive, create_topic, unique):
-    """Their topic is still there, for other queues; the command and the job say the same."""
-    origin, gone = create_topic(unique("orders")), unique("gone")
+    """Their topic is still there, for other queues; the command and the job say the same.
+
+    So it is with letters of a queue that reads other topics now.
+    """
+    origin, gone, moved = create_topic(unique("orders")), unique("gone"), unique("moved")
+    own = [create_topic(one) for one in (topic.commands(moved), topic.deliveries(moved))]
+    definitions = create_topic(topic.definitions(unique("app")))
+    create_topic(f"{definitions}.commands")
+    for settings in ({"topics": [origin]}, {"topics": [own[0]]}):
+        dead.wire.put(definitions, json.dumps({"kind": "queue", "settings": settings}).encode(), key=moved.encode())
     dead.wire.letter(dead.name, Bookmark(origin, 0, 1), Reason.TIME_LIMIT, value=b"there")
-    death = dead_letter.Death(
-        entity=gone, bookmark=Bookmark(origin, 0, 2), reasons=(Reason.TIME_LIMIT,), expired_at_ms=1_000
-    )
-    dead.wire.put(topic.dead_letters(dead.name), b"gone", key=b"k", headers=dead_letter.headers(death, []))
+    for entity, value in ((gone, b"gone"), (moved, b"moved")):
+        death = dead_letter.Death(
+            entity=entity, bookmark=Bookmark(origin, 0, 2), reasons=(Reason.TIME_LIMIT,), expired_at_ms=1_000
+        )
+        dead.wire.put(topic.dead_letters(dead.name), value, key=b"k", headers=dead_letter.headers(death, []))
     # Another system's letter at the same place is for all queues of the topic.
     group = [("__dlq.errors.topic", origin.encode()), ("__dlq.errors.partition", b"0"), ("__dlq.errors.offset", b"2")]
     dead.wire.put(
@@ -309,10 +318,15 @@ def test_letters_of_a_deleted_queue_are_not_sent_where_nobody_takes_them(kafka, 
         lines = plan(letters, Choice(), target, 0, Known.of(connection))
         return {line.letter.value: line.refused for line in lines}
 
-    assert refused(Target()) == {b"there": "", b"gone": "no such entity", b"of a group": ""}
-    assert refused(Target(topic=origin)) == dict.fromkeys((b"there", b"gone", b"of a group"), "")
-    assert redrive() == (2, 0, {"no such entity": 1})
-    assert redrive("--to", origin) == (3, 0, {})
+    assert refused(Target()) == {
+        b"there": "",
+        b"gone": "no such entity",
+        b"moved": "entity reads other topics",
+        b"of a group": "",
+    }
+    assert refused(Target(topic=origin)) == dict.fromkeys((b"there", b"gone", b"moved", b"of a group"), "")
+    assert redrive() == (2, 0, {"no such entity": 1, "entity reads other topics": 1})
+    assert redrive("--to", origin) == (4, 0, {})
 
 
 @pytest.mark.feature("C84")
