@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections import defaultdict
 from collections.abc import Iterable
@@ -49,6 +48,8 @@ class SwiftFetcher(fetcher.Fetcher):
         self._assigned: Any = None
         self._nodes: set[int | None] = set()
         """The brokers that lead assigned partitions; None stands for a missing leader."""
+        self._first = 0
+        """Counts requests without a session. Each names another partition first: a broker fills answers in order."""
         self._awaited: dict[TopicPartition, Any] = {}
         """The futures of paused partitions that will wake the fetcher."""
         super().__init__(*args, **kwargs)
@@ -166,7 +167,9 @@ class SwiftFetcher(fetcher.Fetcher):
                 max_partition_bytes=self._max_partition_fetch_bytes,
             )
         by_topic: dict[str, list[tuple[int, int, int]]] = {}
-        for (topic, partition), offset in random.sample(list(wanted.items()), len(wanted)):
+        self._first += 1
+        first, items = self._first % len(wanted), list(wanted.items())
+        for (topic, partition), offset in items[first:] + items[:first]:
             by_topic.setdefault(topic, []).append((partition, offset, self._max_partition_fetch_bytes))
         limits = (wait_ms, self._fetch_min_bytes, self._fetch_max_bytes, self._isolation_level)
         return FetchRequest(*limits, list(by_topic.items()))

@@ -62,7 +62,7 @@ def packed_records(
     stamps = [record.timestamp for record in records]  # type: ignore[union-attr]
     own = _own_headers([record.headers for record in records])  # type: ignore[union-attr]
     deadlines_ms = messages.deadlines_ms
-    if deadlines_ms is not None and bool((deadlines_ms == NEVER).all()):
+    if deadlines_ms is not None and deadlines_ms.item(0) == NEVER and bool((deadlines_ms == NEVER).all()):
         deadlines_ms = None
     has_keys = any(keys) or any(key is not None for key in keys)
     parts: Iterable[tuple[int, int]] = ((0, len(values)),)

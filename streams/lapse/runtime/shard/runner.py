@@ -338,11 +338,12 @@ class Runner:
 
         Meanwhile the machine works on the next step: it takes in messages first, then queries have a turn. If that step
         is full, or something is due, it is ended as well. Its effects up to the journal are then sent beside this
-        journal. At most two steps are written at once.
+        journal. At most two steps are written at once. If there is nothing to work on, no task is made for the write.
         """
         machine = self.machine
         if effects.must_arrive:  # the next step may depend on the instant at which Kafka has them
             await self._writing.end()
+        if effects.must_arrive or self._has_nothing_ahead:
             await self._effect(effects, processed, decided)
             return
         writing = await self._writing.begin(lambda before: self._effect(effects, processed, decided, before))
@@ -358,6 +359,12 @@ class Runner:
         is_full = ahead.taken >= machine.step_records or ahead.turns >= machine.step_turns
         if not (is_full or self._ticker.has_due_work):
             await self._writing.end()
+
+    @property
+    def _has_nothing_ahead(self) -> bool:
+        """Whether nothing else is written, and nothing waits that the next step could begin with."""
+        waits = self._inbox.holds_messages or self._ticker.has_due_work
+        return not (self._writing or self.machine.acts_ahead or waits)
 
     async def _effect(
         self,

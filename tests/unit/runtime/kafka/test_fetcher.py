@@ -34,6 +34,7 @@ def fetcher(leader: int = NODE) -> SwiftFetcher:
         "_assigned": None,
         "_nodes": set(),
         "_awaited": {},
+        "_first": 0,
         "_records": OrderedDict(),
         "_in_flight": set(),
         "_longest_wait_ms": 500,
@@ -125,6 +126,19 @@ def test_few_partitions_are_fetched_without_a_session() -> None:
         one, assignment = fetcher(), assigned(MANY[:3])
         assert turn(one, assignment, None) == (500, 3, 0)
         assert turn(one, assignment, None) == (500, 3, 0)
+
+    asyncio.run(turns())
+
+
+@pytest.mark.feature("Q2")
+def test_each_partition_comes_first_in_its_turn() -> None:
+    """A broker fills an answer in the order of the request, up to its limit."""
+
+    async def turns() -> None:
+        one, assignment = fetcher(), assigned(MANY[:3])
+        requests = [one._get_actions_per_node(assignment)[0][0][1] for _ in MANY[:3]]
+        assert {request._topics[0][0] for request in requests} == {tp.topic for tp in MANY[:3]}
+        assert all(len(request._topics) == 3 for request in requests)
 
     asyncio.run(turns())
 

@@ -88,6 +88,46 @@ def test_messages_are_taken_in_while_a_step_is_written_and_each_delivery_is_behi
     assert broker.done == _COUNT
 
 
+@pytest.mark.feature("Q16")
+def test_a_small_step_costs_no_task_and_what_comes_meanwhile_is_in_the_next_one() -> None:
+    settings = QueueSettings(name="prices", lease_ms=60_000)
+    broker, writers = QueueBroker(settings), list[str]()
+    commit = broker.commit
+
+    async def noted(*shard_and_items: Any) -> int:
+        task = asyncio.current_task()
+        writers.append("" if task is None else task.get_name())
+        written = asyncio.ensure_future(commit(*shard_and_items))
+        if len(broker.delivered) == 1 and broker.runner is not None and not came:
+            came.append(1)
+            broker.runner.receive(TP("prices", 0), [Arrived(1, T, b"k", b"1")])
+        return await written
+
+    came: list[int] = []
+    broker.commit = noted  # type: ignore[method-assign]
+    payloads: Any = Payloads()
+    machine = QueueMachine(settings, restore([]), 1, payloads, QueueOutput("prices", 0, 1, "", 1), "prices")
+
+    async def live() -> None:
+        runner = broker.runner = runner_of(machine, broker)
+        await runner.start()
+        runner.receive(TP("lapse.prices.commands", 0), [Arrived(0, T, None, orjson.dumps(_SUBSCRIBE))])
+        runner.receive(TP("prices", 0), [Arrived(0, T, b"k", b"0")])
+        async with asyncio.timeout(60):
+            while len(broker.delivered) < 1:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            settled = Arrived(1, T, None, b'{"id": "d", "command": "acknowledge", "bookmarks": ["prices:0:0"]}')
+            runner.receive(TP("lapse.prices.commands", 0), [settled])
+            while len(broker.delivered) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        await runner.stop()
+
+    asyncio.run(live())
+    assert broker.delivered == [0, 1]
+    assert all(leased >= sent - 1 for sent, leased in broker.leased), "journaled before: the first one is settled"
+    assert set(writers[1:]) == {"shard prices-0"}, writers
+
+
 @pytest.mark.feature("Q13", "C16")
 @pytest.mark.parametrize("adopted", [False, True], ids=["at take-over", "later"])
 def test_a_shard_knows_what_it_reads_before_a_record_has_come(adopted: bool) -> None:
