@@ -173,6 +173,8 @@ class SowListener(Listener[SowRecord]):
         self._subscribed: deque[tuple[Shard, Future[Answer]]] = deque()  # filled by the thread that ends a future
         self._returning: dict[int, float] = {}
         """Shards that have forgotten the subscription, and not yet answered the next `subscribe`: since when, in ms."""
+        self._latest: dict[int, Future[Answer]] = {}
+        """By shard, the answer to its latest `subscribe`. An earlier one that ended is of no interest."""
 
     def on_record(self, shard: Shard, message: Message, fields: Fields) -> SowRecord:
         """Decode an update."""
@@ -246,6 +248,7 @@ class SowListener(Listener[SowRecord]):
         )
         future = self._session.send_if_open(shard, command)
         if future is not None:
+            self._latest[shard.index] = future
             future.add_done_callback(lambda done: self._subscribed.append((shard, done)))
 
     def _take_answer(self, shard: Shard, future: Future[Answer]) -> None:
@@ -253,7 +256,9 @@ class SowListener(Listener[SowRecord]):
             return
         error = future.exception()
         if error is None and is_unknown_subscription(future.result()):
-            self.on_refused(shard, future.result())  # it ended, without heartbeats, before its query did
+            if self._latest[shard.index] is future:  # it ended, without heartbeats, before its query did
+                self._returning.pop(shard.index, None)
+                self.on_refused(shard, future.result())
             return
         if error is None and future.result().status != "ok":
             error = refusal(shard.entity, future.result())

@@ -137,6 +137,22 @@ def test_the_state_comes_first_then_what_changes(prices: ScriptedSow) -> None:
     assert not any(prices.subscriptions)
 
 
+@pytest.mark.feature("C20", "S6", "X3")
+def test_a_subscription_that_is_lost_twice_before_its_query_is_finished_begins_again_at_once(
+    prices: ScriptedSow,
+) -> None:
+    prices.queries_lost[1] = 3
+    with client(prices) as sow, sow.sow_and_subscribe() as updates:
+        kinds = []
+        for update in updates.updates(timeout=8):
+            kinds.append((update.kind, update.partition if update.kind == "resubscribed" else None))
+            if update.kind == "group-end":
+                break
+    assert kinds.count(("resubscribed", 1)) == 3
+    assert kinds[-1][0] == "group-end"
+    assert [kind for kind, _ in kinds].count("sow") == prices.size()
+
+
 @pytest.mark.feature("S6", "S7", "X3")
 def test_a_query_that_begins_again_is_announced_since_records_may_have_left_unseen(prices: ScriptedSow) -> None:
     """A shard that took over in the middle of a query does not know which records its former owner had sent."""

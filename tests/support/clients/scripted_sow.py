@@ -30,6 +30,8 @@ class ScriptedSow:
         self._seen: list[dict[str, set[bytes]]] = [{} for _ in range(partitions)]
         self.refusals = 1
         """How many answers say that there is no such subscription, as if that many heartbeats had come together."""
+        self.queries_lost = [0] * partitions
+        """By shard, how many subscriptions are lost before their queries are finished."""
         self.groups = 0
         """How many results of queries were begun."""
         self.most_sent: int | None = None
@@ -127,12 +129,7 @@ class ScriptedSow:
             case "sow":
                 self._group(partition, command)
             case "subscribe" | "sow_and_subscribe" | "delta_subscribe" | "sow_and_delta_subscribe":
-                self.subscriptions[partition][command.subscription] = command
-                self._seen[partition][command.subscription] = set()
-                if command.command == "sow_and_subscribe":
-                    self._group(partition, command)
-                else:
-                    self._answer(partition, command)
+                self._subscribe(partition, command)
             case "heartbeat" if command.subscription not in self.subscriptions[partition]:
                 for _ in range(self.refusals):
                     unknown = "unknown subscription 'x'"
@@ -159,6 +156,20 @@ class ScriptedSow:
                 for key in gone:
                     self._update(partition, key, None)
                 self._answer(partition, command, counts={"removed": len(gone)})
+
+    def _subscribe(self, partition: int, command: Command) -> None:
+        self.subscriptions[partition][command.subscription] = command
+        self._seen[partition][command.subscription] = set()
+        if command.command == "sow_and_subscribe" and self.queries_lost[partition]:
+            self.queries_lost[partition] -= 1
+            del self.subscriptions[partition][command.subscription]
+            self._begin_group(partition, command)
+            ended = "subscription 'x' ended before its query was finished"
+            self._answer(partition, command, error=ended, code=ErrorCode.UNKNOWN_SUBSCRIPTION)
+        elif command.command == "sow_and_subscribe":
+            self._group(partition, command)
+        else:
+            self._answer(partition, command)
 
     def _selected_updates(self, partition: int, command: Command) -> list[int]:
         """Return the offsets of the scheduled updates that a command selects."""
@@ -190,9 +201,7 @@ class ScriptedSow:
             evaluate = compile_value(text).evaluate
             found.sort(key=lambda item: evaluate(orjson.loads(item[2])), reverse=way == "DESC")
             values = {key: orjson.dumps(evaluate(orjson.loads(value))).decode() for key, _, value in found}
-        facts = {"lapse-subscription": command.subscription, "lapse-command-id": command.id}
-        facts["lapse-epoch"] = str(self._epoch)
-        self._send(partition, {"lapse-kind": "group-begin", **facts})
+        facts = self._begin_group(partition, command)
         if command.command == "sow_and_subscribe":
             self._seen[partition][command.subscription].update(key for key, _, _ in found)
         for key, offset, value in found[: command.top_n][: self.most_sent]:
@@ -205,6 +214,13 @@ class ScriptedSow:
             return
         self._send(partition, {"lapse-kind": "group-end", **facts})
         self._answer(partition, command, counts={"records": len(found)})
+
+    def _begin_group(self, partition: int, command: Command) -> dict[str, str]:
+        """Begin the result of a query; return the headers of its records."""
+        facts = {"lapse-subscription": command.subscription, "lapse-command-id": command.id}
+        facts["lapse-epoch"] = str(self._epoch)
+        self._send(partition, {"lapse-kind": "group-begin", **facts})
+        return facts
 
     def _answer(
         self,
