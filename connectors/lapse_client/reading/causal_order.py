@@ -26,7 +26,8 @@ _RECORD, _STEP_TO, _LIFE, _LETTER, _STEP_FROM = range(5)
 def in_causal_order(moments: Sequence[Moment], links: Links = ()) -> list[Moment]:
     """Sort moments by instant. Of one millisecond, each moment stands after what must have been before it.
 
-    Events and deliveries are in different topics, so only their instants and their delivery counts order them.
+    Events and deliveries are in different topics, so only their instants and their delivery counts order them. A
+    message's arrival stands before its life, even if its producer's clock was ahead (C6).
 
     Args:
         moments: the moments; those of one topic in the order of its log.
@@ -34,7 +35,14 @@ def in_causal_order(moments: Sequence[Moment], links: Links = ()) -> list[Moment
     """
     depths = _depths(links)
     ordered: list[Moment] = []
-    for _, found in groupby(sorted(moments, key=lambda one: one.at_ms), key=lambda one: one.at_ms):
+    first_ms: dict[Bookmark, int] = {}
+    for one in moments:
+        first_ms[_record(one.message)] = min(one.at_ms, first_ms.get(_record(one.message), one.at_ms))
+
+    def instant_ms(one: Moment) -> int:
+        return first_ms[_record(one.message)] if one.what == ARRIVED else one.at_ms
+
+    for _, found in groupby(sorted(moments, key=instant_ms), key=instant_ms):
         together = list(found)
         if len(together) > 1:
             together = list(_merged(together))

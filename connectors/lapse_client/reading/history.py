@@ -29,7 +29,10 @@ from lapse_client.reading.moment import ABORTED, ARRIVED, DEAD_LETTER, END, Mome
 from lapse_client.reading.moment_search import MomentSearch
 
 _PRODUCERS_CLOCK_MS: Final = 300_000
-"""How far a producer's clock may be ahead of the broker's without events being missed, in ms."""
+"""How far a producer's clock may be ahead of the broker's without looking further for the arrival, in ms."""
+
+_FOLLOWING: Final = 100
+"""How many later records of the partition say when a message had arrived, if producers stamp them."""
 
 _LONGEST_CHAIN: Final = 50
 """The most messages whose lives are combined."""
@@ -206,8 +209,8 @@ class _Chain:
         moments: list[Moment] = []
         since_ms = None
         if record is not None:
-            kind, at_ms = record.timestamp()
-            since_ms = at_ms - _PRODUCERS_CLOCK_MS if kind == TIMESTAMP_CREATE_TIME else at_ms
+            at_ms = record.timestamp()[1]
+            since_ms = _earliest_ms(self._connection, bookmark, record)
             facts = _header_facts(record)
             moments.append(
                 Moment(at_ms=at_ms, entity="", what=ARRIVED, facts=facts, shown_by=bookmark, message=bookmark)
@@ -334,6 +337,39 @@ def _record(connection: Connection, name: Bookmark, **options: str) -> Message |
             if message is None or error is not None:
                 return None
             return message if message.offset() == name.log_offset else None
+    finally:
+        consumer.close()
+
+
+def _earliest_ms(connection: Connection, name: Bookmark, record: Message) -> int | None:
+    """Return an instant before which nothing happened to a message, ms since the epoch; None = not known.
+
+    A producer's timestamp may be hours ahead of the broker's clock (C6). The records behind the message arrived later,
+    so their timestamps count as well.
+    """
+    kind, at_ms = record.timestamp()
+    if kind != TIMESTAMP_CREATE_TIME:
+        return at_ms
+    earliest_ms = min([at_ms, *_following_ms(connection, name)]) - _PRODUCERS_CLOCK_MS
+    return None if earliest_ms > connection.clock.now_ms() else earliest_ms
+
+
+def _following_ms(connection: Connection, name: Bookmark) -> list[int]:
+    """Return the timestamps of the next records of a message's partition that have one, ms since the epoch."""
+    found: list[int] = []
+    consumer = connection.consumer(**{"enable.partition.eof": True})
+    try:
+        tp = TopicPartition(name.topic, name.partition, name.log_offset + 1)
+        if tp.offset >= log_bounds(consumer, tp)[1]:
+            return found
+        consumer.assign([tp])
+        while len(found) < _FOLLOWING and (message := consumer.poll(10)) is not None:
+            error = message.error()
+            if error is None:
+                found.append(message.timestamp()[1])
+            elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:  # librdkafka; no group is needed
+                break
+        return [at_ms for at_ms in found if at_ms >= 0]
     finally:
         consumer.close()
 

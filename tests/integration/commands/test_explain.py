@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import time
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -32,6 +33,7 @@ QUEUES = {
     "received": {"expiration": "enabled"},
     "dlq.received": {"expiration": "enabled"},
     "unstamped": {},
+    "hasty": {},
     "once": {"semantics": "at-most-once", "forward_to": "handed{}"},
     "again": {"topics": ["once{}"], "forward_to": "handed{}"},
     "handed": {},
@@ -126,6 +128,24 @@ def test_a_life_that_began_without_a_timestamp_or_in_1970_is_reported(served: De
         assert [(one.what, one.at_ms) for one in moments[:1]] == [("arrived", at_ms)]
         assert [one.what for one in moments] == ["arrived", "acknowledged"]
     assert "no timestamp" in explain(served, unstamped).stdout
+
+
+@pytest.mark.feature("C6")
+def test_a_life_before_the_timestamp_of_a_producer_is_reported(served: Deployment) -> None:
+    """The producer's clock is fifty minutes ahead. Later records with the right time, or none, tell of the arrival."""
+    stamp_by_producers(served.servers, served.name("hasty"))
+    ahead_ms = int(time.time() * 1000) + 3_000_000
+    hasty = served.bookmark("hasty", served.write("hasty", "x", timestamp_ms=ahead_ms)[0])
+    with served.subscriber("hasty", 1) as subscriber:
+        delivery = subscriber.receive(10)
+        assert delivery is not None
+        subscriber.settle("acknowledge", [delivery], wait=True)
+    for following_ms in (0, ahead_ms, ahead_ms - 2_900_000):
+        if following_ms:
+            served.write("hasty", "y", timestamp_ms=following_ms)
+        moments = history(hasty, connection=served.connection).moments
+        assert [one.what for one in moments] == ["arrived", "delivered", "acknowledged"]
+        assert moments[0].at_ms == ahead_ms
 
 
 def test_what_cannot_be_explained_is_said(served: Deployment) -> None:
