@@ -370,6 +370,8 @@ def _function(name: str) -> audit.Hook:
     module, colon, function = name.partition(":")
     try:
         found = getattr(importlib.import_module(module), function) if colon else None
+    except ModuleNotFoundError as error:
+        raise ValueError(f"--hook {name}: {error}. Name its directory in PYTHONPATH") from error
     except (ImportError, AttributeError) as error:
         raise ValueError(f"--hook {name}: {error}") from error
     if not callable(found):

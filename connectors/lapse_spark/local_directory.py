@@ -26,7 +26,7 @@ def check_written(path: str, config: Mapping[str, str] = {}, made_by: str = "mon
         made_by: name of the job that writes the directory.
 
     Raises:
-        ValueError: the directory does not exist, or no job has written to it.
+        ValueError: the directory has no name or does not exist, or no job has written to it.
     """
     place = _local(path, config)
     if place is not None and not any(any(place.glob(sign)) for sign in _SIGNS):
@@ -42,7 +42,7 @@ def check_replaceable(path: str, config: Mapping[str, str] = {}) -> None:
         config: further Spark settings.
 
     Raises:
-        ValueError: the path is a file, or the directory has files of others.
+        ValueError: the path is a file or has no name, or the directory has files of others.
     """
     place = _local(path, config)
     if place is None or not place.exists():
@@ -61,11 +61,23 @@ def check_writable(path: str, config: Mapping[str, str] = {}) -> None:
         config: further Spark settings.
 
     Raises:
-        ValueError: a file is in the way, or this user may not write there.
+        ValueError: the directory has no name, a file is in the way, or this user may not write there.
     """
     place = _local(path, config)
-    if place is None:
-        return
+    if place is not None:
+        check_place(place, path)
+
+
+def check_place(place: Path, path: str) -> None:
+    """Check that a directory on this machine can be written to, or made.
+
+    Args:
+        place: the directory.
+        path: the path that the user has given, for the error.
+
+    Raises:
+        ValueError: a file is in the way, or this user may not write there.
+    """
     nearest = next(one for one in (place, *place.absolute().parents) if one.exists())
     if not nearest.is_dir():
         raise ValueError(f"{path}: {nearest} is a file. Give a directory")
@@ -81,7 +93,18 @@ def _foreign(place: Path) -> Iterator[Path]:
     yield from (one for one in sorted(place.iterdir()) if not one.name.startswith(_OF_SPARK))
 
 
+def check_named(path: str) -> None:
+    """Check that a directory has a name: without one, as of a variable that is not set, jobs would use the root.
+
+    Raises:
+        ValueError: the path is empty, or the root of the file system.
+    """
+    if not path.removeprefix("file:").strip("/"):
+        raise ValueError(f"{path!r} is no directory for an output. Give a directory of its own")
+
+
 def _local(path: str, config: Mapping[str, str]) -> Path | None:
     """Return the place on this machine, or None if only Spark can see it."""
+    check_named(path)
     elsewhere = "fs.defaultFS" in " ".join(config) or any(os.environ.get(name) for name in SET_UP)
     return None if "://" in path or elsewhere else Path(path.removeprefix("file:"))

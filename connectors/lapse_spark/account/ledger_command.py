@@ -19,7 +19,7 @@ from lapse_spark import lapse_toml
 from lapse_spark import ledger as ledger_job
 from lapse_spark.account import statement
 from lapse_spark.account.queue_topics import Scope
-from lapse_spark.local_directory import check_replaceable
+from lapse_spark.local_directory import check_named, check_replaceable
 from lapse_spark.option import Cluster, cluster, event_schemas, print_json, working
 from lapse_spark.option_type import DURATION, INSTANT
 from lapse_spark.running import balance, running_ledger
@@ -149,7 +149,8 @@ def _check_inputs(
     """
     if not queue or not underlying:
         raise ValueError("which queue? give --queue, and its underlying topics with --topics")
-    if output:
+    if output is not None:
+        check_named(output)
         for part in ledger_job.OUTPUTS:
             check_replaceable(f"{output}/{part}", cluster.config)
     cluster.await_topics([*underlying, *dead_letter_topics], queue)

@@ -15,7 +15,7 @@ from lapse_spark import ledger as ledger_job
 from lapse_spark import lifetime, quarantine, read
 from lapse_spark import lives as lives_job
 from lapse_spark.account import account
-from lapse_spark.local_directory import check_replaceable, check_written
+from lapse_spark.local_directory import check_place, check_replaceable, check_written
 from lapse_spark.monitoring import overview
 from lapse_spark.option import Cluster, cluster, event_schemas, plain_faults, print_json, working
 from lapse_spark.option_type import DURATION
@@ -46,14 +46,14 @@ def lives(
     written_with: tuple[Path, ...],
 ) -> None:
     """Show the life of one message, write those of all, or compute which lifetime would have been enough."""
-    if bool(bookmark) + bool(output) + lifetimes != 1:
+    if bool(bookmark) + (output is not None) + lifetimes != 1:
         raise ValueError("give one of --bookmark for one message, --output for all, and --lifetimes")
     underlying = [name.strip() for name in topics.split(",") if name.strip()]
     if lifetimes and not underlying:
         raise ValueError("--lifetimes needs --topics: only they tell when a message arrived")
     asked = Bookmark.parse(bookmark) if bookmark else None
     schemas = [file.read_text("utf-8") for file in written_with]
-    if output:
+    if output is not None:
         check_replaceable(output, cluster.config)
     cluster.await_topics(underlying, entity)
     session = cluster.session("lives")
@@ -141,13 +141,27 @@ def report(path: str, output: Path | None, ledgers: tuple[Path, ...], master: st
     """Show what the monitor has counted in the directory PATH."""
     with plain_faults(), working("Reading"):
         check_written(path)
-        found = [ledger_job.Ledger.from_json(file.read_bytes()) for file in ledgers]
+        if output is not None:
+            check_place(output.parent, str(output))
+        found = [_read_ledger(file) for file in ledgers]
         page = overview.build(session("lapse report", master=master), path, found)
-    if output is not None:
-        page.write(output)
+        if output is not None:
+            page.write(output)
     if as_json:
         print_json(page.as_json())
     elif output is None:
         page.show(console())
     else:
         click.echo(f"written: {output}")
+
+
+def _read_ledger(file: Path) -> ledger_job.Ledger:
+    """Read a ledger that `lapse spark ledger --json` has printed to a file.
+
+    Raises:
+        ValueError: the file has no ledger.
+    """
+    try:
+        return ledger_job.Ledger.from_json(file.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"--ledger {file}: {error}") from error

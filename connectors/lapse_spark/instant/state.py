@@ -72,7 +72,7 @@ def state(*, cluster: Cluster, as_json: bool, entity: str, at: int, output: str 
 
     Exits with 1 if some may be missing.
     """
-    if output:
+    if output is not None:
         check_replaceable(output, cluster.config)
     cluster.await_broker()
     ours = cluster.connection.of_lapse()

@@ -168,8 +168,10 @@ def check_hook_output(before: DataFrame, after: DataFrame) -> DataFrame:
     """Return the records from a hook, after a check of their columns.
 
     Raises:
-        ValueError: a column is missing or has another type.
+        ValueError: it is no DataFrame, or a column is missing or has another type.
     """
+    if not isinstance(after, DataFrame):
+        raise ValueError(f"the hook returns {after!r}, expected a DataFrame")
     kinds = {one.name: one.dataType.simpleString() for one in after.schema}
     for column in before.schema:
         if kinds.get(column.name) != column.dataType.simpleString():

@@ -91,7 +91,8 @@ def find(
         for row in dying.collect():
             again = f", {row['redriven']} times redriven" if row["redriven"] else ""
             whose = "messages without a key have" if row["key"] is None else f"key {row['key']!r} has"
-            text = f"{whose} {row['letters']} dead letters{again}: {row['last_message']}"
+            fault = f": {row['last_message']}" if row["last_message"] else ""  # other systems' letters may have none
+            text = f"{whose} {row['letters']} dead letters{again}{fault}"
             found.append(_alert("poison", row["entity"], str(row["key"]), text, row["letters"]))
     aside = output.read("quarantine", since.date())
     if aside is not None:

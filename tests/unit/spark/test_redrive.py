@@ -67,6 +67,12 @@ def test_letters_are_chosen_by_entity_reason_time_and_expression(letters):
         redrive.choose(read, Choice(filter="/price >"))
 
 
+@pytest.mark.feature("X7")
+def test_a_hook_that_returns_no_frame_is_refused(letters):
+    with pytest.raises(ValueError, match="the hook returns None, expected a DataFrame"):
+        redrive.check_hook_output(letters(letter(1)), None)
+
+
 @pytest.mark.feature("X1")
 def test_a_filter_of_fields_means_what_it_means_to_the_command(letters):
     """Kinds are those of the payload, and large integers are exact."""

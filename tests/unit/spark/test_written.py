@@ -57,6 +57,29 @@ def test_an_output_that_is_a_file_or_below_one_is_reported_before_spark_starts(
 
 
 @pytest.mark.feature("X7")
+@pytest.mark.parametrize("name", ["", "/", "file:"], ids=["empty", "root", "scheme"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(words for words, _ in JOBS),
+        ["monitor", "{}", "-b", "localhost:1"],
+        ["archive", "{}", "-b", "localhost:1"],
+        ["archive", "{}", "--purge-before", "2026-01-01", "-b", "localhost:1"],
+        ["redrive", "{}", "-b", "localhost:1"],
+        ["lives", "--entity", "orders", "--output", "{}", "-b", "localhost:1"],
+        ["state", "--entity", "orders", "--at", "1", "--output", "{}", "-b", "localhost:1"],
+        ["ledger", "--queue", "orders", "--topics", "orders", "--output", "{}", "-b", "localhost:1"],
+    ],
+    ids=lambda words: " ".join(word for word in words if word[0].isalpha() or word.startswith("--"))[:40],
+)
+def test_a_directory_without_a_name_is_refused(words: list[str], name: str) -> None:
+    """It is what a script passes if its variable is not set. It would be the root of the file system."""
+    done = CliRunner().invoke(spark, [one.format(name) for one in words])
+    assert done.exit_code == 1
+    assert done.stderr == f"Error: {name!r} is no directory for an output. Give a directory of its own\n"
+
+
+@pytest.mark.feature("X7")
 def test_an_output_where_this_user_may_not_write_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_directory.os, "access", lambda *_: False)  # root may write everywhere
     with pytest.raises(ValueError, match=f"may not write to {tmp_path}. Give another"):
@@ -83,6 +106,34 @@ def test_a_redrive_of_no_time_is_refused() -> None:
     done = CliRunner().invoke(spark, ["redrive", "audit", "--since", "7", "--until", "7", "-b", "localhost:1"])
     assert done.exit_code == 2
     assert "Error: --until 7 is not after --since 7: nothing is between them" in done.stderr
+
+
+@pytest.mark.feature("X7")
+def test_the_place_of_a_hook_that_is_not_found_is_told() -> None:
+    done = CliRunner().invoke(spark, ["redrive", "audit", "--hook", "no_such_hooks:change", "-b", "localhost:1"])
+    fault = "--hook no_such_hooks:change: No module named 'no_such_hooks'. Name its directory in PYTHONPATH"
+    assert (done.exit_code, done.stderr) == (1, f"Error: {fault}\n")
+
+
+@pytest.mark.feature("X7")
+def test_a_report_that_cannot_be_written_is_refused_before_spark_starts(tmp_path: Path) -> None:
+    (tmp_path / "_checkpoint").mkdir()
+    (tmp_path / "_checkpoint" / "metadata").touch()
+    (tmp_path / "file").touch()
+    page = tmp_path / "file" / "letters.html"
+    done = CliRunner().invoke(spark, ["report", str(tmp_path), "--output", str(page)])
+    assert (done.exit_code, done.stderr) == (1, f"Error: {page}: {tmp_path}/file is a file. Give a directory\n")
+
+
+@pytest.mark.feature("X7")
+def test_a_file_without_a_ledger_is_named(tmp_path: Path) -> None:
+    (tmp_path / "_checkpoint").mkdir()
+    (tmp_path / "_checkpoint" / "metadata").touch()
+    books = tmp_path / "books.json"
+    books.write_text("no ledger")
+    done = CliRunner().invoke(spark, ["report", str(tmp_path), "--ledger", str(books)])
+    assert done.exit_code == 1
+    assert done.stderr.startswith(f"Error: --ledger {books}: no ledger as lapse spark ledger --json prints it: ")
 
 
 @pytest.mark.feature("X7")
