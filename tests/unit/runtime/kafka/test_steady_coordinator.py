@@ -11,7 +11,7 @@ pytest.importorskip("faust")
 
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.consumer.group_coordinator import GroupCoordinator
-from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 from aiokafka.errors import KafkaConnectionError
 
 from lapse.runtime.kafka.group.steady_coordinator import SteadyCoordinator
@@ -48,6 +48,34 @@ def test_a_commit_that_fails_after_it_was_given_up_is_no_unread_error(
     monkeypatch.setattr(KafkaConnectionError, "retriable", False)
     monkeypatch.setattr(GroupCoordinator, "_do_commit_offsets", fail)
     monkeypatch.setattr(GroupCoordinator, "ensure_coordinator_known", known)
+    asyncio.run(live())
+    assert unread == []
+
+
+@pytest.mark.feature("Q23")
+def test_a_change_of_topics_while_the_member_joins_is_no_unread_error() -> None:
+    unread = list[dict[str, Any]]()
+
+    async def live() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, about: unread.append(about))
+        coordinator: Any = object.__new__(SteadyCoordinator)
+        coordinator._commit_refresh_task = None
+        coordinator._retry_backoff_ms = 10
+        coordinator._assignors = [SimpleNamespace(name="steady", on_assignment=lambda _: None)]
+        subscription = SimpleNamespace(
+            subscription=SimpleNamespace(assignment=None),
+            assign_from_subscribed=lambda _: None,
+            assigned_partitions=lambda: (),
+            listener=None,
+        )
+        coordinator._subscription = subscription
+        coordinator.group_id = "lapse"
+        given = ConsumerProtocolMemberAssignment(0, [("a", [0])], b"").encode()
+        await coordinator._on_join_complete(1, "one", "steady", given)
+        await asyncio.sleep(0.05)
+        coordinator._commit_refresh_task = None
+        gc.collect()
+
     asyncio.run(live())
     assert unread == []
 

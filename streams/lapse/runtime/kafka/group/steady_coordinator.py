@@ -31,6 +31,14 @@ class SteadyCoordinator(GroupCoordinator):
         task.add_done_callback(_read_error)
         return task
 
+    def start_commit_offsets_refresh_task(self, assignment: Any) -> None:
+        """Ask for committed offsets, unless the topics changed while the member joined: then it joins again.
+
+        There is no assignment then. aiokafka's task would fail on that, and Python log it with a traceback.
+        """
+        if assignment is not None:
+            super().start_commit_offsets_refresh_task(assignment)
+
     async def _perform_assignment(self, response: Any) -> Any:
         assignor = self._lookup_assignor(response.group_protocol)
         assert assignor, f"Invalid assignment protocol: {response.group_protocol}"
