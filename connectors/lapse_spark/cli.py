@@ -214,7 +214,7 @@ def archive(
     help="The queue's default, the old deadline, or --ttl-ms.",
 )
 @click.option("--ttl-ms", type=click.IntRange(min=0), help="With --lifetime new: the lifetime, ms; 0 = for ever.")
-@click.option("--rate", type=click.IntRange(min=1), help="The greatest number of messages a second.")
+@click.option("--rate", type=click.IntRange(min=1), help="The most messages a second, averaged over 5 s.")
 @click.option("--limit", type=click.IntRange(min=1), help="The greatest number of messages, the oldest letters first.")
 @click.option("--pattern", default="", help=PATTERN_HELP)
 @click.option("--archive", "archive_path", help="Read the letters from this archive instead of the topics.")

@@ -345,9 +345,17 @@ def _send(way: _Way, passed: DataFrame, rate: int | None) -> None:
     sliced = passed.select("*", piece).persist()
     try:
         slices = int((sliced.agg(F.max("_slice")).head() or [0])[0] or 0) + 1
-        begin = time.monotonic()
-        for number in range(slices):
-            time.sleep(max(0.0, begin + number * _SLICE_S - time.monotonic()))
-            way.send(sliced.where(F.col("_slice") == number))
+        send_in_turn(slices, lambda number: way.send(sliced.where(F.col("_slice") == number)))
     finally:
         sliced.unpersist()
+
+
+def send_in_turn(slices: int, send: Callable[[int], None]) -> None:
+    """Send slices by their numbers, and wait between them.
+
+    A job that took long may have sent its letters at its end. So the wait begins there, and nothing is made up for.
+    """
+    for number in range(slices):
+        if number:
+            time.sleep(_SLICE_S)
+        send(number)

@@ -12,7 +12,7 @@ from lapse_client.letters.dead_letter import parse_letter
 from lapse_client.letters.redrive import Original
 from lapse_client.reading.replay import Replayed
 from lapse_spark import local_rows, schema
-from lapse_spark.letters import redrive, redriven
+from lapse_spark.letters import audit, redrive, redriven
 from lapse_spark.letters.redrive import Choice, Target
 from lapse_spark.records import dead_letter
 
@@ -65,6 +65,21 @@ def test_letters_are_chosen_by_entity_reason_time_and_expression(letters):
     assert offsets(redrive.choose(read, Choice(filter="/price > 10 AND /symbol LIKE '^X'", fields=fields))) == [5]
     with pytest.raises(ExpressionError):
         redrive.choose(read, Choice(filter="/price >"))
+
+
+@pytest.mark.feature("C30")
+def test_a_slow_job_is_not_made_up_for_above_the_rate(monkeypatch):
+    """Each job of 20 s sends at its end. The next one must not send at once, as if it were late."""
+    now_s, sent_at_s = [0.0], []
+    monkeypatch.setattr(audit.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(audit.time, "sleep", lambda seconds: now_s.append(now_s.pop() + seconds))
+
+    def send(number):
+        now_s.append(now_s.pop() + (20 if number == 0 else 0))
+        sent_at_s.append((number, now_s[0]))
+
+    audit.send_in_turn(4, send)
+    assert sent_at_s == [(0, 20.0), (1, 25.0), (2, 30.0), (3, 35.0)]
 
 
 @pytest.mark.feature("X7")
