@@ -130,6 +130,8 @@ class Runner:
         """Per source, the next offset that is not in the journal of this process yet."""
         self._more = False
         self._stopped = False
+        self._rested = False
+        """Whether the shard had nothing to do before the step under way."""
         self._ahead = WorkAhead()
         self._store = store
         self._turns = turns
@@ -222,6 +224,7 @@ class Runner:
             while True:
                 if not self._may_run.is_set():
                     await self._writing.end()
+                self._rested = not (self._writing or self._more or self._news.is_set())
                 if not self._writing:
                     self._idle.set()
                     if not self._more:
@@ -338,13 +341,14 @@ class Runner:
 
         Meanwhile the machine works on the next step: it takes in messages first, then queries have a turn. If that step
         is full, or something is due, it is ended as well. Its effects up to the journal are then sent beside this
-        journal. At most two steps are written at once. If there is nothing to work on, no task is made for the write.
+        journal. At most two steps are written at once. A shard that is not busy makes no task for the write.
         """
         machine = self.machine
         if effects.must_arrive:  # the next step may depend on the instant at which Kafka has them
             await self._writing.end()
         if effects.must_arrive or self._has_nothing_ahead:
             await self._effect(effects, processed, decided)
+            await asyncio.sleep(0)  # with the turn between two steps enough for the deliveries to leave before the next
             return
         writing = await self._writing.begin(lambda before: self._effect(effects, processed, decided, before))
         for _ in range(_TURNS_TO_KAFKA):
@@ -362,9 +366,9 @@ class Runner:
 
     @property
     def _has_nothing_ahead(self) -> bool:
-        """Whether nothing else is written, and nothing waits that the next step could begin with."""
+        """Whether the shard is not busy, and nothing waits that the next step could begin with."""
         waits = self._inbox.holds_messages or self._ticker.has_due_work
-        return not (self._writing or self.machine.acts_ahead or waits)
+        return self._rested and not (self._writing or self.machine.acts_ahead or waits)
 
     async def _effect(
         self,
