@@ -337,8 +337,8 @@ def _differences(each: DataFrame, outside: DataFrame) -> DataFrame:
         "first",
         "last",
         F.lit(verdict.Difference.NOT_PUBLISHED.value).alias("difference"),
-        F.lit("").alias("fates"),
-        F.lit("").alias("reasons"),
+        fates.alias("fates"),
+        reasons.alias("reasons"),
     )
     return inside.unionByName(absent)
 

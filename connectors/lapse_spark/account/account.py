@@ -172,10 +172,17 @@ def cut_to_log(ranges: DataFrame, logs: DataFrame) -> DataFrame:
 
 
 def ranges_outside_log(fates: DataFrame, letters: DataFrame, logs: DataFrame) -> DataFrame:
-    """Return ranges outside the log, with `side` (`before` its beginning or `after` its end) and `by_event`."""
+    """Return ranges outside the log, with `side`, `by_event`, `fates` and `reasons`.
+
+    The side is `before` the log's beginning, or `after` its end. Bits of fates are from events alone, those of reasons
+    from letters, too.
+    """
     place = ("topic", "partition", "first", "last")
-    reported = fates.select(*place, F.lit(True).alias("by_event"))
-    both = reported.unionByName(letters.select(*place, F.lit(False).alias("by_event")))
+    reported = fates.select(*place, F.lit(True).alias("by_event"), "fates", "reasons")
+    lettered = letters.select(
+        *place, F.lit(False).alias("by_event"), F.lit(0).alias("fates"), F.col("letter").alias("reasons")
+    )
+    both = reported.unionByName(lettered)
     both = both.join(F.broadcast(logs), ["topic", "partition"], "left")
     begin, end = F.col("log_first"), F.coalesce(F.col("log_last"), F.lit(-1))
     first, last = F.col("first"), F.col("last")
@@ -190,8 +197,10 @@ def ranges_outside_log(fates: DataFrame, letters: DataFrame, logs: DataFrame) ->
             F.struct(F.greatest(first, end + 1).alias("first"), last.alias("last"), F.lit("after").alias("side")),
         ),
     )
-    parts = both.select("topic", "partition", "by_event", F.inline(F.array_compact(sides)))
-    return parts.groupBy(*place, "side").agg(F.max("by_event").alias("by_event"))
+    parts = both.select("topic", "partition", "by_event", "fates", "reasons", F.inline(F.array_compact(sides)))
+    return parts.groupBy(*place, "side").agg(
+        F.max("by_event").alias("by_event"), *(F.bit_or(name).alias(name) for name in ("fates", "reasons"))
+    )
 
 
 def mask_to_text(mask: Column, words: tuple[str, ...]) -> Column:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +16,7 @@ from lapse.protocol import topic, topic_pattern
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.instant import instant_ms
 from lapse.tables import console
+from lapse_client.reading.underlying import reads_others_only
 from lapse_spark import lapse_toml
 from lapse_spark import ledger as ledger_job
 from lapse_spark.account import statement
@@ -102,6 +104,9 @@ def ledger(
         _follow(cluster, followed, _rule(following, ask=ask, shown=limit, written_with=schemas), following, as_json)
         return
     reading = _check_inputs(cluster, queue, underlying, dead_letter_topic, output)
+    _warn_of_unread(cluster, queue, underlying)
+    if since is not None and since > (now_ms := cluster.now_ms(queue)):
+        raise ValueError(f"--since {since} is after the present instant {now_ms}: no message has arrived since then")
     scope = Scope(
         dead_letter_topics=dead_letter_topic,
         starts={(mark.topic, mark.partition): mark.offset for mark in marks},
@@ -156,6 +161,21 @@ def _check_inputs(
     cluster.await_topics([*underlying, *dead_letter_topics], queue)
     cluster.check_allowed([topic.dead_letters(queue)], "Read")
     return [*underlying, topic.events(queue), topic.dead_letters(queue), *dead_letter_topics]
+
+
+def _warn_of_unread(cluster: Cluster, queue: str, underlying: Sequence[str]) -> None:
+    """Warn of topics that the queue does not read by its definition. It may have read them earlier."""
+    with suppress(ValueError):  # with options that only Java's client has, nobody knows
+        ours = cluster.connection.of_lapse()
+        is_left_out = reads_others_only(ours, ours.partitions())
+        for name in underlying:
+            if is_left_out(queue, name):
+                click.echo(
+                    f"Warning: queue {queue} is defined over other topics than {name}. A message of that topic without "
+                    "a fate counts as still queued, even if the queue never read the topic. Correct --topics, unless "
+                    "the queue read it earlier",
+                    err=True,
+                )
 
 
 def _check(follow: bool, once_only: Mapping[str, bool], following: Mapping[str, Any]) -> None:

@@ -139,6 +139,12 @@ def test_every_difference_is_found_and_named(reckon):
         "t:0:12-20": "not_published",
         "t:7:0": "not_published",
     }
+    unpublished = {row["bookmark"]: (row["fates"], row["reasons"]) for row in found.differences[-3:]}
+    assert unpublished == {
+        "t:0:11": ("", "time_limit"),
+        "t:0:12-20": ("acknowledged", ""),
+        "t:7:0": ("acknowledged", ""),
+    }
     assert found.difference_counts["not_published"] == 1 + 9 + 1
     assert found.contradictory == 5
     assert found.published == sum(found.fates.values()) + found.still_queued + found.contradictory
