@@ -58,7 +58,7 @@ def driven(shard: Shard, make: type[Step], to_ms: int) -> list[Step]:
 def test_steps_differ_only_in_what_the_state_is_made_of() -> None:
     shared = {one.name for one in fields(Step)}
     queues, sows = ({one.name for one in fields(kind)} - shared for kind in (QueueStep, SowStep))
-    assert queues == {"changes"}
+    assert queues == {"changes", "lost"}
     assert sows == {"changes", "state_deletes", "queries", "deletions", "change_bytes"}
 
 

@@ -109,7 +109,7 @@ def test_a_redrive_of_no_time_is_refused() -> None:
 
 
 @pytest.mark.feature("X7")
-def test_the_place_of_a_hook_that_is_not_found_is_told() -> None:
+def test_the_error_names_the_place_of_a_hook_that_is_not_found() -> None:
     done = CliRunner().invoke(spark, ["redrive", "audit", "--hook", "no_such_hooks:change", "-b", "localhost:1"])
     fault = "--hook no_such_hooks:change: No module named 'no_such_hooks'. Name its directory in PYTHONPATH"
     assert (done.exit_code, done.stderr) == (1, f"Error: {fault}\n")
