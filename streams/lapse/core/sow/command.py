@@ -345,7 +345,7 @@ class SowCommands:
             one = known.subscription
             if (one.filter, one.row_filter, one.select) == (command.filter, row_filter, command.select):
                 return _SeenFrom(since=one.since, unsure=one.unsure, unsure_ms=one.unsure_ms)
-        if at_ms > self._began_ms or last == self._began_at:
+        if at_ms >= self._began_ms or last == self._began_at:
             return _SeenFrom(since=last)
         return _SeenFrom(since=self._began_at, unsure=last, unsure_ms=at_ms)
 
