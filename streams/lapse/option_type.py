@@ -37,7 +37,9 @@ class Instant(click.ParamType):
         text = str(value).strip()
         try:
             return instant_ms(text)
-        except ValueError:
+        except ValueError as error:
+            if text.isascii() and text.isdigit():
+                self.fail(f"{error}; expected 2026-01-31T12:00:00Z, or ms since the epoch", param, ctx)
             return self.fallback(text, param, ctx)
 
     def fallback(self, text: str, param: click.Parameter | None, ctx: click.Context | None) -> Any:

@@ -206,6 +206,16 @@ def test_an_instant_later_than_the_calendar_is_none(text: str) -> None:
 
 
 @pytest.mark.feature("X7")
+@pytest.mark.parametrize("text", ["1796005591", "1796005591 ", "100000000"])
+def test_seconds_since_the_epoch_are_refused(text: str) -> None:
+    """As ms they would be in January 1970, before everything, and nobody would notice."""
+    with pytest.raises(
+        UsageError, match=f"{text.strip()} looks like seconds since the epoch; as ms .*{text.strip()}000"
+    ):
+        INSTANT.convert(text, None, None)
+
+
+@pytest.mark.feature("X7")
 @pytest.mark.parametrize("text", ["0", "1969-12-31T23:59:59", "25000d"])
 def test_an_instant_before_1970_is_before_everything(text: str) -> None:
     """To Kafka a negative instant is a command."""

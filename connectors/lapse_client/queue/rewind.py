@@ -43,8 +43,9 @@ def point(text: str) -> str:
         return wanted
     try:
         return str(instant_ms(wanted))
-    except ValueError:
-        pass
+    except ValueError as error:
+        if wanted.isdigit():
+            raise ValueError(f"to: {error}") from error
     try:
         return ",".join(str(Bookmark.parse(one.strip())) for one in wanted.split(","))
     except ValueError:

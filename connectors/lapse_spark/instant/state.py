@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -197,11 +198,16 @@ def _show(entity: str, at: int, count: int, found: _Found, rows: list[Row], outp
         click.echo(f"{entity} at {shown(at)}: {count:,} {found.what} written to {output}")
         return
     page = Report(f"{entity} at {shown(at)}")
-    facts = [found.facts(row) for row in rows]
-    names = list(facts[0])[: found.columns] if facts else []
-    title = f"{count:,} {found.what}" + (f", the first {len(rows)}" if len(rows) < count else "")
-    page.table(names, [[one[name] for name in names] for one in facts], title=title)
+    facts = [dict(islice(found.facts(row).items(), found.columns)) for row in rows]
+    names = [name.removesuffix("_ms") for name in facts[0]] if facts else []
+    title = f"{count:,} {found.what}" + (f", the first {len(rows)}" if len(rows) < count else "") + "; times in UTC"
+    page.table(names, [[_cell(name, value) for name, value in one.items()] for one in facts], title=title)
     page.show(console())
+
+
+def _cell(name: str, value: Cell) -> Cell:
+    """Return a fact as a table shows it: instants as people read them."""
+    return shown(value) if name.endswith("_ms") and isinstance(value, int) else value
 
 
 def _text(data: bytes | bytearray) -> str:

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator
 from lapse.config.fault import first_repeated
 from lapse.core.days import LATEST_MS
 from lapse.protocol.bookmark import Bookmark
-from lapse.protocol.instant import instant_ms
+from lapse.protocol.instant import check_unit, instant_ms
 
 _EXPECTED = (
     'expected "beginning", "end", an instant such as "2026-01-31T12:00:00Z" or in ms since the epoch, or a bookmark '
@@ -32,6 +32,7 @@ def recovery_point(value: object) -> object:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         if value > LATEST_MS:  # Kafka takes none that needs more than 63 bits
             raise ValueError(f"{value} is no instant in ms since the epoch: the latest is {LATEST_MS}")
+        check_unit(value)
         return value
     if (at_ms := _written_instant_ms(value)) is not None:
         return at_ms

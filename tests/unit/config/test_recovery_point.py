@@ -47,6 +47,7 @@ def test_a_recovery_point_is_read(tmp_path: Path, value: str, read: object) -> N
         ('"orders:0:1-2"', "expected one message"),
         ('"orders:0:1#2"', "expected one message"),
         ("-1", "not -1"),
+        ("1796005591", "1796005591 looks like seconds since the epoch"),
         ("253402300800000", "the latest is 253402300799999"),
         ("9223372036854775808", "no instant in ms since the epoch"),
         ("true", "not True"),

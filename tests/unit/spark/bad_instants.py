@@ -52,6 +52,7 @@ CASES: Final = [
     _at("²"),
     _at("2026-01-01T00:00:01Z"),
     _at("9" * 20),
+    _at("1796005591"),
     Case("`--entity work`, unknown", _no_such),
     Case(
         "`--entity work` of two deployments",
