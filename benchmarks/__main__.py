@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.comparison import contestant
-from benchmarks.comparison.brokers import Environment, broker_of_row, broker_of_run, fresh_broker
+from benchmarks.comparison.brokers import SharedBroker, broker_of_run
 from benchmarks.comparison.load import QUICK, Load
 from benchmarks.comparison.report import as_html, as_json, now
 from benchmarks.comparison.row import Contestant, Outcome, Row
@@ -46,9 +46,9 @@ def main() -> int:
     chosen = [row for row in rows(load) if row.name in given.only]
     outcomes = []
     began = time.monotonic()
-    with fresh_broker() as environment:
+    with SharedBroker(load.warming) as shared:
         for row in chosen:
-            outcomes.append(run(row, repeats, 0 if given.quick else row.rehearsals, environment, console))
+            outcomes.append(run(row, repeats, 0 if given.quick else row.rehearsals, shared, console))
             show(outcomes[-1], console)
     settings = {**asdict(load), "repeats": repeats, "took_s": round(time.monotonic() - began)}
     if given.json:
@@ -61,36 +61,32 @@ def main() -> int:
     return int(any(outcome.failed for outcome in outcomes))
 
 
-def run(row: Row, repeats: int, rehearsals: int, shared: Environment, console: Console) -> Outcome:
+def run(row: Row, repeats: int, rehearsals: int, shared: SharedBroker, console: Console) -> Outcome:
     """Run the contestants of a row in turn, `repeats` times: A B A B. Figures of rehearsals do not count."""
     outcome, began = Outcome(row), time.monotonic()
-    try:
-        with broker_of_row(row, shared) as environment:
-            for turn in range(-rehearsals, min(repeats, row.most_repeats)):
-                for one in row.contestants:
-                    if one.name not in outcome.skipped and one.name not in outcome.failed:
-                        which = f"run {turn + 1}" if turn >= 0 else f"rehearsal {turn + rehearsals + 1}"
-                        with console.status(f"{row.name}: {one.name}, {which}"):
-                            _run(one, outcome, environment)
-                if turn < 0:
-                    outcome.runs.clear()
-    except contestant.Failed as error:  # warming the broker failed
-        outcome.failed = dict.fromkeys((one.name for one in row.contestants), str(error))
+    for turn in range(-rehearsals, min(repeats, row.most_repeats)):
+        for one in row.contestants:
+            if one.name not in outcome.skipped and one.name not in outcome.failed:
+                which = f"run {turn + 1}" if turn >= 0 else f"rehearsal {turn + rehearsals + 1}"
+                with console.status(f"{row.name}: {one.name}, {which}"):
+                    _run(one, outcome, shared)
+        if turn < 0:
+            outcome.runs.clear()
     outcome.at, outcome.took_s = now(), round(time.monotonic() - began, 1)
     return outcome
 
 
-def _run(one: Contestant, outcome: Outcome, environment: Environment) -> None:
+def _run(one: Contestant, outcome: Outcome, shared: SharedBroker) -> None:
     """Run a contestant once, and store its figures or why there are none."""
-    with broker_of_run(outcome.row, environment) as its:
-        try:
+    try:
+        with broker_of_run(outcome.row, shared) as its:
             figures = contestant.compete(one.module, one.arguments, its, outcome.row.timeout_s)
-        except contestant.Skipped as reason:
-            outcome.skipped[one.name] = str(reason)
-        except contestant.Failed as error:
-            outcome.failed[one.name] = str(error)
-        else:
-            outcome.runs.setdefault(one.name, []).append(figures)
+    except contestant.Skipped as reason:
+        outcome.skipped[one.name] = str(reason)
+    except contestant.Failed as error:
+        outcome.failed[one.name] = str(error)
+    else:
+        outcome.runs.setdefault(one.name, []).append(figures)
 
 
 if __name__ == "__main__":

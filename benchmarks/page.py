@@ -25,7 +25,8 @@ _HEAD: Final = """\
 <!-- figures: printed by `python -m benchmarks.page > docs/figures.md`; do not edit by hand -->
 
 Each table below is a row of [the benchmark](benchmarks.md). That page says what a row means, and who the peers are.
-Messages have 200 bytes of payload, a key and a lifetime of their own. Nothing else was at work.
+Messages have 200 bytes of payload, a key and a lifetime of their own. Nothing else was at work. The broker had
+compiled its code before, but for the row that says otherwise.
 
 **Compare ratios, not rates.** Broker, worker and clients share the cores of one machine. Its speed varies by a half
 within an hour. A ratio is between two contestants of the same run. Each goal stands beside its figure, and a missed

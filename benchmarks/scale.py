@@ -63,7 +63,7 @@ def costs(report: Mapping[str, Any]) -> dict[str, Cost]:
     """
 
     def cost(contestant: str, lapse_bytes: float, read_bytes: float) -> Cost:
-        by_age = [_medians(report, row, contestant) for row in ("queue", "queue-fresh", "queue-warm")]
+        by_age = [_medians(report, row, contestant) for row in ("queue", "queue-fresh")]
         keys = ("worker_us", "client_us", "broker_us")
         worker_us, client_us, broker_us = (round(max(one[key] for one in by_age), 1) for key in keys)
         return Cost(worker_us, client_us, broker_us, 237, lapse_bytes, read_bytes)

@@ -92,8 +92,8 @@ class Row:
         most_repeats: the limit of repetitions, for rows where they show nothing new or take long.
         timeout_s: the limit of one contestant's run, s.
         fresh: whether each run gets a broker that has just been started.
-        warming: how many messages a broker of the row's own serves before the first run; 0 = the shared broker.
         rehearsals: how often each contestant runs before the runs that count, until the broker has compiled its code.
+        kafka: whether it needs a broker.
     """
 
     name: str
@@ -104,8 +104,8 @@ class Row:
     most_repeats: int = 100
     timeout_s: float = 420.0
     fresh: bool = False
-    warming: int = 0
     rehearsals: int = 0
+    kafka: bool = True
 
 
 @dataclass(slots=True)

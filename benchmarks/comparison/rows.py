@@ -16,10 +16,10 @@ def rows(load: Load) -> list[Row]:
     """Return the rows for a load, in the order in which they run."""
     return [
         queue_rows.queue(load.messages),
-        *queue_rows.queue_brokers(load.messages, load.warming),
-        queue_rows.several(load.messages, load.warming),
-        queue_rows.latency(load.seconds, load.warming),
-        queue_rows.latency_fast(load.seconds, load.warming),
+        queue_rows.queue_fresh(load.messages),
+        queue_rows.several(load.messages),
+        queue_rows.latency(load.seconds),
+        queue_rows.latency_fast(load.seconds),
         entity_rows.many_entities(load.entities),
         entity_rows.changes(load),
         http_rows.gateway(load),

@@ -24,6 +24,7 @@ def memory(load: Load) -> Row:
             Goal(f"priority, {most:,} deep", figure(priority, "bytes"), 22, False, "B"),
         ],
         most_repeats=1,
+        kafka=False,
     )
 
 
@@ -39,6 +40,7 @@ def depth(load: Load) -> Row:
         ],
         [Column("cost_us", "CPU, µs/message", 2)],
         [Goal(f"{deep} / {shallow}", ratio(deep, shallow, "cost_us"), 1.1, False)],
+        kafka=False,
     )
 
 
@@ -68,6 +70,7 @@ def disk(load: Load) -> Row:
             Goal("on disk / in memory, arrival to acknowledgment", ratio(disk, memory, "cost_us"), 1.2, False),
         ],
         most_repeats=1,
+        kafka=False,
     )
 
 

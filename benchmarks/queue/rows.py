@@ -19,9 +19,7 @@ def queue(messages: int) -> Row:
         "queue",
         "A message's whole life in a queue: in the log → leased delivery with payload → batched acknowledgment",
         [
-            Contestant(_INLINE, "queue.whole_life", {"messages": messages}),
-            Contestant(_SHARE, "peers.share_group", {"messages": messages}),
-            Contestant(_REFERENCE, "queue.whole_life", {"messages": messages, "payload": "reference"}),
+            *_whole_lives(messages),
             Contestant("stock Faust table", "peers.stock_faust", {"messages": faust}),
             Contestant("RabbitMQ quorum queue", "peers.rabbitmq", {"messages": messages // 6}),
             Contestant("NATS JetStream", "peers.jetstream", {"messages": messages // 6}),
@@ -29,6 +27,7 @@ def queue(messages: int) -> Row:
         ],
         LIFE,
         [
+            *_share_group_goals(0.7, 0.8),
             Goal("lapse inline / stock Faust table", ratio(_INLINE, "stock Faust table"), 70, True),
             Goal("lapse inline / RabbitMQ quorum queue", ratio(_INLINE, "RabbitMQ quorum queue"), 5, True),
             Goal("lapse inline / NATS JetStream", ratio(_INLINE, "NATS JetStream"), 10, True),
@@ -36,44 +35,37 @@ def queue(messages: int) -> Row:
     )
 
 
-def queue_brokers(messages: int, warming: int) -> list[Row]:
-    """Return the rows of a message's whole life on a broker just started, and on a warm one."""
-    contestants = [
+def queue_fresh(messages: int) -> Row:
+    """Return the row of a message's whole life on brokers just started."""
+    return Row(
+        "queue-fresh",
+        "A message's whole life in a queue, on a broker that was started for this run",
+        _whole_lives(messages),
+        LIFE,
+        _share_group_goals(1.2, 1.2),
+        fresh=True,
+    )
+
+
+def _whole_lives(messages: int) -> list[Contestant]:
+    return [
         Contestant(_INLINE, "queue.whole_life", {"messages": messages}),
         Contestant(_SHARE, "peers.share_group", {"messages": messages}),
         Contestant(_REFERENCE, "queue.whole_life", {"messages": messages, "payload": "reference"}),
     ]
 
-    def goals(inline: float, reference: float) -> list[Goal]:
-        return [
-            Goal("lapse inline / share group", ratio(_INLINE, _SHARE), inline, True),
-            Goal("lapse by reference / share group", ratio(_REFERENCE, _SHARE), reference, True),
-            Goal("the client's CPU, inline", figure(_INLINE, "client_us"), 1.3, False, "µs"),
-            Goal("the client's CPU, by reference", figure(_REFERENCE, "client_us"), 2.0, False, "µs"),
-        ]
 
+def _share_group_goals(inline: float, reference: float) -> list[Goal]:
     return [
-        Row(
-            "queue-fresh",
-            "A message's whole life in a queue, on a broker that was started for this run",
-            contestants,
-            LIFE,
-            goals(1.2, 1.2),
-            fresh=True,
-        ),
-        Row(
-            "queue-warm",
-            f"A message's whole life in a queue, on a broker that has served {warming:,} messages",
-            contestants,
-            LIFE,
-            goals(0.7, 0.8),
-            warming=warming,
-        ),
+        Goal("lapse inline / share group", ratio(_INLINE, _SHARE), inline, True),
+        Goal("lapse by reference / share group", ratio(_REFERENCE, _SHARE), reference, True),
+        Goal("the client's CPU, inline", figure(_INLINE, "client_us"), 1.3, False, "µs"),
+        Goal("the client's CPU, by reference", figure(_REFERENCE, "client_us"), 2.0, False, "µs"),
     ]
 
 
-def several(messages: int, warming: int) -> Row:
-    """Return the row of a message's whole life with several partitions, workers and consumers, on a warm broker."""
+def several(messages: int) -> Row:
+    """Return the row of a message's whole life with several partitions, workers and consumers."""
     ours, theirs = "lapse, {} partition{}, {} worker{}, {} consumer{}", "share group, {} partition{}, {} consumer{}"
 
     def text(shape: str, *counts: int) -> str:
@@ -101,15 +93,14 @@ def several(messages: int, warming: int) -> Row:
             )
         ],
         most_repeats=2,
-        warming=warming,
     )
 
 
-def latency(seconds: float, warming: int) -> Row:
-    """Return the row of latency under a light load, on a warm broker.
+def latency(seconds: float) -> Row:
+    """Return the row of latency under a light load.
 
-    One just started compiles its code for minutes at these rates, and keeps the CPU from worker and consumer. Work in
-    large batches does not compile all of it.
+    The broker compiles its code for minutes at these rates, and keeps the CPU from worker and consumer. The work in
+    large batches that has warmed it does not compile all of it.
     """
     contestants = []
     goals = []
@@ -130,12 +121,12 @@ def latency(seconds: float, warming: int) -> Row:
         Column("max_ms", "greatest, ms"),
         *STAGES,
     ]
-    title = f"From publishing to the consumer, at a steady rate, on a broker that has served {warming:,} messages"
-    return Row("latency", title, contestants, columns, goals, warming=warming, rehearsals=_REHEARSALS)
+    title = "From publishing to the consumer, at a steady rate"
+    return Row("latency", title, contestants, columns, goals, rehearsals=_REHEARSALS)
 
 
-def latency_fast(seconds: float, warming: int) -> Row:
-    """Return the row of latency and CPU under a heavy load, on a warm broker."""
+def latency_fast(seconds: float) -> Row:
+    """Return the row of latency and CPU under a heavy load."""
     arguments = {"rate": 20_000, "seconds": seconds, "linger_ms": 1.0}
     return Row(
         "latency-fast",
@@ -152,7 +143,6 @@ def latency_fast(seconds: float, warming: int) -> Row:
             Goal("median, lapse", figure("lapse", "median_ms"), 10, False, "ms"),
             Goal("p99, lapse", figure("lapse", "p99_ms"), 30, False, "ms"),
         ],
-        warming=warming,
         rehearsals=_REHEARSALS,
     )
 
@@ -197,7 +187,6 @@ def lateness(load: Load) -> Row:
             Goal("letter behind the deadline, p99", figure(name, "written_p99_ms"), 20, False, "ms"),
         ],
         most_repeats=1,
-        warming=load.warming,
     )
 
 
@@ -224,6 +213,7 @@ def one_filter() -> Row:
         [Contestant(name, "queue.filter")],
         [Column("evaluation_us", "median, µs", 2), Column("best_us", "best, µs", 2)],
         [Goal("one evaluation", figure(name, "evaluation_us"), 0.34, False, "µs")],
+        kafka=False,
     )
 
 
@@ -337,4 +327,5 @@ def year(load: Load) -> Row:
         ],
         [Goal("a year of flights", figure(name, "seconds"), 60, False, "s")],
         most_repeats=1,
+        kafka=False,
     )

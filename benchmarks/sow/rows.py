@@ -89,6 +89,7 @@ def core_turns(load: Load) -> Row:
             for kind, name in judged.items()
         ],
         most_repeats=1,
+        kafka=False,
     )
 
 

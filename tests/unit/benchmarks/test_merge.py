@@ -26,8 +26,8 @@ def report(name: str, rate: float, **settings: Any) -> dict[str, Any]:
 
 
 def test_rows_stand_in_their_order_with_figures_goals_and_time() -> None:
-    outcomes, settings, machine = merged([report("queue-warm", 100.0), report("queue", 200.0)])
-    assert [outcome.row.name for outcome in outcomes] == ["queue", "queue-warm"]
+    outcomes, settings, machine = merged([report("queue-fresh", 100.0), report("queue", 200.0)])
+    assert [outcome.row.name for outcome in outcomes] == ["queue", "queue-fresh"]
     assert [value for _, value in outcomes[1].goals()] == [1.0, 1.0, None, None]
     assert settings["took_s"] == 40
     page = as_html(outcomes, settings, machine)
@@ -38,8 +38,8 @@ def test_rows_stand_in_their_order_with_figures_goals_and_time() -> None:
 @pytest.mark.parametrize(
     ("other", "fault"),
     [
-        (report("queue-warm", 1.0, repeats=3), "different settings: repeats"),
-        ({**report("queue-warm", 1.0), "machine": "another"}, "different machines: a machine; another"),
+        (report("queue-fresh", 1.0, repeats=3), "different settings: repeats"),
+        ({**report("queue-fresh", 1.0), "machine": "another"}, "different machines: a machine; another"),
     ],
 )
 def test_what_does_not_belong_together_is_refused(other: dict[str, Any], fault: str) -> None:
