@@ -44,7 +44,7 @@ def point(text: str) -> str:
     try:
         return str(instant_ms(wanted))
     except ValueError as error:
-        if wanted.isdigit():
+        if wanted.isascii() and wanted.isdigit():
             raise ValueError(f"to: {error}") from error
     try:
         return ",".join(str(Bookmark.parse(one.strip())) for one in wanted.split(","))
