@@ -7,6 +7,7 @@ one batch are kept, journaled and forgotten together, as a chunk.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
@@ -17,6 +18,9 @@ from lapse.core.portions import Portions, clear_in_portions
 
 _LONGEST: Final = 40
 """Longer ids, and ids that JSON would escape, are kept as digests, so that a step's ids fit into one RecordBatch."""
+
+_LEAP: Final = 8
+"""A source that comes forward by more than this part of the window at once has leapt."""
 
 _DIGEST: Final = "#"
 _WRITTEN_LONGER: Final = frozenset('"\\')
@@ -42,8 +46,10 @@ class Repeats:
     def __init__(self) -> None:
         self.chunks: dict[int, Chunk] = {}
         self.next_number = 0
-        self._seen: dict[tuple[int, str], tuple[int, int]] = {}
+        self._seen: dict[tuple[int, str], tuple[int, ...]] = {}
+        """By source and id: timestamp and chunk of each message that occupied the id, in turn, the earliest first."""
         self._reached_ms: dict[int, int] = {}
+        self._progress: dict[int, _Progress] = {}
         self._numbers: dict[int, dict[int, None]] = {}
         """By source, the numbers of its chunks, oldest first: those of a silent source must not be passed each time."""
 
@@ -54,7 +60,7 @@ class Repeats:
         self.next_number = max(self.next_number, number + 1)
         self.reach(chunk.source, chunk.newest_ms)
         for name, at_ms in chunk.ids:
-            self._seen[chunk.source, name] = at_ms, number
+            self._seen[chunk.source, name] = (*self._seen.get((chunk.source, name), ()), at_ms, number)
 
     def release_memory(self) -> Portions[None]:
         """Free all ids, in portions."""
@@ -62,7 +68,7 @@ class Repeats:
         yield from clear_in_portions(self._seen, self.chunks)
 
     def forget(self, number: int) -> None:
-        """Forget a chunk, except ids that were seen again in a later one."""
+        """Forget a chunk. Ids that another chunk has as well keep that one's timestamps."""
         chunk = self.chunks.pop(number, None)
         if chunk is None:
             return
@@ -71,8 +77,11 @@ class Repeats:
         if not numbers:
             del self._numbers[chunk.source]
         for message_id, _ in chunk.ids:
-            if self._seen.get((chunk.source, message_id), (0, -1))[1] == number:
-                del self._seen[chunk.source, message_id]
+            seen = self._seen.pop((chunk.source, message_id), ())
+            pairs = zip(seen[::2], seen[1::2], strict=True)
+            left = tuple(value for pair in pairs if pair[1] != number for value in pair) if len(seen) > 2 else ()
+            if left:
+                self._seen[chunk.source, message_id] = left
 
     def reach(self, source: int, newest_ms: int, clock_ms: int = NEVER) -> int:
         """Note that a source was read up to a timestamp. Return how far it has come, ms since the epoch.
@@ -85,16 +94,56 @@ class Repeats:
         return reached_ms
 
     def outdated(self, source: int, now_ms: int, window_ms: int) -> Iterator[int]:
-        """Yield the numbers of a source's chunks that are outside the window, oldest first."""
+        """Yield the numbers of a source's chunks that are outside the window, oldest first.
+
+        The ids of a producer whose clock is behind are kept as long as others: see `_Progress`.
+        """
+        progress = self._progress.setdefault(source, _Progress(now_ms, now_ms))
+        progress.note(now_ms, window_ms, self.next_number)
         for number in self._numbers.get(source, ()):
-            if self.chunks[number].newest_ms + window_ms > now_ms:
+            if progress.counted_from_ms(number, self.chunks[number].newest_ms) + window_ms > now_ms:
                 break
             yield number
 
-    def seen_ms(self, source: int, message_id: str) -> int | None:
-        """Return the timestamp of a source's last message with an id, ms since the epoch; None = not remembered."""
-        seen = self._seen.get((source, message_id))
-        return None if seen is None else seen[0]
+    def seen_ms(self, source: int, message_id: str) -> Sequence[int]:
+        """Return the timestamps of a source's messages that occupied an id and are remembered, ms since the epoch."""
+        return self._seen.get((source, message_id), ())[::2]
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How a source comes forward, and whether its stamps tell how late it is.
+
+    At first, and after a leap, they do not: the first stamps may be those of a clock that is behind, and what an
+    earlier owner of the shard had reached is not kept. So no ids are forgotten until the source has come a window
+    further. These ids stay for another window.
+
+    Attributes:
+        last_ms: how far the source had come at the last look, ms since the epoch.
+        unsure_since_ms: how far it had come when its stamps ceased to tell; None = they tell.
+        kept_ms: the window of the kept chunks begins here, ms since the epoch.
+        kept: numbers of those chunks.
+    """
+
+    last_ms: int
+    unsure_since_ms: int | None
+    kept_ms: int = 0
+    kept: range = range(0)
+
+    def note(self, now_ms: int, window_ms: int, next_number: int) -> None:
+        """Note how far the source has come, and the number of the next chunk."""
+        if self.unsure_since_ms is not None and now_ms >= self.unsure_since_ms + window_ms:
+            # The window of chunks that were kept before is over: the source has come one further since then.
+            self.kept_ms, self.kept, self.unsure_since_ms = now_ms, range(self.kept.stop, next_number), None
+        if self.unsure_since_ms is None and now_ms - self.last_ms > window_ms // _LEAP:
+            self.unsure_since_ms = now_ms
+        self.last_ms = now_ms
+
+    def counted_from_ms(self, number: int, newest_ms: int) -> int:
+        """Return the instant from which the window of a chunk counts, ms since the epoch; `NEVER` = not yet known."""
+        if number in self.kept:
+            return max(newest_ms, self.kept_ms)
+        return newest_ms if self.unsure_since_ms is None or number < self.kept.start else NEVER
 
 
 class Batch:
@@ -112,26 +161,29 @@ class Batch:
         self._repeats = repeats
         self._source = source
         self._window_ms = window_ms
-        self.fresh: dict[str, int] = {}
-        """New ids, each with its timestamp, ms since the epoch."""
+        self.fresh: dict[str, tuple[int, ...]] = {}
+        """New ids, each with the timestamps of the messages that occupied it, ms since the epoch."""
         self.newest_ms = 0
         """Latest timestamp of a message with an id, ms since the epoch."""
 
     def is_repeat(self, message_id: str, at_ms: int) -> bool:
-        """Return whether a message with this id came before, within the window."""
+        """Return whether a message with this id came before, with a timestamp less than the window away (C43)."""
         self.newest_ms = max(self.newest_ms, at_ms)
-        before_ms = self.fresh.get(message_id)
-        if before_ms is None:
-            before_ms = self._repeats.seen_ms(self._source, message_id)
-        return before_ms is not None and at_ms - before_ms < self._window_ms
+        before_ms = (*self._repeats.seen_ms(self._source, message_id), *self.fresh.get(message_id, ()))
+        return any(abs(at_ms - one_ms) < self._window_ms for one_ms in before_ms)
 
     def occupy(self, message_id: str, at_ms: int) -> None:
         """Note the id of a message. Do not call this for one that is dead-lettered on arrival (C43)."""
-        self.fresh[message_id] = at_ms
+        self.fresh[message_id] = (*self.fresh.get(message_id, ()), at_ms)
+
+    @property
+    def ids(self) -> tuple[tuple[str, int], ...]:
+        """The new ids, each with its timestamp, ms since the epoch."""
+        return tuple((name, at_ms) for name, stamps_ms in self.fresh.items() for at_ms in stamps_ms)
 
     def chunk(self, newest_ms: int) -> Chunk:
         """Return the chunk to remember; `newest_ms` is how far the source has come, ms since the epoch."""
-        return Chunk(self._source, newest_ms, tuple(self.fresh.items()))
+        return Chunk(self._source, newest_ms, self.ids)
 
 
 def chunk_of(source: int, newest_ms: int, ids: Sequence[Sequence[str | int]]) -> Chunk:

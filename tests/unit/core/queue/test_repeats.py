@@ -91,6 +91,31 @@ def test_the_window_ends_on_its_millisecond_and_counts_from_what_entered():
     assert queue.read("a", at_ms=5_000 + 2 * WINDOW_MS - 1) == [0]
 
 
+def test_the_window_has_two_sides():
+    """A copy of old records with their own timestamps repeats nothing of today."""
+    queue = Queue()
+    assert queue.read("a", at_ms=50_000) == []
+    assert queue.read("a", at_ms=50_000 - WINDOW_MS + 1) == [0]
+    assert queue.read("a", at_ms=50_000 - WINDOW_MS) == []
+    queue.restart()
+    assert queue.read("a", at_ms=50_000) == [0], "the earlier one does not replace the later one"
+    assert queue.read("a", at_ms=50_000 - 2 * WINDOW_MS + 1) == [0]
+    assert queue.depth == 2
+
+
+def test_the_window_has_two_sides_in_a_batch():
+    queue = Queue()
+    stamps = {0: 50_000, 1: 40_000, 2: 50_000 - WINDOW_MS + 1, 3: 40_000 + WINDOW_MS - 1, 4: 45_000}
+    records = [
+        SimpleNamespace(offset=offset, timestamp=at_ms, key=None, value=b"", headers=[("lapse-message-id", b"a")])
+        for offset, at_ms in stamps.items()
+    ]
+    step = Step()
+    queue.shard.arrive("t", 0, records, step)
+    assert [one.messages.offsets.tolist() for one in step.events if one.kind == "repeated"] == [[2, 3]]
+    assert queue.depth == 3
+
+
 def test_each_partition_and_topic_has_ids_of_its_own():
     queue = Queue()
     assert queue.read("a", at_ms=5_000) == []
@@ -143,15 +168,19 @@ def test_ids_survive_restarts_and_are_forgotten_in_time():
     for _ in range(3):
         queue.restart()
         assert queue.read("a", "\x00é", long, at_ms=5_500) == [0, 1, 2]
-    queue.read("b", at_ms=5_900)
-    assert len(queue.shard.state.repeats.chunks) == 2
-    queue.read(None, at_ms=5_000 + WINDOW_MS)
+    for at_ms in range(5_500, 6_600, 100):
+        queue.read(None, at_ms=at_ms)
+    queue.read("b", at_ms=6_600)
+    assert len(queue.shard.state.repeats.chunks) == 2, "after a restart they stay for another window"
+    for at_ms in range(6_700, 7_600, 100):
+        queue.read(None, at_ms=at_ms)
     assert len(queue.shard.state.repeats.chunks) == 1
-    queue.read(None, at_ms=20_000)
+    for at_ms in (20_000, 21_000, 22_000):
+        queue.read(None, at_ms=at_ms)
     assert not [key for key in queue.log if key[:1] == b"i"]
     assert not queue.shard.state.repeats._seen
     queue.restart()
-    assert queue.read("a", "b", at_ms=20_001) == []
+    assert queue.read("a", "b", at_ms=22_001) == []
 
 
 @pytest.mark.feature("C6", "Q16")
@@ -168,7 +197,34 @@ def test_a_producer_with_a_wrong_clock_makes_no_id_of_others_outdated(wrong_ms: 
             queue.restart()
         assert queue.read("right", at_ms=now_ms + WINDOW_MS - 1, clock_ms=now_ms + WINDOW_MS - 1) == [0]
         assert queue.read("wrong", at_ms=now_ms + wrong_ms + 9, clock_ms=now_ms + WINDOW_MS - 1) == [0]
-    queue.read(None, at_ms=now_ms + WINDOW_MS, clock_ms=now_ms + WINDOW_MS)
+    for windows in range(1, 4):
+        queue.read(None, at_ms=now_ms + windows * WINDOW_MS, clock_ms=now_ms + windows * WINDOW_MS)
+    assert not queue.shard.state.repeats.chunks, "nor does it keep them"
+
+
+@pytest.mark.feature("C6", "Q16")
+@pytest.mark.parametrize("behind_ms", [3_600_000, WINDOW_MS // 2])
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_ids_of_a_clock_behind_are_kept_though_it_is_the_first_that_is_read(behind_ms: int, restarts: int):
+    """At its start a shard does not know how far a source has come. A clock behind does not tell it."""
+    queue, now_ms = Queue(), 5_000_000
+    for at_ms in range(now_ms - 2 * WINDOW_MS, now_ms, WINDOW_MS):
+        queue.read(None, at_ms=at_ms, clock_ms=at_ms)
+    for _ in range(restarts):
+        queue.restart()
+    if not restarts:
+        queue = Queue()
+    queue.read("behind", at_ms=now_ms - behind_ms, clock_ms=now_ms)
+    queue.read("behind as well", at_ms=now_ms - behind_ms + 1, clock_ms=now_ms + 1)
+    queue.read("right", at_ms=now_ms + 2, clock_ms=now_ms + 2)
+    for after_ms in (3, WINDOW_MS - 1):
+        at_ms = now_ms + after_ms
+        queue.read(None, at_ms=at_ms, clock_ms=at_ms)
+        assert queue.read("behind", at_ms=at_ms - behind_ms, clock_ms=at_ms) == [0]
+        assert queue.read("behind as well", at_ms=at_ms - behind_ms, clock_ms=at_ms) == [0]
+        queue.restart()
+    for after_ms in range(WINDOW_MS, 4 * WINDOW_MS, WINDOW_MS // 4):
+        queue.read(None, at_ms=now_ms + after_ms, clock_ms=now_ms + after_ms)
     assert not queue.shard.state.repeats.chunks, "nor does it keep them"
 
 
@@ -197,12 +253,12 @@ def test_without_a_timestamp_the_latest_one_counts():
 def test_the_window_of_a_batch_is_that_of_its_last_record():
     queue = Queue()
     queue.read("a", at_ms=5_000)
-    step = Step()
-    plain = [
-        SimpleNamespace(offset=offset, timestamp=at_ms, key=None, value=b"", headers=[])
-        for offset, at_ms in ((1, 5_001), (2, 5_000 + WINDOW_MS))
-    ]
-    queue.shard.arrive("t", 0, plain, step)
+    for first in (1, 3):
+        plain = [
+            SimpleNamespace(offset=offset, timestamp=at_ms, key=None, value=b"", headers=[])
+            for offset, at_ms in ((first, 5_001), (first + 1, 5_000 + (first + 1) // 2 * WINDOW_MS))
+        ]
+        queue.shard.arrive("t", 0, plain, Step())
     assert not queue.shard.state.repeats.chunks
 
 
@@ -233,9 +289,11 @@ def test_ids_of_a_source_that_is_silent_are_not_looked_at_for_others() -> None:
         def items(self) -> Any:
             raise AssertionError("all are looked at")
 
-    repeats.chunks = Looked(repeats.chunks)
-    assert list(repeats.outdated(1, 500, 450)) == [1, 3, 5]
-    assert Looked.at == [1, 3, 5, 7]
+    for now_ms in (0, 450, 900, 1_350):
+        assert not list(repeats.outdated(0, now_ms, 450)) or now_ms >= 900
+    repeats.chunks, Looked.at[:] = Looked(repeats.chunks), []
+    assert list(repeats.outdated(0, 1_350, 450)) == [*range(0, 92, 2)]
+    assert Looked.at == [*range(0, 94, 2)]
     for number in range(100):
         repeats.forget(number)
     assert not repeats.chunks

@@ -45,5 +45,6 @@ def test_a_producer_with_a_wrong_clock_makes_no_id_of_others_outdated(wrong_ms: 
         shard.arrive("orders", 0, [Arrived(offset, T + stamp_ms, b"k", b"{}", headers)], step, T + clock_ms)
     repeats = [one.messages.bookmark.offset for one in step.events if one.kind is EventKind.REPEATED]
     assert repeats == [5, 6]
-    shard.arrive("orders", 0, [Arrived(7, T + 1_000, b"k", b"{}")], step, T + 1_000)
+    for offset, at_ms in ((7, T + 1_000), (8, T + 2_000), (9, T + 3_000)):
+        shard.arrive("orders", 0, [Arrived(offset, at_ms, b"k", b"{}")], step, at_ms)
     assert not shard.state.repeats.chunks, "nor does it keep them"

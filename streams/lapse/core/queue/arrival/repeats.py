@@ -49,7 +49,7 @@ def find_repeats(repeats: Repeats, source: int, arrivals: Arrivals, window_ms: i
             found.add(offset)
         elif offset not in dead:
             batch.occupy(message_id, now_ms)
-    return ComparedBatch(found, tuple(batch.fresh.items()), batch.newest_ms)
+    return ComparedBatch(found, batch.ids, batch.newest_ms)
 
 
 def without_offsets(arrivals: Arrivals, repeats: set[int]) -> Arrivals:

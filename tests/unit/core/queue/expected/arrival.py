@@ -68,7 +68,7 @@ class Arrival(Due):
                 self._gone(message, max(record.timestamp, now_ms), "time_limit")
                 continue
             if record.message_id and self.settings.dedup_window_ms and record.transferred is None:
-                self.seen[topic, partition, record.message_id] = record.timestamp
+                self.occupy(topic, partition, record)
             if record.transferred is not None:
                 message.state, message.transfer, message.came = "unconfirmed", record.transferred[1], True
                 message.deliveries, message.cancels = record.counts
@@ -92,16 +92,16 @@ class Arrival(Due):
             return
         used = record.message_id and self.settings.dedup_window_ms and not self.repeats(topic, partition, record)
         if used and not self.late(message, record.timestamp):
-            self.seen[topic, partition, record.message_id] = record.timestamp
+            self.occupy(topic, partition, record)
+
+    def occupy(self, topic: str, partition: int, record: Published) -> None:
+        """Note a record's id with its timestamp."""
+        self.seen.setdefault((topic, partition, record.message_id), []).append(record.timestamp)
 
     def repeats(self, topic: str, partition: int, record: Published) -> bool:
-        """Whether the record's id entered within the window before it (X6, C43)."""
-        seen_ms = self.seen.get((topic, partition, record.message_id))
-        return (
-            bool(record.message_id)
-            and seen_ms is not None
-            and (record.timestamp - seen_ms < self.settings.dedup_window_ms)
-        )
+        """Whether the record's id entered before it, with a timestamp less than the window away (X6, C43)."""
+        seen_ms = self.seen.get((topic, partition, record.message_id), []) if record.message_id else []
+        return any(abs(record.timestamp - one_ms) < self.settings.dedup_window_ms for one_ms in seen_ms)
 
     def read_traits(self, message: Message) -> None:
         """Priority, barrier and group, as far as the queue asks for them now (Q11, Q12, Q20, C31, C32)."""

@@ -101,7 +101,7 @@ class Rewinds(Arrival):
             if self.late(Message((*source, record.offset), "", deadline_ms), record.timestamp):
                 continue
             if record.message_id and self.settings.dedup_window_ms and record.transferred is None:
-                self.seen[(*source, record.message_id)] = record.timestamp
+                self.occupy(*source, record)
             found.append(record)
         self.seen = seen
         return found

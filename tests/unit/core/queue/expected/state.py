@@ -41,7 +41,7 @@ class State:
         self.removals: list[Gone] = []
         self.remembered: set[Bookmark] = set()
         self.events: list[MessageEvent] = []
-        self.seen: dict[tuple[str, int, bytes], int] = {}
+        self.seen: dict[tuple[str, int, bytes], list[int]] = {}
         self.released: list[tuple[Bookmark, list[str]]] = []
         self.pending: dict[Bookmark, Gone] = {}
         self.places: dict[Bookmark, int] = {}
