@@ -17,11 +17,12 @@ from lapse.cli.config_option import CONFIG
 from lapse.cli.recovery import Recovery, recoveries
 from lapse.config import Config, ConfigError, load
 from lapse.config.definition import Definition, DefinitionChange, conflicts, find_change, in_file
+from lapse.config.recovery_point import early_beginning
 from lapse.core.near_name import did_you_mean
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.command_field import QUEUE_STATES
 from lapse.runtime.topics.cluster import FIRST_ANSWER_S, Cluster
-from lapse.runtime.topics.definition_draft import early_beginning, refusal
+from lapse.runtime.topics.definition_draft import refusal
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange
 from lapse.runtime.topics.deleted_entities import left, settled
 from lapse.runtime.topics.topology import TopologyError
@@ -133,7 +134,7 @@ def plan(path: Path, config: Config) -> Plan | None:
             differs = DefinitionChange(None, after)
         if differs is None:
             continue
-        why = early_beginning(differs, config.queue.get(name), latest_ms(config))
+        why = early_beginning(config.queue.get(name), differs.begins_anew, latest_ms(config))
         why = f"{name}: {why}" if why else refusal(differs, lambda differs: live(differs, config))
         made.refused.append(why) if why else made.changes.append(differs)
     # The file fits together, but it may not fit beside entities that only the topic has.

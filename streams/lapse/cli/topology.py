@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +20,9 @@ from lapse.cli.definition import Plan, latest_ms, no_topic, plan
 from lapse.config import Config, ConfigError, key, load
 from lapse.config.decided_entities import decide
 from lapse.config.definition import keep_entities
-from lapse.config.recovery_point import future_fault
+from lapse.config.recovery_point import BEGINNING, early_beginning
+from lapse.core.expression.civil import format_instant
+from lapse.core.shard.retirement import Cause
 from lapse.protocol import topic as names
 from lapse.runtime.topics.advice import warnings
 from lapse.runtime.topics.cluster import Cluster
@@ -35,8 +37,6 @@ from lapse_client.reading.count_text import count_text
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 _MOST_NAMED: Final = 20
-
-_BEGINNING: Final = "recovery_point"
 
 _NOUNS: Final = {"write": "definition", "wrote": "definition", "rewind": "queue"}
 """By verb: the noun that `lapse apply` counts, if it is not topics."""
@@ -93,17 +93,32 @@ def _changes_as_json(
     return {**facts, "differences": [_as_dict(one) for one in differences]}
 
 
-def _early_beginnings(
-    topology: Topology, differing: Mapping[str, Sequence[str]] = MappingProxyType({})
-) -> list[Difference]:
+def _beginnings(topology: Topology, differing: Mapping[str, Sequence[str]] = MappingProxyType({})) -> list[Difference]:
     """Return the new queues, and those with another beginning than is defined, that would begin in the future (Q16)."""
     found: list[Difference] = []
     for name, queue in topology.config.queue.items():
         new = topology.standing(name) in (Standing.NEW, Standing.DELETED)
-        if (new or _BEGINNING in differing.get(name, ())) and (
-            why := future_fault(queue.recovery_point, latest_ms(topology.config))
-        ):
+        begins_anew = new or BEGINNING in differing.get(name, ())
+        if why := early_beginning(queue, begins_anew, latest_ms(topology.config)):
             found.append(Difference(names.commands(name), f"queue {name}: {why}", bars=(name,)))
+    return found
+
+
+def _ends(cluster: Cluster, entities: Collection[str]) -> list[Difference]:
+    """Return the entities whose end is decided and whose topics are all there still (C4)."""
+    try:
+        ends = cluster.ending(entities)
+    except TopologyError as error:
+        raise click.ClickException(str(error)) from error
+    found: list[Difference] = []
+    for name, end in sorted(ends.items()):
+        why = "by command" if end.cause is Cause.DELETE else "because nobody used it"
+        what = (
+            f"{name} is being deleted since {format_instant(end.since_ms)}, {why}. A worker removes its topics once "
+            "its messages have left. If that takes minutes, see that a worker runs, and read its log. Then remove "
+            f"{name} from the configuration, or create it anew with `lapse apply`"
+        )
+        found.append(Difference(names.commands(name), what, bars=(name,)))
     return found
 
 
@@ -125,7 +140,7 @@ def apply(config: Path, yes: bool, as_json: bool) -> None:
     if planned is None:
         _await_removals(settings)
     cluster, topology = _look(settings)
-    differences = [*topology.differences(), *_early_beginnings(topology)]
+    differences = [*topology.differences(), *_beginnings(topology)]
     defined = [] if planned is None else planned.changes
     refused = [] if planned is None else planned.refused
     # Leave out entities that no new topic makes servable, so that the others do not wait for them (C81).
@@ -239,16 +254,18 @@ def check(config: Path, as_json: bool) -> None:
 
     First checks the file and the keys of users, as a worker does at its start. Then compares the file with the
     definitions, and checks entities that the file does not have, or of which it says otherwise, as they are defined.
+    Names entities that are being deleted.
     Changes nothing. Exits with 1 if the cluster does not fit the file, but not for warnings alone.
     """
     settings = _loaded(config)
-    _, topology = _look(settings, rights=True)
+    cluster, topology = _look(settings, rights=True)
     try:
         key.read(settings)
     except ConfigError as error:
         raise click.ClickException(str(error)) from error
     defined = _defined(config, settings, topology)
-    differences = [*topology.differences(), *_early_beginnings(topology, defined.differing)]
+    ends = _ends(cluster, {*settings.queue, *settings.sow, *defined.others})
+    differences = [*topology.differences(), *_beginnings(topology, defined.differing), *ends]
     advice = list(dict.fromkeys([*warnings(topology), *key.exposure_warnings(settings), *defined.warnings]))
     if as_json:
         facts: dict[str, object] = {"fits": not differences, "differences": [_as_dict(one) for one in differences]}

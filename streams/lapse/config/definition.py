@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from lapse.config import expiry_function
 from lapse.config.document import describe_fault
 from lapse.config.entity_config import QueueConfig, SowConfig
+from lapse.config.recovery_point import BEGINNING
 from lapse.config.root import Config
 from lapse.config.topic import with_topic_lifetimes
 
@@ -156,6 +157,11 @@ class DefinitionChange:
     after: Definition
     keys: tuple[str, ...] = ()
     kept: Callable[[str], bool] = field(default=_nothing, compare=False, repr=False)
+
+    @property
+    def begins_anew(self) -> bool:
+        """Whether a queue begins at its `recovery_point` with this change: it is new, or that is another (Q16)."""
+        return self.before is None or BEGINNING in self.keys
 
     def refusal(self, live: Mapping[str, int] | None) -> str:
         """Return why the change is not allowed, and what to do instead; empty = it is allowed (C65).

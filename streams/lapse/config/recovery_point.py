@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import date
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import BeforeValidator
 
@@ -11,6 +11,12 @@ from lapse.config.fault import first_repeated
 from lapse.core.days import LATEST_MS
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.instant import check_unit, instant_ms
+
+if TYPE_CHECKING:
+    from lapse.config.entity_config import QueueConfig
+
+BEGINNING: Final = "recovery_point"
+"""The key of a queue's settings that says where it begins."""
 
 _EXPECTED = (
     'expected "beginning", "end", an instant such as "2026-01-31T12:00:00Z" or in ms since the epoch, or a bookmark '
@@ -59,14 +65,16 @@ def _written_instant_ms(value: object) -> int | None:
         return None
 
 
-def future_fault(point: object, now_ms: int) -> str:
-    """Return why a new queue cannot begin at a parsed recovery point that has not come; empty if nothing is wrong.
+def early_beginning(queue: QueueConfig | None, begins_anew: bool, now_ms: int) -> str:
+    """Return why a queue cannot begin where it is to begin, because that has not come; empty if nothing is wrong (Q16).
 
     Args:
-        point: the recovery point.
+        queue: the settings of the queue; None for a SOW topic, which has no such beginning.
+        begins_anew: whether it is new, or begins elsewhere than before.
         now_ms: the present instant, ms since the epoch; the latest that it may be.
     """
-    if not isinstance(point, int) or point <= now_ms:
+    point = None if queue is None else queue.recovery_point
+    if not begins_anew or not isinstance(point, int) or point <= now_ms:
         return ""
     return (
         f"recovery_point: {point} is {point - now_ms:,} ms in the future. The queue would begin at the end of its "

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 from lapse.config import load
 from lapse.config.decided_entities import DecidedEntities
-from lapse.core.shard.retirement import RETIREMENT, Cause, Phase, Retirement
+from lapse.core.shard.retirement import LAST_READ, RETIREMENT, Cause, Phase, Retirement
 from lapse.protocol import topic as names
 from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.definition_follower import DefinitionFollower
@@ -130,7 +130,7 @@ def test_the_changelog_of_a_new_entity_is_not_removed_by_a_worker_that_was_slow_
     assert understood(after.found)[name].settings == {"lease_period": "9s"}
 
 
-def delete(here: Deployment, stem: str, partitions: int = 1) -> str:
+def delete(here: Deployment, stem: str, partitions: int = 1, **options: bool) -> str:
     """Delete an entity as a client of another kind, which does not wait until its topics and its definition are gone.
 
     Returns:
@@ -138,8 +138,9 @@ def delete(here: Deployment, stem: str, partitions: int = 1) -> str:
     """
     name, writer = here.name(stem), Producer({"bootstrap.servers": here.servers})
     answers = here.tail(names.deliveries(name))
+    command = json.dumps({"command": "delete", "id": "d", **options}).encode()
     for partition in range(partitions):
-        writer.produce(names.commands(name), json.dumps({"command": "delete", "id": "d"}).encode(), partition=partition)
+        writer.produce(names.commands(name), command, partition=partition)
     assert not writer.flush(20)
     answers.wait_for(lambda records: [one for one in records if b'"delete"' in (one.value() or b"")], "the answer")
     return name
@@ -168,11 +169,22 @@ def test_an_entity_is_created_anew_as_soon_as_the_deletion_of_the_old_one_is_ans
 @pytest.mark.feature("Q23", "C4")
 @pytest.mark.parametrize("definitions", ["topic", "file"])
 def test_apply_creates_anew_what_has_just_been_deleted(deploy: Deploy, definitions: str) -> None:
-    """It waits for the removal of the old topics, which all exist when it looks, and leaves the others alone."""
+    """It waits for the removal of the old topics, which all exist when it looks, and leaves the others alone.
+
+    A tombstone of every record stands behind the decision in the changelog of the SOW topic.
+    """
     here = deploy({}, definitions=definitions)
     here.configure({"orders": {}, "other": {}}, {"prices": {}}, definitions=definitions)
     here.apply().worker().wait_for_shards(3)
-    ended = {delete(here, "orders"), delete(here, "prices")}
+    writer, changelog = (
+        Producer({"bootstrap.servers": here.servers}),
+        here.tail(names.changelog(here.app_id, here.name("prices"))),
+    )
+    for number in range(2 * LAST_READ):
+        writer.produce(here.name("prices"), b"{}", b"%d" % number)
+    assert not writer.flush(20)
+    changelog.wait_for(lambda records: len({one.key() for one in records}) > 2 * LAST_READ, "the records")
+    ended = {delete(here, "orders"), delete(here, "prices", force=True)}
     done = here.lapse("apply", "--yes", "--json")
     assert done.returncode == 0, done.stderr
     made = json.loads(done.stdout)
@@ -188,7 +200,8 @@ def test_apply_creates_anew_what_has_just_been_deleted(deploy: Deploy, definitio
 def test_the_changelog_says_that_the_end_is_decided_before_any_topic_goes(deploy: Deploy) -> None:
     """No worker runs here. A later note, that the entity is in service again, counts; so do records behind the note."""
     here = deploy({"ended": {}, "kept": {}, "fresh": {}}, definitions="topic").apply()
-    retired = Retirement(phase=Phase.RETIRED, id=1, cause=Cause.DELETE).encode()
+    since_ms = 1_769_860_800_000
+    retired = Retirement(phase=Phase.RETIRED, id=1, cause=Cause.DELETE, since_ms=since_ms).encode()
     writer, note = Producer({"bootstrap.servers": here.servers}), RETIREMENT + bytes(16)
     for stem, values in (("ended", [None, retired]), ("kept", [retired, None])):
         for value in values:
@@ -197,4 +210,10 @@ def test_the_changelog_says_that_the_end_is_decided_before_any_topic_goes(deploy
             writer.produce(names.changelog(here.app_id, here.name(stem)), b"", b"a%d" % number, partition=0)
     assert not writer.flush(20)
     entities = {here.name(stem) for stem in ("ended", "kept", "fresh")}
-    assert Cluster(load(here.config)).ending({*entities, "nobody"}) == {here.name("ended")}
+    assert Cluster(load(here.config)).ending({*entities, "nobody"}).keys() == {here.name("ended")}
+    checked = here.lapse("check", "--json")
+    assert checked.returncode == 1
+    (difference,) = json.loads(checked.stdout)["differences"]
+    assert difference["topic"] == names.commands(here.name("ended"))
+    assert "is being deleted since 2026-01-31T12:00:00.000Z, by command" in difference["what"]
+    assert "fits" not in here.lapse("check").stdout

@@ -227,6 +227,8 @@ class Agreement(Generic[S]):
             self._send_message(ShardMessageKind.REPORT, 0, now, step, now.reports.get(self._partition))
         elif not self._cleared:
             self._cleared = self._retirable.remove_some(now, now_ms, step)
+            # What leaves must not push the decision away from the journal's end, where `lapse apply` looks for it.
+            self._retirable.journal_retirement(now, step)
         else:
             self._stop_or_wait(now, now_ms, step)
 

@@ -21,6 +21,9 @@ from lapse.core.expression.civil import format_instant
 RETIREMENT: Final = b"z"
 """First byte of the journal key of a shard's retirement, for queues and SOW topics."""
 
+LAST_READ: Final = 1_000
+"""How many of the last records of a journal are read to see whether the end is decided. The note must be among them."""
+
 _MOST: Final = 1 << 48
 """Counts from here on are invalid, since the sum over all shards must fit into 64 bits."""
 

@@ -24,6 +24,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists no
 from lapse import topic_creation
 from lapse.config import Config
 from lapse.controller import admin_client
+from lapse.core.shard.retirement import Retirement
 from lapse.protocol import broker_address
 from lapse.protocol import topic as topic_names
 from lapse.runtime.kafka import security
@@ -215,11 +216,11 @@ class Cluster:
         """See `InterruptedRemovals.finish_retired`."""
         return self._removals().finish_retired(entities, self.metadata(_PATIENCE_S).topics.keys())
 
-    def ending(self, entities: Iterable[str]) -> set[str]:
-        """Return those of some entities whose end is decided, while they still have topics for clients (C4)."""
+    def ending(self, entities: Iterable[str]) -> dict[str, Retirement]:
+        """Return the ends of some entities that are decided, while these still have topics for clients (C4)."""
         topics, app_id = self.metadata(_PATIENCE_S).topics.keys(), self._config.lapse.app_id
         names = {topic_names.changelog(app_id, one): one for one in entities if topic_names.commands(one) in topics}
-        return {names[one] for one in decided_ends(self._settings, names.keys() & topics)}
+        return {names[one]: end for one, end in decided_ends(self._settings, names.keys() & topics).items()}
 
     def _named(self) -> set[str]:
         """Return all topics that the entities can have; empty if these are many, or described by a pattern."""

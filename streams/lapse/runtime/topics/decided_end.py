@@ -13,10 +13,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from lapse.core.shard.retirement import RETIREMENT, Phase, Retirement
-
-_LAST: Final = 1_000
-"""How many of the last offsets of a changelog are read. After the decision only removals of messages are written."""
+from lapse.core.shard.retirement import LAST_READ, RETIREMENT, Phase, Retirement
 
 _TAIL: Final = -2_000
 """librdkafka's offset that stands for the end of a partition. Lower ones stand for offsets before it."""
@@ -25,25 +22,31 @@ _PATIENCE_S: Final = 5.0
 """How long to wait for the last records, s. What is not read by then counts as not decided."""
 
 
-def retirement_decided(message: Message) -> bool | None:
-    """Return whether a record of a changelog's first partition says that the end is decided; None = nothing on it."""
-    key, value = message.key(), message.value()
-    if not isinstance(key, bytes) or key[:1] != RETIREMENT:
-        return None
-    return value is not None and Retirement.decode(value).phase is Phase.RETIRED
+def is_retirement(message: Message) -> bool:
+    """Return whether a record of a changelog's first partition is a note on the end of its entity."""
+    key = message.key()
+    return isinstance(key, bytes) and key[:1] == RETIREMENT
 
 
-def decided_ends(settings: Mapping[str, Any], changelogs: Collection[str]) -> set[str]:
-    """Return those of some changelogs by which the end of their entities is decided. All are read at the same time.
+def retirement_decided(message: Message) -> Retirement | None:
+    """Return the end that such a note says is decided; None = none is."""
+    value = message.value()
+    retirement = None if value is None else Retirement.decode(value)
+    return None if retirement is None or retirement.phase is not Phase.RETIRED else retirement
 
-    Changelogs that we may not read, or that are gone, are left out.
+
+def decided_ends(settings: Mapping[str, Any], changelogs: Collection[str]) -> dict[str, Retirement]:
+    """Return, by changelog, the ends that are decided. All are read at the same time.
+
+    Shards keep the note of a decision among the last records. Changelogs that we may not read, or that are gone, are
+    left out.
 
     Args:
         settings: librdkafka's settings: brokers and security.
         changelogs: the changelog topics.
     """
     if not changelogs:
-        return set()
+        return {}
     options = {
         "group.id": min(changelogs),  # librdkafka asks for one; nobody joins it
         "enable.auto.commit": False,
@@ -53,11 +56,11 @@ def decided_ends(settings: Mapping[str, Any], changelogs: Collection[str]) -> se
         "isolation.level": "read_uncommitted",
     }
     consumer = Consumer({**settings, **options})
-    found, unread = set[str](), set(changelogs)
+    found, unread = dict[str, Retirement](), set(changelogs)
     try:
         with contextlib.suppress(KafkaException):  # it knows the brokers sooner
             consumer.list_topics(timeout=_PATIENCE_S)
-        consumer.assign([TopicPartition(name, 0, _TAIL - _LAST) for name in unread])
+        consumer.assign([TopicPartition(name, 0, _TAIL - LAST_READ) for name in unread])
         give_up = time.monotonic() + _PATIENCE_S
         while unread and time.monotonic() < give_up:
             for message in consumer.consume(1_000, 0.05):
@@ -65,8 +68,10 @@ def decided_ends(settings: Mapping[str, Any], changelogs: Collection[str]) -> se
                 if failure is not None:
                     if failure.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:  # no group is needed
                         unread.discard(name)
-                elif (decided := retirement_decided(message)) is not None:
-                    (found.add if decided else found.discard)(name)
+                elif is_retirement(message):
+                    found.pop(name, None)
+                    if (decided := retirement_decided(message)) is not None:
+                        found[name] = decided
     finally:
         consumer.close()
     return found

@@ -24,7 +24,7 @@ from lapse.config.definition import (
     with_entity,
     with_only_defined,
 )
-from lapse.config.recovery_point import future_fault
+from lapse.config.recovery_point import early_beginning
 from lapse.config.retry import RetryConfig
 from lapse.config.topic import with_lifetimes
 from lapse.core.duration import in_words
@@ -265,7 +265,8 @@ def draft(
         whole = with_entity(with_only_defined(config, others, beside), after, beside)
     except ValueError as error:
         raise Refused(ErrorCode.INVALID_ARGUMENT, str(error)) from error
-    if differs is not None and (why := early_beginning(differs, whole.queue.get(request.name), now_ms)):
+    begins_anew = differs is not None and differs.begins_anew
+    if why := early_beginning(whole.queue.get(request.name), begins_anew, now_ms):
         raise Refused(ErrorCode.INVALID_ARGUMENT, f"{request.name}: {why}")
     return Draft(after if differs is not None or before is None else before, differs, whole)
 
@@ -278,19 +279,6 @@ def refusal(differs: DefinitionChange, live: Callable[[DefinitionChange], Mappin
         live: see `Draft.check_state`.
     """
     return differs.refusal(live(differs) if differs.keys_that_need_empty else {})
-
-
-def early_beginning(differs: DefinitionChange, queue: QueueConfig | SowConfig | None, now_ms: int) -> str:
-    """Return why a new or changed queue cannot begin where it is to begin; empty if nothing is wrong (Q16).
-
-    Args:
-        differs: the change.
-        queue: the settings after it; None, or those of a SOW topic, have no such beginning.
-        now_ms: the present instant, ms since the epoch.
-    """
-    if not isinstance(queue, QueueConfig) or (differs.before is not None and "recovery_point" not in differs.keys):
-        return ""
-    return future_fault(queue.recovery_point, now_ms)
 
 
 def _created(request: Request, before: Definition | None, config: Config, beside: Path, version: int) -> Definition:

@@ -36,7 +36,7 @@ def await_removals(entities: Collection[str], config: Config) -> None:
         TopologyError: the cluster does not answer, or the topics of one are not removed in time.
     """
     cluster = Cluster(config)
-    leaving = cluster.ending(entities) if entities else set()
+    leaving = set(cluster.ending(entities) if entities else ())
     give_up = time.monotonic() + _RETIRED_S
     while leaving := {one for one in leaving if names.commands(one) in cluster.metadata(_PATIENCE_S).topics}:
         if time.monotonic() >= give_up:

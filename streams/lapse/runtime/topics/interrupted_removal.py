@@ -10,7 +10,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from confluent_kafka.admin import AdminClient
 
 from lapse.protocol import topic as names
-from lapse.runtime.topics.decided_end import retirement_decided
+from lapse.runtime.topics.decided_end import is_retirement, retirement_decided
 from lapse.runtime.topics.standing import Standing
 from lapse.runtime.topics.topic_removal import remove_entity
 from lapse.runtime.topics.topology import Topology, TopologyError
@@ -114,6 +114,6 @@ def _read_retired(consumer: Consumer, tp: TopicPartition) -> bool:
                 if failure.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
                     continue  # librdkafka; no group is needed
                 raise KafkaException(failure)
-            if (decided := retirement_decided(message)) is not None:
-                retired = decided
+            if is_retirement(message):
+                retired = retirement_decided(message) is not None
     return retired

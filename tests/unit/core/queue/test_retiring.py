@@ -17,7 +17,7 @@ from lapse.core.queue.transfer.transfers import HandOver
 from lapse.core.reason import Reason
 from lapse.core.shard.agreement import GRACE_MS
 from lapse.core.shard.refused import CommandRefused
-from lapse.core.shard.retirement import Asker, Phase, ShardMessage, ShardMessageKind, Verdict
+from lapse.core.shard.retirement import LAST_READ, RETIREMENT, Asker, Phase, ShardMessage, ShardMessageKind, Verdict
 from lapse.protocol.command import Command
 from unit.core.queue.compared.endings import converse
 from unit.core.queue.compared.written import published
@@ -313,6 +313,23 @@ def test_what_a_shard_that_waits_has_not_read_stands_in_the_way_of_a_deletion(fo
     else:
         assert verdict.refusal is None
     assert shards[0].agreement.retired is not unread
+
+
+@pytest.mark.feature("C4", "Q23")
+def test_the_decision_stays_among_the_last_records_of_the_journal_however_much_leaves() -> None:
+    """`lapse apply` looks for it there."""
+    queue, step = Temporary(), Step()
+    later = [published(number, timestamp=T0, enqueue_at_ms=T0 + MINUTE_MS) for number in range(2 * LAST_READ)]
+    queue.use(lambda step: queue.shard.arrive("temp", 0, later, step, T0))
+    assert queue.shard.agreement.delete(Asker("me"), True, T0, step) is None
+    while step.shard_messages:
+        queue.shard.agreement.receive(step.shard_messages.pop(0), T0, step)
+    queue.commit(step)
+    del queue.written[:]
+    queue.at(T0)
+    assert queue.shard.depth()["scheduled"] == 0
+    assert len(queue.written) > 2 * LAST_READ
+    assert RETIREMENT in [key[:1] for key in queue.written[-LAST_READ:]]
 
 
 @pytest.mark.feature("Q18", "Q16")

@@ -9,7 +9,16 @@ from lapse.core.reason import Reason
 from lapse.core.shard.activity import USED
 from lapse.core.shard.agreement import GRACE_MS
 from lapse.core.shard.event import EventKind
-from lapse.core.shard.retirement import Asker, Cause, Phase, ShardMessage, ShardMessageKind, Verdict
+from lapse.core.shard.retirement import (
+    LAST_READ,
+    RETIREMENT,
+    Asker,
+    Cause,
+    Phase,
+    ShardMessage,
+    ShardMessageKind,
+    Verdict,
+)
 from lapse.core.sow.settings import SowSettings
 from lapse.core.sow.step import Kind, OutOfFocus, StateDelete, Step
 from lapse.protocol.command import Command
@@ -82,6 +91,22 @@ def test_the_decision_survives_and_what_was_left_leaves_after_a_crash() -> None:
     assert desk.shard.agreement.stopped
     assert desk.shard.next_due_ms() == NEVER
     assert [name for name in desk.journal if name[:1] in b"rsg"] == []
+
+
+@pytest.mark.feature("C4", "Q23")
+def test_the_decision_stays_among_the_last_records_of_the_journal_however_much_leaves() -> None:
+    """`lapse apply` looks for it there."""
+    desk, written = Desk(shard_of()), list[bytes]()
+    for number in range(2 * LAST_READ):
+        desk.put(f"k{number}", {"n": number}, 0)
+    _, step = delete(desk, 1, force=True)
+    while True:
+        written += step.changes
+        assert RETIREMENT in written[-LAST_READ:]
+        if desk.shard.next_due_ms() > T + 1:
+            break
+        step = desk.advance(1)
+    assert len(written) > 2 * LAST_READ
 
 
 IDLE_MS = 60_000

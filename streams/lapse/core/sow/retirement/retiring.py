@@ -39,7 +39,8 @@ class RetirableSowShard:
         return self._state.retirement
 
     def journal_retirement(self, retirement: Retirement | None, step: Step) -> None:
-        """Journal a retirement, or its end."""
+        """Journal a retirement, or its end, behind the step's other changes."""
+        step.changes.pop(RETIREMENT, None)
         self._state.apply_change(step, RETIREMENT, None if retirement is None else retirement.encode())
 
     def report(self, cause: Cause, force: bool, now_ms: int) -> Report:
