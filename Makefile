@@ -24,8 +24,8 @@ PYTHON ?=
 # Where it is set, as in many containers, each of the many processes that tests start would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-fast test-times check format features bench bench-check screenshots chaos mutation docs docs-serve docs-version \
-  wheel new-user lock clean
+.PHONY: help setup demo test test-fast test-long test-times check format features bench bench-check screenshots chaos mutation \
+  docs docs-serve docs-version wheel new-user lock clean
 # The theme's advice about its successor is not news of this build.
 export NO_MKDOCS_2_WARNING := 1
 
@@ -43,6 +43,11 @@ test-fast: setup ## Run the unit tests that need neither a broker nor Spark: the
 
 test: setup $(CLASSES) ## Run unit, integration and acceptance tests, against a real Kafka broker
 	@$(BIN)/python -m pytest $(PARALLEL) $(if $(KAFKA),--kafka=$(KAFKA)) $(ARGS)
+
+# Only the files with such tests: each process takes 8 s of CPU to collect all.
+test-long: setup $(CLASSES) ## Run the tests that show at length what those of `make test` show (`.ci/run` runs both)
+	@LAPSE_LONG=1 $(BIN)/python -m pytest $(PARALLEL) $(if $(KAFKA),--kafka=$(KAFKA)) \
+	  $$(grep -rlE --include='test_*.py' 'mark\.long\b|\blong=' tests | sort) $(ARGS)
 
 test-times: setup $(CLASSES) ## Run all tests, and record which files take longest: the next runs begin with them
 	@$(BIN)/python -m pytest $(PARALLEL) --record-times $(ARGS)
@@ -92,7 +97,7 @@ chaos: setup $(CLASSES) ## Kill workers and the broker while messages flow, and 
 	  tests/unit/core/queue/test_shard_search.py tests/integration/worker/test_runtime_recovery.py \
 	  tests/integration/gateway/test_console.py tests/integration/spark/test_spark_state_chaos.py \
 	  tests/acceptance/test_frozen_workers.py tests/acceptance/test_sow_crashes.py \
-	  $$(grep -rlE --include='test_*.py' 'at_length|@given' tests | sort) $(ARGS)
+	  $$(grep -rlE --include='test_*.py' 'at_length|mark\.long\b|@given' tests | sort) $(ARGS)
 
 mutation: setup ## Break the core on purpose, and see whether its tests notice
 	@$(BIN)/python tests/mutation.py $(ARGS)

@@ -23,7 +23,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from support.suite import class_archives, scratch
-from support.suite.at_length import AT_LENGTH, examples
+from support.suite.at_length import examples, left_out
 from support.suite.contract import promises, unknown_numbers
 from support.suite.file_times import FileTimes, longest_first
 from support.suite.grouping import SPARK, Grouped, group_of
@@ -95,9 +95,9 @@ def _ring_of(file: Path) -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if faults := unknown_numbers(items, promises()):
         raise pytest.UsageError("\n".join(faults))
-    if not AT_LENGTH and (left_out := [item for item in items if item.get_closest_marker("at_length")]):
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+    if unwanted := [item for item in items if left_out(item)]:
+        config.hook.pytest_deselected(items=unwanted)
+        items[:] = [item for item in items if not left_out(item)]
     groups: list[str] = []
     for item in items:
         ring = _ring_of(item.path)
