@@ -34,6 +34,7 @@ from lapse_spark.stream.recreated_topics import RecreatedTopics
 from lapse_spark.stream.stream import follow
 from support.kafka.log import until
 from support.programs.standalone import quick_java
+from support.suite.at_length import cases
 from support.suite.class_archives import interpreted
 
 pytestmark = pytest.mark.spark
@@ -131,8 +132,9 @@ def test_counts_survive_a_restart_and_a_crash_without_counting_twice(
 
 
 @pytest.mark.feature("D2", "D3", "X7")
+@pytest.mark.parametrize("ends", cases(["counts"], long=["counts letters partitions"]))
 def test_a_monitor_that_ends_behind_any_of_its_tables_counts_each_letter_once(
-    spark, kafka, dead, tmp_path, monkeypatch
+    spark, kafka, dead, tmp_path, monkeypatch, ends
 ):
     """Also one whose counts were written and whose letters, by which copies are known, were not."""
     path, connection, write = str(tmp_path / "out"), Connection(kafka), Output.write
@@ -142,7 +144,7 @@ def test_a_monitor_that_ends_behind_any_of_its_tables_counts_each_letter_once(
 
     dead(0, 4, Reason.TIME_LIMIT)
     run()
-    for number, last in enumerate(("counts", "letters", "partitions"), 1):
+    for number, last in enumerate(ends.split(), 1):
         dead(4 * number - 2, 4 * number + 4, Reason.TIME_LIMIT)  # two are copies of letters of the batch before
 
         def failing(output, table, *rest, last=last):
@@ -162,11 +164,11 @@ def test_a_monitor_that_ends_behind_any_of_its_tables_counts_each_letter_once(
         assert (letters.count(), letters.select("id").distinct().count()) == (count, count), last
     reached = Output(spark, path).read("partitions")
     assert reached.agg({"missing_before": "sum"}).collect()[0][0] == 0
-    assert reached.agg({"records": "sum"}).collect()[0][0] == 4 + 3 * (6 + 2), "no batch stands there twice"
+    assert reached.agg({"records": "sum"}).collect()[0][0] == 4 + len(ends.split()) * (6 + 2), "one twice"
 
 
 @pytest.mark.feature("D2", "D3", "X7")
-@pytest.mark.parametrize("job", ["monitor", "archive"])
+@pytest.mark.parametrize("job", cases(["monitor"], long=["archive"]))
 def test_each_record_is_read_from_kafka_once(spark, kafka, dead, tmp_path, job):
     """Spark counts what its source has given: a batch that is looked at twice is read twice, and counted twice."""
     path, letters = str(tmp_path / "out"), topic.dead_letters(dead.name)
@@ -197,7 +199,7 @@ def test_an_output_without_its_checkpoint_is_refused(spark, kafka, dead, tmp_pat
 
 
 @pytest.mark.feature("X7")
-@pytest.mark.parametrize(("first", "second"), [("monitor", "archive"), ("archive", "monitor")])
+@pytest.mark.parametrize(("first", "second"), cases([("monitor", "archive")], long=[("archive", "monitor")]))
 def test_the_output_of_another_job_is_refused(spark, kafka, dead, tmp_path, first, second):
     """It would go on from that job's checkpoint, and leave out all earlier letters without a word."""
     path = str(tmp_path / "out")
@@ -541,6 +543,7 @@ def test_a_redrive_that_dies_half_way_sends_each_letter_once(
     assert sorted(bytes(row.value) for row in rows.collect()) == [b"N%d" % offset for offset in range(6)]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.feature("D5")
