@@ -6,7 +6,12 @@ from lapse.protocol import topic
 from lapse.protocol.bookmark import Bookmark
 from support.kafka.wire import Wire
 from support.processes.deployment import deploy, served
-from support.processes.deployment_hooks import pytest_runtest_call, pytest_runtest_makereport, pytest_runtest_teardown
+from support.processes.deployment_hooks import (
+    pytest_fixture_setup,
+    pytest_runtest_call,
+    pytest_runtest_makereport,
+    pytest_runtest_teardown,
+)
 from support.processes.gateway import gateway, shop
 from support.programs.browser import browser, view
 
@@ -14,6 +19,7 @@ __all__ = [
     "browser",
     "deploy",
     "gateway",
+    "pytest_fixture_setup",
     "pytest_runtest_call",
     "pytest_runtest_makereport",
     "pytest_runtest_teardown",

@@ -1,5 +1,7 @@
 """pytest hooks that show the logs of deployments when a test fails, and close those that the test made itself.
 
+Those of the test's own fixtures are closed with it, too.
+
 Of deployments that the tests of a file share they close the tails that the test opened.
 
 They hold in folders whose `conftest.py` imports them.
@@ -28,6 +30,17 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest) -> Iterator[object]:
+    """Store which deployments a fixture makes for one test."""
+    before = list(LIVE)
+    try:
+        return (yield)
+    finally:
+        if fixturedef.scope == "function":
+            request.node.stash.setdefault(_MADE, []).extend(one for one in LIVE if one not in before)
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Store which deployments a test makes besides those of its fixtures, and which tails it opens."""
     before = list(LIVE)
@@ -35,7 +48,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     try:
         return (yield)
     finally:
-        item.stash[_MADE] = [one for one in LIVE if one not in before]
+        item.stash.setdefault(_MADE, []).extend(one for one in LIVE if one not in before)
 
 
 @pytest.hookimpl(wrapper=True)
