@@ -212,6 +212,7 @@ def test_a_letter_that_its_topic_does_not_take_is_reported_and_keeps_no_other_on
     assert redrive("--send") == (0, 5, {})
 
 
+@pytest.mark.long
 @pytest.mark.feature("C58")
 def test_what_a_hook_sends_elsewhere_is_found_there_after_a_run_that_died(
     spark, kafka, dead, create_topic, unique, tmp_path

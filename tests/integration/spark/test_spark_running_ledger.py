@@ -221,6 +221,7 @@ def test_topics_that_match_are_followed_also_those_that_come_later(account, crea
     assert {one.topic for one in second.balanced_up_to} == {account.under, later}
 
 
+@pytest.mark.long
 def test_what_came_behind_a_batch_that_was_cut_short_is_reported_by_the_run_that_does_it_again(account, tmp_path):
     state = tmp_path / "ledger" / account.name / "state"
     state.parent.mkdir(parents=True)

@@ -137,6 +137,7 @@ def journaled(first, last, how, epoch=1):
     return event(first, last, how, at_ms=0, epoch=epoch)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_an_event_that_tells_another_end_than_the_journal_is_swapped(spark, tmp_path):
     ledger = Account(spark, tmp_path)
@@ -152,6 +153,7 @@ def test_an_event_that_tells_another_end_than_the_journal_is_swapped(spark, tmp_
     assert (results["fates"]["acknowledged"], results["fates"]["expired"], results["contradictory"]) == (13, 9, 2)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_two_lists_with_the_grace_between_them_name_what_is_lost_or_still_held(spark, tmp_path):
     ledger = Account(spark, tmp_path)
