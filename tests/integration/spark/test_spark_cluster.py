@@ -65,6 +65,7 @@ def coordinates(jar: Path) -> str:
     return f"org.apache.spark:{name}:{version}"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # five JVMs start; half a minute on two quiet cores
 @pytest.mark.feature("D3", "D4")

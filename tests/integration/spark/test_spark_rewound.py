@@ -9,6 +9,7 @@ from support.processes.deployment import Deploy
 COUNT = 80_000
 
 
+@pytest.mark.long
 @pytest.mark.feature("Q22", "D4", "D8", "C63")
 def test_the_account_is_exact_whatever_is_killed_in_the_middle_of_a_rewind(spark, deploy: Deploy) -> None:
     here = deploy({"q": {"partitions": 1}}).apply()

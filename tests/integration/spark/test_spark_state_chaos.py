@@ -38,7 +38,7 @@ from support.programs import spark_state
 from support.programs.spark_state import Row, row
 from support.suite.at_length import AT_LENGTH
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.feature("D7")]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.spark, pytest.mark.feature("D7")]
 
 LOOKS = int(os.environ.get("LAPSE_LOOKS", "15"))
 SEED = int(os.environ.get("LAPSE_SEED", "7"))
