@@ -44,6 +44,7 @@ def sides(kafka: str, deploy: Deploy) -> Iterator[Sides]:
         yield both
 
 
+@pytest.mark.long
 @pytest.mark.feature("Q26", "C73", "L9")
 def test_whatever_is_killed_nothing_is_lost_nor_delivered_on_both_sides(sides: Sides) -> None:
     now_ms = broker_now_ms()
@@ -73,7 +74,7 @@ def test_whatever_is_killed_nothing_is_lost_nor_delivered_on_both_sides(sides: S
     assert sides.there.depth("orders")["unconfirmed"] == 0
 
 
-@pytest.mark.feature("Q26", "Q14", "C73")
+@pytest.mark.feature("Q26", "Q14", "C73", "L9")
 def test_consumers_with_filters_get_what_matches_whatever_is_killed(sides: Sides) -> None:
     """A consumer there with a filter, one here with another one: one that may have it takes each message, once.
 

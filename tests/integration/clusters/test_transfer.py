@@ -30,6 +30,7 @@ from support.kafka.log import until
 from support.processes import fork_server
 from support.processes.deployment import Deploy, Deployment, broker_now_ms
 from support.processes.sides import Sides
+from support.suite.at_length import cases
 
 RULE = """
 import json, os
@@ -178,7 +179,7 @@ def test_deadlines_and_schedules_are_the_same_to_the_millisecond(sides: Sides) -
 
 
 @pytest.mark.feature("Q17")
-@pytest.mark.parametrize("moment", ["put", "confirm", "accept"])
+@pytest.mark.parametrize("moment", cases(["put"], long=["confirm", "accept"]))
 def test_a_transfer_that_is_killed_is_brought_to_its_end(sides: Sides, moment: str) -> None:
     name = f"k-{moment}"
     values = [f"{moment} {number}".encode() for number in range(5)]
@@ -308,7 +309,7 @@ def test_between_put_and_confirm_it_expires_on_both_sides_and_both_rules_are_cal
 
 
 @pytest.mark.feature("Q17", "Q13", "C51", "C85")
-@pytest.mark.parametrize("stem", ["deep", "total"])
+@pytest.mark.parametrize("stem", cases(["total"], long=["deep"]))
 def test_beyond_the_target_depth_it_is_advanced_to(sides: Sides, stem: str) -> None:
     topic = "deep" if stem == "deep" else "t2"
     written = sides.here.write(topic, *(f"{number}" for number in range(50)))

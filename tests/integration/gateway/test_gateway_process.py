@@ -20,6 +20,7 @@ from support.processes.deployment import Deploy, Deployment
 from support.processes.entitled import Entitled
 from support.processes.gateway import Door, door
 from support.programs.program import program
+from support.suite.at_length import cases
 
 ROOT = Path(__file__).parents[3]
 QUEUES = {
@@ -200,7 +201,7 @@ def test_the_end_gives_back_what_is_held_and_ends_who_waits(shop: Deployment) ->
 
 
 @pytest.mark.feature("X3", "Q5")
-@pytest.mark.parametrize("gone", ["killed", "frozen"])
+@pytest.mark.parametrize("gone", cases(["frozen"], long=["killed"]))
 def test_the_end_comes_without_a_broker_as_well(own_kafka: EmbeddedKafka, deploy: Deploy, gone: str) -> None:
     """It holds a message, its clients of all kinds are open, and records are under way. So for worker and transfer."""
     shop = deploy(QUEUES, own_kafka.bootstrap_servers)

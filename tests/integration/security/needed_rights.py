@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 
 import click
 import pytest
+from _pytest.mark import ParameterSet
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from lapse.cli import main
@@ -152,25 +153,24 @@ ROWS: Final = {
 }
 """Every command that speaks to a cluster."""
 
-_TRIES: Final = [
-    (name, need, row.needs not in (_QUEUE, _SOW) or number % len(row.needs) == at)
-    for number, (name, row) in enumerate(ROWS.items())
-    for at, need in enumerate(row.needs)
-]
 
-
-def _tried(always: bool) -> list[object]:
+def _tried(*, first: bool, of_client: bool) -> list[ParameterSet]:
     return [
         pytest.param(name, need, id=f"{name}, {need.operation.name} {need.kind.name} {need.name}")
-        for name, need, is_always in _TRIES
-        if is_always is always
+        for number, (name, row) in enumerate(ROWS.items())
+        for at, need in enumerate(row.needs)
+        if (number % len(row.needs) == at) is first and (row.needs in (_QUEUE, _SOW)) is of_client
     ]
 
 
-ALWAYS: Final = _tried(True)
-"""All rights but those of a client, of which each command is without another one."""
+ALWAYS: Final = [*_tried(first=True, of_client=False), *_tried(first=True, of_client=True)]
+"""One right of each command. Of commands with the same needs each is without another one."""
 
-AT_LENGTH: Final = _tried(False)
+LONG: Final = _tried(first=False, of_client=False)
+"""The other rights of commands with needs of their own."""
+
+AT_LENGTH: Final = _tried(first=False, of_client=True)
+"""The other rights of a client, once more for each of its commands."""
 
 _OPTIONS: Final = {"--config", "--bootstrap-servers", "--bootstrap"}
 

@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from integration.security.needed_rights import ALWAYS, AT_LENGTH, ROWS, Need, commands
+from integration.security.needed_rights import ALWAYS, AT_LENGTH, LONG, ROWS, Need, commands
 from lapse.protocol import topic as names
 from lapse.protocol.bookmark import Bookmark
 from lapse.runtime.topics import deleted_entities
@@ -455,7 +455,7 @@ def test_every_command_has_a_row_of_the_rights_that_it_needs() -> None:
     assert all(bool(row.needs) != bool(row.why_none) for row in ROWS.values())
 
 
-@pytest.mark.parametrize(("command", "need"), cases(ALWAYS, AT_LENGTH))
+@pytest.mark.parametrize(("command", "need"), cases(ALWAYS, AT_LENGTH, long=LONG))
 def test_each_command_names_the_one_right_that_it_lacks(
     office: Office, all_but_one: dict[str, str], command: str, need: Need
 ) -> None:
