@@ -75,7 +75,7 @@ def test_a_barrier_whose_release_was_only_journaled_goes_to_everybody_after_the_
 
 
 @pytest.mark.feature("C55", "X3", "Q8")
-@pytest.mark.parametrize("how", ["acknowledge", "expire"])
+@pytest.mark.parametrize("how", cases(["acknowledge"], long=["expire"]))
 def test_who_waits_for_an_answer_that_a_crash_swallowed_gets_it_from_the_next_owner(deploy: Deploy, how: str) -> None:
     """The settlement was journaled, and took effect; asked again, that it is settled already is success."""
     here = deploy({"asked": {"lease_period": "60s"}}, session_timeout="2s").apply()
@@ -188,8 +188,13 @@ def test_a_delivery_that_nobody_saw_and_whose_lease_is_over_does_not_count(deplo
 
 
 @pytest.mark.feature("C38", "C78", "Q6")
-@pytest.mark.parametrize("semantics", ["at-least-once", "at-most-once"])
-@pytest.mark.parametrize("instant", ["onward", "unwritten"])
+@pytest.mark.parametrize(
+    ("semantics", "instant"),
+    cases(
+        [("at-least-once", "onward"), ("at-most-once", "unwritten")],
+        long=[("at-most-once", "onward"), ("at-least-once", "unwritten")],
+    ),
+)
 def test_what_is_forwarded_while_the_worker_dies_is_in_the_target_once(
     deploy: Deploy, instant: str, semantics: str
 ) -> None:
@@ -231,7 +236,7 @@ def test_what_expires_while_its_forwarding_is_in_doubt_has_one_fate(deploy: Depl
 
 
 @pytest.mark.feature("C55", "L10", "L11", "C53")
-@pytest.mark.parametrize("semantics", ["at-least-once", "at-most-once"])
+@pytest.mark.parametrize("semantics", cases(["at-least-once"], long=["at-most-once"]))
 def test_what_expires_before_its_journaled_delivery_is_written_is_never_delivered(
     deploy: Deploy, semantics: str
 ) -> None:
