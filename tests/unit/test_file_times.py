@@ -82,4 +82,4 @@ def test_a_file_stays_together_and_those_that_share_a_session_of_spark_do() -> N
         )
     )
     assert group_of(plain) == str(plain)
-    assert [group_of(file) for file in taking] == [SPARK[0], SPARK[0], SPARK[1], SPARK[1], SPARK[2]]
+    assert [group_of(file) for file in taking] == [SPARK[0], SPARK[1], SPARK[0], SPARK[0], SPARK[1]]

@@ -1,7 +1,7 @@
 """Groups the tests that one process runs in a parallel run: those of a file, and those that share a Spark session.
 
-There are three sessions in three processes: for ledgers, for monitors and redrives, and for all else. Each takes 15 s
-of CPU to start. With two sessions, one process was at work for a whole run, and others had ended before.
+There are two sessions in two processes: for letters, and for all else. Each takes half a minute of CPU to start and
+to load what it needs. With one session, its process would be at work when the others have ended.
 xdist's own groups do not work here: with pytest 9.2, marks of xdist 3.8 reach no scheduler, without an error.
 """
 
@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-SPARK = ("spark", "spark: ledgers", "spark: monitors and redrives")
+SPARK = ("spark", "spark: letters")
 _TAKES_SPARK = re.compile(r"^def \w+\([^)]*\bspark\b", re.MULTILINE)
-_IN_THIRD = re.compile("monitor|redrive")
+_ON_LETTERS = re.compile("monitor|redrive|delta|dead_letter")
 
 
 @cache
@@ -23,7 +23,7 @@ def group_of(file: Path) -> str:
     """Return the group of a file's tests."""
     if not _TAKES_SPARK.search(file.read_text("utf-8")):
         return str(file)
-    return SPARK[1] if "ledger" in file.name else SPARK[2] if _IN_THIRD.search(file.name) else SPARK[0]
+    return SPARK[1] if _ON_LETTERS.search(file.name) else SPARK[0]
 
 
 class Grouped(LoadScopeScheduling):
