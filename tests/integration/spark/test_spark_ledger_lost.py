@@ -1,6 +1,7 @@
 """The ledger and a queue at work: what is gone without a trace is named, for the queue does not have it."""
 
 import json
+import re
 
 import pytest
 from click.testing import CliRunner
@@ -81,13 +82,12 @@ def test_twelve_acknowledgments_whose_events_are_gone_are_named(spark, kafka, se
     assert (answer.exit_code, balance["balanced"]) == (1, False)
 
     # By the topics alone they look as if they were queued, and the ledger says what that is worth.
-    code, answer = ledger("--no-ask")
-    assert code == 0
-    assert "balanced, by the topics alone" in answer.output
-    assert "The queue itself was not asked" in answer.output
     for worker in served.workers:
         worker.stop()
-    code, answer = ledger("--json")
-    found = json.loads(answer.stdout)
-    assert (code, found["listed"], found["lost"], found["still_queued"]) == (0, None, 0, 32)
-    assert "did not answer" in found["not_listed"] or "no answer" in found["not_listed"]
+    code, answer = ledger()
+    shown = " ".join(answer.output.split())
+    assert code == 0
+    assert "balanced, by the topics alone" in shown
+    assert "The queue itself was not asked" in shown
+    assert "did not answer" in shown or "no answer" in shown
+    assert re.search(r"still queued\W+32\b", shown), shown
