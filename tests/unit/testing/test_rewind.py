@@ -91,6 +91,36 @@ def test_the_parts_of_a_rewind_do_not_depend_on_how_much_a_read_of_the_log_retur
     assert [sum(len(list(some)) for some in event.messages) for event in events] == [1_000, 800]
 
 
+@pytest.mark.feature("X1", "C61", "Q14")
+@pytest.mark.parametrize("crashed", [False, True])
+def test_the_offset_in_a_filter_is_that_of_the_record_in_every_generation(lapse: Lapse, crashed: bool) -> None:
+    """A generation is part of a message's name. Its record is where it always was."""
+    lapse.queue("orders")
+    publish(lapse, "orders", 6)
+    due_ms = lapse.clock.now_ms + 60_000
+    with lapse.publisher() as publisher:
+        publisher.publish("orders", b"later", enqueue_at_ms=due_ms)
+    with lapse.queue_client("orders") as client:
+        client.purge()
+        assert client.rewind("beginning")["rewound"] == 7
+        client.purge()
+        assert client.rewind("beginning")["rewound"] == 7
+        if crashed:
+            lapse.crash()
+
+        def chosen(text: str) -> list[str]:
+            return [one.bookmark for one in client.peek(filter=text)]
+
+        assert chosen("OFFSET() BETWEEN 2 AND 3") == ["orders:0:2~2", "orders:0:3~2"]
+        assert chosen("OFFSET() >= 6") == ["orders:0:6~2"], "also while it is scheduled"
+        assert client.depth(filter="OFFSET() < 4")["available"] == 4
+        (settled,) = client.acknowledge(filter="OFFSET() = 3")
+        assert str(settled.messages) == "orders:0:3~2"
+        assert client.purge(filter="OFFSET() = 2 OR OFFSET() = 6")["removed"] == 2
+        with lapse.subscriber("orders", 10, filter="OFFSET() % 2 = 0") as subscriber:
+            assert [str(one.bookmark) for one in subscriber.messages(1)] == ["orders:0:0~2", "orders:0:4~2"]
+
+
 @pytest.mark.feature("C62", "C78")
 def test_what_was_forwarded_comes_back_on_request_and_is_forwarded_as_another_message(lapse: Lapse) -> None:
     lapse.topic("target")

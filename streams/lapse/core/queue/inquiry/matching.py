@@ -176,9 +176,9 @@ class Matching:
         for message in messages:
             place = message.topic, message.partition
             if predicate(message):
-                self._seen.setdefault(text, {}).setdefault(place, set()).add(message.offset)
+                self._seen.setdefault(text, {}).setdefault(place, set()).add(message.position)
             if tried is not None:
-                tried.setdefault(place, set()).add(message.offset)
+                tried.setdefault(place, set()).add(message.position)
 
     def untried_offsets(self, text: str, topic: str, partition: int, offsets: list[int]) -> list[int]:
         """Return the messages of a source without a place on which a filter under selection was not tried.

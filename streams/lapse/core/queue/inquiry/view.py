@@ -7,6 +7,7 @@ from typing import overload
 
 import orjson
 
+from lapse.core.generation import offset_of
 from lapse.core.record import Record
 from lapse.core.rows import Rows, Texts
 
@@ -47,7 +48,12 @@ class RecordView:
 
     @property
     def offset(self) -> int:
-        """The record's offset."""
+        """The record's offset in its log, also if a rewind brought the message back."""
+        return offset_of(self._record.offset)
+
+    @property
+    def position(self) -> int:
+        """The message's position: the record's offset, and the message's generation (C61)."""
         return self._record.offset
 
     @property
