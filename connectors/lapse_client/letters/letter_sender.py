@@ -99,7 +99,7 @@ class LetterSender:
             raise
         if not failures:
             self._note_outcome(lines, "")
-            self.queues.settle(line.letter for line in lines)
+            self.queues.settle((line.letter for line in lines), sent_now=True)
             return len(lines)
         if len(lines) > 1:
             half = len(lines) // 2

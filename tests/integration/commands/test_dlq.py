@@ -26,6 +26,9 @@ QUEUES = {
     "given_back": {"expiration": "300ms"},
     "dlq.given_back": {},
     "desk": {"topics": ["dlq.given_back{}"]},
+    "come_again": {"expiration": "300ms", "partitions": 1},
+    "second_desk": {"topics": ["dlq.come_again{}"]},
+    "strict_desk": {"topics": ["dlq.come_again{}"], "leasing": "strict"},
     "apart": {"expiration": "300ms", "dead_letter": "letters{}"},
     "dropped": {"expiration": "300ms", "dead_letter": False},
     "beside": {"topics": ["apart{}"], "expiration": "300ms", "dead_letter": "letters{}"},
@@ -314,8 +317,41 @@ def test_a_redriven_letter_counts_as_settled_in_queues_over_its_topic(served: De
     until(lambda: [served.depth(stem)["depth"] for stem in stems] == [3, 3], "the copy has left both")
 
 
+@pytest.mark.feature("C75", "C61", "C14")
+def test_a_redriven_letter_leaves_a_strict_queue_and_one_that_was_rewound(served: Deployment) -> None:
+    """A rewind gives letters new names, and under strict leasing nobody but a holder can acknowledge them."""
+    name, stems = served.name("come_again"), ("second_desk", "strict_desk")
+    served.write("come_again", *(f'{{"n": {number}}}' for number in range(5)), key=b"k")
+
+    def there(stem: str) -> list[str]:
+        with served.queue(stem) as queue:
+            return sorted(message.bookmark.rpartition(":")[2] for message in queue.peek())
+
+    until(lambda: all(len(there(stem)) == 5 for stem in stems), "both have the letters")
+    with served.subscriber("strict_desk") as subscriber:
+        delivery = subscriber.receive(10)
+        assert delivery is not None
+        delivery.acknowledge()
+    with served.queue("second_desk") as queue:
+        queue.acknowledge([f"{served.name('dlq.come_again')}:0:{offset}" for offset in (0, 1, 4)])
+    for stem in stems:
+        with served.queue(stem) as queue:
+            queue.rewind("beginning")
+    assert there("second_desk") == ["0~1", "1~1", "2", "3", "4~1"]
+    assert there("strict_desk") == ["0~1", "1", "2", "3", "4"]
+    arguments = ("--yes", "--to", served.name("elsewhere"), "--config", str(served.config))
+    assert "3 letters sent" in dlq(served, "redrive", name, *arguments, "--filter", "/n IN (0, 1, 2)")
+    assert [there(stem) for stem in stems] == [["3", "4~1"], ["3", "4"]]
+    # What a rewind brings back of letters that were sent before stays: somebody asked for it.
+    for stem in stems:
+        with served.queue(stem) as queue:
+            assert queue.rewind("beginning", filter="/n = 0")["rewound"] == 1
+    assert "0 letters sent" in dlq(served, "redrive", name, *arguments, "--filter", "/n = 0")
+    assert [there(stem) for stem in stems] == [["0~2", "3", "4~1"], ["0~2", "3", "4"]]
+
+
 class Nobody(LetterQueues):
     """Is killed before it can tell the queues."""
 
-    def settle(self, letters: Iterable[DeadLetter]) -> int:
+    def settle(self, letters: Iterable[DeadLetter], *, sent_now: bool = False) -> int:
         return 0
