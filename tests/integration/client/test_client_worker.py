@@ -16,6 +16,7 @@ from lapse.cli.sow import sow as sow_command
 from lapse_client import Connection, Delivery, Publisher, Queue, QueueSubscriber, SowClient
 from support.kafka.log import until
 from support.processes import fork_server
+from support.suite.at_length import cases
 
 
 class Deployment:
@@ -81,7 +82,7 @@ def collect(subscriber: QueueSubscriber, wanted: set[bytes], timeout: float = 60
 
 
 @pytest.mark.feature("Q2", "Q3", "X3", "D4")
-@pytest.mark.parametrize("payload", ["packed", "inline", "reference"])
+@pytest.mark.parametrize("payload", cases(["packed"], long=["inline", "reference"]))
 @pytest.mark.parametrize("max_backlog", [1, 100])
 def test_what_is_published_to_a_queue_comes_once(lapse: Deployment, payload: str, max_backlog: int) -> None:
     count = 20 if max_backlog == 1 else 1000
@@ -101,7 +102,7 @@ def test_what_is_published_to_a_queue_comes_once(lapse: Deployment, payload: str
 
 
 @pytest.mark.feature("Q5", "Q8", "X3")
-@pytest.mark.parametrize("payload", ["packed", "inline", "reference"])
+@pytest.mark.parametrize("payload", cases(["packed"], long=["inline", "reference"]))
 def test_a_cancelled_message_comes_again(lapse: Deployment, payload: str) -> None:
     wanted = lapse.publish(10, "again")
     with lapse.subscriber(10, payload=payload) as subscriber:

@@ -18,6 +18,7 @@ from support.consumers import kcat_stand_in
 from support.kafka.log import until
 from support.pages.page_run import commands, fits
 from support.processes.deployment import Deploy, Deployment, broker_now_ms
+from support.suite.at_length import cases
 
 ROOT = Path(__file__).parents[3]
 
@@ -240,7 +241,7 @@ def test_what_fails_or_outlasts_its_lease_comes_again_and_a_crash_of_the_shard_l
 
 
 @pytest.mark.feature("X2", "L10")
-@pytest.mark.parametrize("language", ["python", "java", "go"])
+@pytest.mark.parametrize("language", cases(["python"], long=["java", "go"]))
 def test_what_has_expired_before_its_turn_is_not_begun(
     deploy: Deploy, consumers: Callable[..., object], tmp_path: Path, language: str
 ) -> None:

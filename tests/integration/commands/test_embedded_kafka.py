@@ -19,6 +19,7 @@ from lapse.embedded import BrokerFailed, EmbeddedKafka, class_archive
 from lapse.embedded import kafka as embedded_kafka
 from support.kafka import created_topic, left_topics
 from support.kafka.log import until
+from support.suite.at_length import cases
 
 
 def produce(servers: str, topic: str, values: list[bytes]) -> None:
@@ -206,7 +207,9 @@ def owner(then: str) -> tuple[subprocess.Popen[str], psutil.Process, Path]:
     return process, psutil.Process(int(pid)), Path(data)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number", cases([signal.SIGKILL], long=[signal.SIGTERM, signal.SIGINT]), ids=lambda number: number.name
+)
 def test_no_jvm_survives_its_owner(number: signal.Signals) -> None:
     process, jvm, data = owner("time.sleep(600)")
     assert jvm.is_running()
