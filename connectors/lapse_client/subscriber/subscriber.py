@@ -64,7 +64,8 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
             on with the others, or waits for new ones.
         max_backlog: most unsettled deliveries at once, over all partitions; 0 = barriers only.
         connection: connection to the cluster; from the environment by default.
-        name: name of the subscription, as shown by peeks; unique by default.
+        name: name of the subscription, as shown by peeks; unique by default. Two open subscribers must not have the
+            same name: they would be one subscription, and each would get all of its messages.
         filter: an expression. Only messages that match are delivered.
         payload: `packed`: many messages come in one record. `inline`: each comes in a record of its own, as for
             clients in other languages. `reference`: the queue sends bookmarks only, and the client reads the records
