@@ -255,6 +255,7 @@ def test_two_directions_do_not_loop_and_a_conflict_ends_the_same_on_both_sides(s
     assert two.shown() == {**kept, "behind": "the others"}
 
 
+@pytest.mark.long
 @pytest.mark.feature("S10", "C3")
 @pytest.mark.slow
 def test_a_replica_with_a_wrong_clock_knows_how_late_it_reads_an_expiry(

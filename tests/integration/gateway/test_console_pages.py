@@ -9,6 +9,7 @@ from support import axe
 from support.processes.figures import free_port
 from support.processes.gateway import Door
 from support.programs.browser import shot, view_of
+from support.suite.at_length import cases
 
 playwright = pytest.importorskip("playwright.sync_api")  # a machine without it still runs the other tests
 
@@ -64,7 +65,7 @@ def pages(gateway: Door) -> dict[str, tuple[str, ...]]:
     }
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", cases(["light"], long=["dark"]))
 def test_pages_fit_a_phone_and_keep_the_rules_of_accessibility(
     gateway: Door, browser: "playwright.Browser", pages: dict[str, tuple[str, ...]], scheme: str
 ) -> None:

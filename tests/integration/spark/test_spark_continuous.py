@@ -17,6 +17,7 @@ from support.suite.class_archives import interpreted
 ENVIRONMENT = quick_java() if AT_LENGTH else interpreted(quick_java())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.feature("D2", "X7")

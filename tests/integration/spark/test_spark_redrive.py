@@ -281,7 +281,6 @@ def test_letters_that_must_stay_are_refused_and_counted(spark, kafka, dead, redr
     dead.wire.flush()
     astray = {"no such topic": 1, "no such partition": 1, "not a topic for letters": 1}
     refused = {"newer record": 2, "no payload": 1, "unconfirmed transfer": 1} | astray
-    assert redrive() == (3, 0, refused)  # the dry run says so
     assert redrive("--send") == (3, 0, refused)
     assert values(spark, kafka, origin) == [None, b"b", b"c"]
     assert redrive("--overwrite", "--send") == (2, 3, {"no payload": 1, "unconfirmed transfer": 1} | astray)

@@ -23,25 +23,26 @@ from support.consumers.kcat import Kcat
 from support.flow.load import FLOWING, Load, account
 from support.kafka.log import texts, until
 from support.processes.deployment import Deploy, Deployment, broker_now_ms
+from support.suite.at_length import AT_LENGTH
 
 
 @pytest.mark.feature("Q16", "Q17", "C5")
 def test_shards_move_between_workers_that_come_and_go(deploy: Deploy) -> None:
     """Four shards: a second worker joins and takes some; the first is killed, the second has all; a third joins."""
     here = deploy({"flow": {**FLOWING, "partitions": 4}}, session_timeout="2s").apply()
-    first = here.worker().wait_for_shards(4)
+    first, some = here.worker().wait_for_shards(4), 300 if AT_LENGTH else 100
     with Load(here, "flow", 4, rate=200) as load:
-        load.flow(300)
+        load.flow(some)
         second = here.worker().wait_for_shards(1)
-        load.flow(300)
+        load.flow(some)
         first.kill()
         second.wait_for_shards(4)
-        load.flow(300)
+        load.flow(some)
         third = here.worker().wait_for_shards(1)
-        load.flow(300)
+        load.flow(some)
         assert second.stop() == 0
         third.wait_for_shards(4)
-        load.flow(300)
+        load.flow(some)
         load.drain()
     account(here, "flow", set(load.written)).assert_balanced()
 
