@@ -16,6 +16,7 @@ from support.kafka.log import until
 from support.processes import fork_server
 from support.processes.deployment import Deploy, Deployment
 from support.suite import command
+from support.suite.at_length import cases
 from unit.cli.test_wrong_address import EVERY_COMMAND, NOBODY
 
 QUEUES = {"found": {"default_publish_target": "found{}"}, "aged": {}, "counted": {"max_deliveries": 1}}
@@ -42,11 +43,14 @@ def silent() -> Iterator[str]:
 
 
 @pytest.mark.feature("X3", "X7")
-@pytest.mark.parametrize("where", ["nobody", "silent"])
+@pytest.mark.parametrize(("where", "each"), cases([("nobody", 5), ("silent", 4)], long=[("silent", 1)]))
 def test_each_command_ends_with_one_sentence_where_no_broker_answers(
-    request: pytest.FixtureRequest, tmp_path: Path, where: str
+    request: pytest.FixtureRequest, tmp_path: Path, where: str, each: int
 ) -> None:
-    """As processes, all at once. Each waits 2.5 s at most; what is beyond that is the start of so many."""
+    """As processes, all at once. Each waits 2.5 s at most; what is beyond that is the start of so many.
+
+    The unit test runs all of them without processes, as nothing listens on its port either.
+    """
     address = request.getfixturevalue(where)
     (tmp_path / "lapse.toml").write_text('[lapse]\ndefinitions = "topic"\n[queue.orders]\n[sow.prices]\n', "utf-8")
     environment = {**os.environ, "KAFKA_BOOTSTRAP_SERVERS": address}
@@ -54,8 +58,7 @@ def test_each_command_ends_with_one_sentence_where_no_broker_answers(
         environment.pop(name, None)
     commands = [[address if word == NOBODY else word for word in one.values[0]] for one in EVERY_COMMAND]
     assert len(commands) > 40
-    if where == "nobody":  # the unit test runs all of them without processes, as nothing listens on its port either
-        commands = commands[::5]
+    commands = commands[::each]
     as_json = ["top", "--json"]
 
     def run(words: list[str]) -> subprocess.CompletedProcess[str]:
