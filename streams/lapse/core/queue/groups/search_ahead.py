@@ -220,5 +220,5 @@ class SearchAhead:
         some = np.flatnonzero(ahead.stop[codes] > ahead.begin[codes])
         target[some] = np.minimum(target[some], ahead.segments_of_next(codes[some]))
         behind = np.flatnonzero(columns.first[codes] < target)
-        for code, index in zip(codes[behind].tolist(), target[behind].tolist(), strict=True):
-            columns.leave_before(code, index)
+        if len(behind):
+            columns.leave_before(codes[behind], target[behind])

@@ -156,19 +156,24 @@ class TurnColumns(AvailableMessages):
         at = bisect_right(later, index)
         return later[at] if at < len(later) else END
 
-    def leave_before(self, code: int, index: int) -> None:
-        """Note that the segments before an index, the first one among them, hold nothing of a group any more."""
-        later = self._later.get(code, [])
-        at = bisect_left(later, index)
-        if at == len(later):
-            self.first[code] = self.last[code] = self.heads[code] = NOBODY
-            self.keys[code] = NEVER
-            self._later.pop(code, None)
-            return
-        self.first[code] = self.heads[code] = later[at]
-        del later[: at + 1]
-        if not later:
-            del self._later[code]
+    def leave_before(self, codes: NDArray[np.intp], indexes: NDArray[np.int64]) -> None:
+        """Note that the segments before an index each, the first ones among them, hold nothing of groups any more."""
+        firsts: list[int] = []
+        for code, index in zip(codes.tolist(), indexes.tolist(), strict=True):
+            later = self._later.get(code)
+            at = 0 if later is None or later[0] >= index else bisect_left(later, index)
+            if later is None or at == len(later):
+                firsts.append(NOBODY)
+                self._later.pop(code, None)
+                continue
+            firsts.append(later[at])
+            del later[: at + 1]
+            if not later:
+                del self._later[code]
+        self.first[codes] = self.heads[codes] = np.array(firsts, np.int64)
+        empty = codes[self.first[codes] == NOBODY]
+        self.last[empty] = NOBODY
+        self.keys[empty] = NEVER
 
     # The turn
 

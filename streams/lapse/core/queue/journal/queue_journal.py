@@ -24,6 +24,8 @@ import struct
 from collections.abc import Iterable
 from typing import Final
 
+import orjson
+
 from lapse.core.portions import PORTION, Portions, in_lots, run_to_end
 from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.journal.journal_record import AS_OF, KEPT_APART, KEY, NAMED_KEY, encode_step
@@ -98,7 +100,7 @@ class QueueJournal:
             items.append((KEY.pack(b"i", epoch, number), json.dumps(chunk).encode()))
             yield
         for number, batch in state.counted.batches.items():
-            items.append((KEY.pack(b"r", epoch, number), json.dumps(batch.facts()).encode()))
+            items.append((KEY.pack(b"r", epoch, number), orjson.dumps(batch.facts())))
         items += [(KEY.pack(kind, epoch, 0), value) for kind, value in state.ending.entries()]
         items.append((KEY.pack(b"d", epoch, state.sequence % RING), encode_step(state, self._released)))
         for keys in in_lots(self._obsolete, 16 * PORTION):
@@ -170,7 +172,7 @@ class QueueJournal:
             value = json.dumps(chunk).encode() if change.kind is ChangeKind.IDENTIFIED else None
             return KEY.pack(b"i", self._epoch, change.offset), value
         if change.kind in (ChangeKind.COUNTED, ChangeKind.UNCOUNTED):
-            value = json.dumps(change.facts).encode() if change.kind is ChangeKind.COUNTED else None
+            value = orjson.dumps(change.facts) if change.kind is ChangeKind.COUNTED else None
             return KEY.pack(b"r", self._epoch, change.offset), value
         if change.kind in (ChangeKind.RETIRING, ChangeKind.USED):
             kind, ending = entry(change)

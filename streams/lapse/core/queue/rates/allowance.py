@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -47,7 +46,9 @@ class Allowance:
         self._group_rate = None if decisions.settings.traits.group is None else decisions.settings.group_rate
         self.is_bounded = self._rate is not None or self._group_rate is not None
         self.by_group = self._group_rate is not None
-        self._given: Counter[Of] = Counter()
+        self._total = 0
+        self._of_groups: dict[int, int] = {}
+        self._places: list[int] = []
 
     def at_ms(self, now_ms: int) -> int:
         """Return the instant from which a delivery decided now counts. It does not go back if the clock does."""
@@ -130,7 +131,7 @@ class Allowance:
 
     def count_deliveries(self, places: Places) -> None:
         """Count messages as handed out."""
-        self._given[EVERYTHING] += count_places(places)
+        self._total += count_places(places)
         if not self.by_group:
             return
         index = self._state.index
@@ -138,14 +139,18 @@ class Allowance:
         for segment, slots in self._decisions.slots(places):
             codes = index.codes.of(segment, slots)
             every.append(codes)
-            for slot in slots[codes == OWN_GROUP].tolist():
-                self._given[OWN_GROUP, segment.base + slot] += 1
-        for group, count in index.codes.counted(np.concatenate(every)):
-            self._given[group, -1] += count
+            if not codes.all():
+                self._places += (slots[codes == OWN_GROUP] + segment.base).tolist()
+        counted = index.codes.counted(every[0] if len(every) == 1 else np.concatenate(every))
+        if not self._of_groups:
+            self._of_groups = dict(counted)
+            return
+        for group, count in counted:
+            self._of_groups[group] = self._of_groups.get(group, 0) + count
 
     def journal_counts(self, now_ms: int, step: Step) -> None:
         """Journal the deliveries counted since the last call, and forget batches outside all windows."""
-        if not self._given:
+        if not self._total:
             return
         counted, at_ms = self._state.counted, self.at_ms(now_ms)
         settings = self._decisions.settings
@@ -153,8 +158,9 @@ class Allowance:
         for number in counted.outdated(rates, at_ms):
             self._decisions.apply_change(Change(ChangeKind.UNCOUNTED, offset=number), step)
         number = counted.next_number
-        batch = Batch(at_ms, tuple(self._given.items()), counted.written_ms(number - 1))
-        self._given = Counter()
+        groups, counts = list(self._of_groups), list(self._of_groups.values())
+        batch = Batch(at_ms, self._total, groups, counts, self._places, counted.written_ms(number - 1))
+        self._total, self._of_groups, self._places = 0, {}, []
         self._decisions.apply_change(Change(ChangeKind.COUNTED, offset=number, facts=batch.facts()), step)
         if self.counts_as_written:
             counted.note_writing(number)

@@ -7,10 +7,11 @@ or from when it was written if that is reported, since consumers see deliveries 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from lapse.core.lifetime import NEVER
+from lapse.core.queue.arrival.trait import OWN_GROUP
 from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.rates.rate import Rate
 
@@ -26,24 +27,44 @@ class Batch(NamedTuple):
 
     Attributes:
         at_ms: the instant of the decision, ms since the epoch.
-        counts: number of deliveries under `EVERYTHING`, and under each group if there is a rate of groups.
+        total: number of deliveries.
+        groups: hashes of the groups that had any, if there is a rate of groups.
+        counts: number of deliveries of each of them.
+        places: places of the delivered messages without a group, if there is a rate of groups.
         before_ms: when the batch before it was written, ms since the epoch; None = not known.
     """
 
     at_ms: int
-    counts: tuple[tuple[Of, int], ...]
+    total: int
+    groups: Sequence[int] = ()
+    counts: Sequence[int] = ()
+    places: Sequence[int] = ()
     before_ms: int | None = None
 
     def facts(self) -> dict[str, Any]:
         """Return the batch as the facts of a change, which the journal holds."""
-        facts: dict[str, Any] = {"at_ms": self.at_ms, "counts": [[*of, count] for of, count in self.counts]}
-        return facts if self.before_ms is None else {**facts, "before_ms": self.before_ms}
+        facts: dict[str, Any] = {"at_ms": self.at_ms, "total": self.total}
+        if self.groups:
+            facts["groups"], facts["of_groups"] = self.groups, self.counts
+        if self.places:
+            facts["places"] = self.places
+        if self.before_ms is not None:
+            facts["before_ms"] = self.before_ms
+        return facts
 
 
 def parse_batch(facts: dict[str, Any]) -> Batch:
     """Return the batch of a change's or a journal record's facts."""
-    counts = tuple(((group, place), count) for group, place, count in facts["counts"])
-    return Batch(facts["at_ms"], counts, facts.get("before_ms"))
+    before_ms = facts.get("before_ms")
+    if "counts" not in facts:
+        groups, counts = facts.get("groups", []), facts.get("of_groups", [])
+        return Batch(facts["at_ms"], facts["total"], groups, counts, facts.get("places", []), before_ms)
+    # Journals of older versions hold (hash, -1, count) for a group, and (0, place, 1) for a message without one.
+    by_key = {(group, place): count for group, place, count in facts["counts"]}
+    total = by_key.pop(EVERYTHING)
+    groups = [group for group, place in by_key if place < 0]
+    counts = [count for (_, place), count in by_key.items() if place < 0]
+    return Batch(facts["at_ms"], total, groups, counts, [place for _, place in by_key if place >= 0], before_ms)
 
 
 class _Line:
@@ -78,6 +99,9 @@ class _Line:
 class Counted:
     """The counted deliveries of a shard.
 
+    What all remembered batches count of a group is known at any time, and mostly shows that there is room. The batches
+    are entered into the lines of their groups when an exact answer is first needed.
+
     Attributes:
         batches: the batches by number, ascending.
         newest_ms: the latest instant of a decision or write, ms since the epoch. No later batch counts from before it.
@@ -87,7 +111,12 @@ class Counted:
         self.batches: dict[int, Batch] = {}
         self.next_number = 0
         self.newest_ms = 0
+        self._everything = _Line()
+        self._totals: dict[int, int] = {}
+        """By hash of the group, the number of its remembered deliveries."""
         self._lines: dict[Of, _Line] = {}
+        """The lines of groups, and of messages without one, of the batches up to `_entered`."""
+        self._entered = -1
         self._written_ms: dict[int, int] = {}
 
     def apply(self, change: Change) -> None:
@@ -104,28 +133,56 @@ class Counted:
         self.batches[number] = batch
         self.next_number = max(self.next_number, number + 1)
         self.newest_ms = max(self.newest_ms, batch.at_ms)
-        for of, count in batch.counts:
-            line = self._lines.get(of)
-            if line is None:
-                line = self._lines[of] = _Line()
-            line.add(number, count)
+        self._everything.add(number, batch.total)
+        totals = self._totals
+        for group, count in zip(batch.groups, batch.counts, strict=True):
+            totals[group] = totals.get(group, 0) + count
+
+    def _enter(self) -> None:
+        """Enter the batches into the lines that are not entered yet."""
+        first = bisect_right(self._everything.numbers, self._entered)
+        for number in self._everything.numbers[first:]:
+            for of, count in _by_line(self.batches[number]):
+                line = self._lines.get(of)
+                if line is None:
+                    line = self._lines[of] = _Line()
+                line.add(number, count)
+            self._entered = number
 
     def _forget(self, number: int) -> None:
         batch = self.batches.pop(number, None)
         self._written_ms.pop(number, None)
-        for of, _ in () if batch is None else batch.counts:
+        if batch is None:
+            return
+        self._everything.forget_to(number)
+        totals = self._totals
+        for group, count in zip(batch.groups, batch.counts, strict=True):
+            totals[group] -= count
+            if not totals[group]:
+                del totals[group]
+        for of, _ in _by_line(batch) if number <= self._entered else ():
             line = self._lines[of]
             line.forget_to(number)
             if not line.numbers:
                 del self._lines[of]
+
+    def _line(self, of: Of) -> _Line | None:
+        """Return the line of a key; None if none of its deliveries is remembered."""
+        if of == EVERYTHING:
+            return self._everything
+        if of[0] != OWN_GROUP and of[0] not in self._totals:
+            return None
+        if self._everything.numbers and self._everything.numbers[-1] > self._entered:
+            self._enter()
+        return self._lines.get(of)
 
     def room_for(self, of: Of, rate: Rate, now_ms: int, enough: int = 1 << 62) -> int:
         """Return how many more messages may be delivered at `now_ms`, which is not before `newest_ms`.
 
         The result may be less than that if it is `enough`: most often all that is remembered leaves room.
         """
-        line = self._lines.get(of)
-        if line is None:
+        line = self._line(of)
+        if line is None or not line.numbers:
             return rate.count
         least = rate.count - line.sums[-1] + line.before
         if least >= enough:
@@ -135,17 +192,19 @@ class Counted:
 
     def rooms_for(self, groups: Sequence[int], rate: Rate, now_ms: int, enough: int) -> list[tuple[int, int]]:
         """Return `room_for` of those groups for which it may be less than `enough`, each with its index."""
-        lines, room = self._lines, rate.count - enough
-        found: list[tuple[int, int]] = []
-        for at, group in enumerate(groups):
-            line = lines.get((group, -1))
-            if (0 if line is None else line.sums[-1] - line.before) > room:
-                found.append((at, self.room_for((group, -1), rate, now_ms, enough)))
-        return found
+        totals, room, every = self._totals, rate.count - enough, self._everything
+        if (every.sums[-1] - every.before if every.numbers else 0) <= room:
+            return []  # no group has more than all together
+        return [
+            (at, self.room_for((group, -1), rate, now_ms, enough))
+            for at, group in enumerate(groups)
+            if totals.get(group, 0) > room
+        ]
 
     def frees_ms(self, of: Of, rate: Rate) -> int:
         """Return when an exhausted rate permits a delivery again, ms since the epoch; `NEVER` = not known yet."""
-        line = self._lines[of]
+        line = self._line(of)
+        assert line is not None
         at_ms = self.counts_ms(line.numbers[bisect_right(line.sums, line.sums[-1] - rate.count)])
         return NEVER if at_ms >= NEVER else at_ms + rate.per_ms
 
@@ -213,3 +272,11 @@ class Counted:
             return latest_ms
         # Journals of older versions lack the instant. A batch is decided after the one before it was written.
         return min(latest_ms, following.at_ms) if following.before_ms is None else following.before_ms
+
+
+def _by_line(batch: Batch) -> Iterator[tuple[Of, int]]:
+    """Yield the keys of a batch's groups, and of its messages without one, with their numbers of deliveries."""
+    for group, count in zip(batch.groups, batch.counts, strict=True):
+        yield (group, -1), count
+    for place in batch.places:
+        yield (OWN_GROUP, place), 1
