@@ -13,6 +13,9 @@ from lapse.simulation.distribution import Distribution, seeded
 _DRAWN: Final = 4
 """How many deliveries of a message have service times of their own. Further ones use them again."""
 
+_AHEAD: Final = 256
+"""How many service times are drawn at once, since one by one takes longer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Crew:
@@ -97,6 +100,6 @@ class Work:
     def _drawn_ms(self, one: Handed) -> float:
         attempt = (one.times - 1) % _DRAWN
         times, chance = self._times[attempt], self._chances[attempt]
-        while len(times) <= one.at:
-            times.append(self._crew.service.draw(chance))
+        if len(times) <= one.at:
+            times += self._crew.service.draws(chance, one.at + _AHEAD - len(times))
         return times[one.at]

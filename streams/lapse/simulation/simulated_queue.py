@@ -84,6 +84,15 @@ class SimulatedQueue:
         self._by_shard: list[list[Subscription]] = []
         """The subscriptions of each shard, by consumers."""
 
+        self._held: list[list[int]] = []
+        """By shard, how many messages each consumer has."""
+
+        self._held_in: list[int] = []
+        """By shard, how many messages consumers have."""
+
+        self._room: list[int] = []
+        """How many more messages each consumer takes, from all shards together."""
+
     def run(self) -> Outcome:
         """Let everything happen; return the outcome."""
         self._begin()
@@ -111,6 +120,9 @@ class SimulatedQueue:
             for one in self._consumers
         ]
         self._by_shard = [list(here) for here in zip(*self._subscriptions, strict=True)] or [[] for _ in self._shards]
+        self._held = [[0] * len(here) for here in self._by_shard]
+        self._held_in = [0] * len(self._shards)
+        self._room = [self._crew.backlog] * len(self._consumers)
         self._due_ms = [shard.next_due_ms() for shard in self._shards]
 
     def _next_instant_ms(self) -> int:
@@ -152,7 +164,9 @@ class SimulatedQueue:
 
     def _serve(self, now_ms: int, steps: Mapping[int, Step], shards: Iterable[int]) -> None:
         """Note what happened in shards, and let them hand out what their consumers have room for."""
-        room: list[int] | None = None  # not known, since a delivery may have taken it
+        for at in steps:
+            self._recount(at)
+        barriers, room = self._has_barriers, self._room
         for at in shards:
             step = steps.get(at)
             if step is not None:
@@ -160,12 +174,10 @@ class SimulatedQueue:
                     self._take_in(at, now_ms, step)
                 self._note(at, step, now_ms)
             delivers = False
-            if self._has_barriers or self._may_hand_out(at):
-                room = self._room() if room is None else room
-                delivers = self._has_barriers or max(room, default=0) > 0
+            if barriers or self._message_counts[at] > self._held_in[at]:
+                delivers = barriers or max(room, default=0) > 0
                 if delivers:
-                    self._deliver(at, now_ms, room)
-                    room = None
+                    self._deliver(at, now_ms)
             if delivers or step is not None:
                 self._due_ms[at] = self._shards[at].next_due_ms()
 
@@ -217,43 +229,36 @@ class SimulatedQueue:
                 self._outcome.in_vain += sum([_count(one) for one in outcomes if one.result is not _SETTLED])
         return finished
 
-    def _deliver(self, at: int, now_ms: int, room: list[int]) -> None:
-        """Hand out what can be handed out; `room` is what `_room` returns."""
+    def _deliver(self, at: int, now_ms: int) -> None:
+        """Hand out what can be handed out."""
         shard, more = self._shards[at], True
         while more:
             if len(self._shards) > 1:
-                self._grant(at, room)
+                self._grant(at)
             step = Step()
             more = shard.deliver(now_ms, step)
             handed = bool(step.deliveries)
             for delivery in step.deliveries:
                 self._hand(at, delivery, now_ms)
             self._note(at, step, now_ms)
+            self._recount(at)
             more = more and handed
-            room = self._room() if more else room
 
-    def _may_hand_out(self, at: int) -> bool:
-        """Return whether a shard has messages that no consumer has, and that may wait for room."""
-        waiting = self._message_counts[at]
-        if waiting:
-            for one in self._by_shard[at]:  # adding up the few numbers of a list takes twice as long
-                waiting -= one.outstanding
-        return waiting > 0
+    def _recount(self, at: int) -> None:
+        """Count what consumers have of a shard, after something has happened there."""
+        held, room, total = self._held[at], self._room, 0
+        for number, one in enumerate(self._by_shard[at]):
+            outstanding = one.outstanding
+            total += outstanding
+            if outstanding != held[number]:
+                room[number] += held[number] - outstanding
+                held[number] = outstanding
+        self._held_in[at] = total
 
-    def _room(self) -> list[int]:
-        """Return how many more messages each consumer takes, from all shards together."""
-        room: list[int] = []
-        for here in self._subscriptions:
-            free = self._crew.backlog
-            for one in here:
-                free -= one.outstanding
-            room.append(free)
-        return room
-
-    def _grant(self, at: int, room: list[int]) -> None:
+    def _grant(self, at: int) -> None:
         """Set how many more messages each consumer takes from a shard, as clients do with several shards (Q3)."""
         cap = self._shards[at].settings.max_backlog
-        for mine, free in zip(self._by_shard[at], room, strict=True):
+        for mine, free in zip(self._by_shard[at], self._room, strict=True):
             granted = mine.outstanding + free if free > 0 else mine.outstanding
             # The effect of repeated `subscribe` commands, without changes for a journal that nobody writes.
             mine.max_backlog = granted if cap is None else min(granted, cap)
