@@ -276,8 +276,8 @@ def _log_failures(results: Iterable[object]) -> None:
 
 
 def receipt(delivery: Delivery) -> str:
-    """Return the receipt of a delivery, `topic:partition:offset#count@epoch`, by which it is settled."""
-    return f"{delivery.place.decode()}#{delivery.token.decode()}"
+    """Return the receipt of a delivery, `topic:partition:offset[~generation]#count@epoch`, by which it is settled."""
+    return f"{delivery.bookmark}#{delivery.token.decode()}"
 
 
 async def first_of(wanted: Awaitable[T], gone: Callable[[], Awaitable[object]]) -> T | None:

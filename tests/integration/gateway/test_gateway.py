@@ -324,7 +324,12 @@ def test_what_has_left_is_counted_and_comes_back_once(gateway: Door) -> None:
     done = rewound(to=bookmarks[1], filter="/n <> 2", id="mine")
     assert (done["id"], done["rewound"], done["no_match"]) == ("mine", 2, 1)
     assert rewound(to=bookmarks[1], id="mine") == done
-    assert [one["bookmark"] for one in gateway.receive("returned", max=5)] == [f"{bookmarks[n]}~1" for n in (1, 3)]
+    received, names = gateway.receive("returned", max=5), [f"{bookmarks[n]}~1" for n in (1, 3)]
+    assert [one["bookmark"] for one in received] == names
+    receipts = [one["receipt"] for one in received]
+    assert [one.partition("@")[0] for one in receipts] == [f"{name}#1" for name in names], "as in any text"
+    gateway.http.post(gateway.path("returned", "/acknowledge"), json={"receipts": receipts}).raise_for_status()
+    assert gateway.depth("returned")["depth"] == 0
     audited = [line for line in gateway.process.text.splitlines() if '"did": "rewind"' in line and name in line]
     record = json.loads(audited[0][audited[0].index("{") :])
     assert (record["id"], record["filter"], record["counts"]["rewound"]) == ("mine", "/n <> 2", 2)
