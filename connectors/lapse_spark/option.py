@@ -275,7 +275,7 @@ def stream_options(command: Callable[..., None]) -> Callable[..., None]:
         "--every",
         type=INTERVAL,
         metavar="INTERVAL",
-        help="Keep running, and begin a batch at this interval, such as 30s.",
+        help="Keep running, and begin a batch at this interval, such as 30s; 0s = at once after the one before.",
     )
     @click.option("--max-records", type=click.IntRange(min=1), help="The greatest number of records in a batch.")
     @click.option("--strict", is_flag=True, help="End with an error at the first record that is no dead letter.")

@@ -61,17 +61,18 @@ def _percentiles(letters: DataFrame, time_ms: Column) -> DataFrame:
 def poison(letters: DataFrame, at_least: int = 3) -> DataFrame:
     """Return keys with several dead letters, or with letters of redriven messages: a redrive will probably not help.
 
-    Messages without a key have nothing in common, so only letters of redriven messages count among them.
+    Messages without a key have nothing in common. Of these, each letter of a redriven message is a row of its own.
 
     Args:
         letters: `schema.DEAD_LETTER` without faults, with keys.
         at_least: the least number of letters that makes a key suspicious.
 
     Returns:
-        entity, key (as text; in hexadecimal, as `0xff`, if it is not UTF-8), letters, redriven, last_message.
+        entity, key (as text; in hexadecimal, as `0xff`, if it is not UTF-8; null without one), letter (the id of a
+        letter without key, else null), letters, redriven, last_message.
     """
     return (
-        letters.groupBy("entity", "key")
+        letters.groupBy("entity", "key", F.when(F.col("key").isNull(), F.col("id")).alias("letter"))
         .agg(
             F.count("*").alias("letters"),
             F.max("redriven_count").alias("redriven"),
@@ -79,7 +80,7 @@ def poison(letters: DataFrame, at_least: int = 3) -> DataFrame:
         )
         .where((F.col("key").isNotNull() & (F.col("letters") >= at_least)) | (F.col("redriven") > 0))
         .withColumn("key", _text(F.col("key")))
-        .orderBy(F.desc("letters"), "entity", "key")
+        .orderBy(F.desc("letters"), "entity", "key", "letter")
     )
 
 

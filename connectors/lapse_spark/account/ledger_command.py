@@ -55,7 +55,7 @@ _DIRECTORY: Final = "lapse-ledger"
 @click.option("--output", help="Directory for Parquet of all differences and of the quarantine.")
 @click.option("--follow", is_flag=True, help="Keep running, and publish up to which instant the ledger balances.")
 @click.option("--once", is_flag=True, help="With --follow: process what there is now, and end; for cron.")
-@click.option("--every", type=DURATION, help="With --follow: the interval of batches. [default: 10s]")
+@click.option("--every", type=DURATION, help="With --follow: the interval of batches; 0s = at once. [default: 10s]")
 @click.option(
     "--grace", type=DURATION, help="With --follow: how long a difference may last before it is reported. [default: 1m]"
 )

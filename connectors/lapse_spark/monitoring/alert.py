@@ -10,7 +10,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -18,6 +18,7 @@ import orjson
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+from lapse_client.reading.count_text import count_text
 from lapse_spark import anomaly, summary
 from lapse_spark.collected import in_utc
 from lapse_spark.connection import Connection
@@ -90,10 +91,11 @@ def find(
         dying = summary.poison(letters.where(F.col("died_at") >= recent), poison).limit(MOST)
         for row in dying.collect():
             again = f", {row['redriven']} times redriven" if row["redriven"] else ""
-            whose = "messages without a key have" if row["key"] is None else f"key {row['key']!r} has"
+            keyed = row["key"] is not None
+            whose = f"key {row['key']!r} has" if keyed else "a message without a key has"
             fault = f": {row['last_message']}" if row["last_message"] else ""  # other systems' letters may have none
-            text = f"{whose} {row['letters']} dead letters{again}{fault}"
-            found.append(_alert("poison", row["entity"], str(row["key"]), text, row["letters"]))
+            text = f"{whose} {count_text(row['letters'], 'dead letter')}{again}{fault}"
+            found.append(_poison(row["entity"], row["key"] if keyed else row["letter"], keyed, text, row["letters"]))
     aside = output.read("quarantine", since.date())
     if aside is not None:
         for row in aside.groupBy("topic", "day").count().orderBy(F.desc("count")).limit(MOST).collect():
@@ -166,6 +168,12 @@ def run(
         _post(webhook, orjson.dumps({"alerts": [asdict(one) for one in new]}))
     output.write(_TABLE, _rows(spark, [(one.id, one.text) for one in new]), F.lit(now), int(now.timestamp() * 1000))
     return new
+
+
+def _poison(entity: str, name: str, keyed: bool, text: str, letters: int) -> Alert:
+    """Return the alert about a key, or about a letter without one, which no key's alert has the id of."""
+    found = _alert("poison", entity, name, text, letters)
+    return found if keyed else replace(found, id=f"poison-letter/{entity}/{name}")
 
 
 def _alert(rule: str, entity: str, place: str, text: str, value: float) -> Alert:

@@ -34,6 +34,9 @@ WINDOW: Final = "1 hour"
 HORIZON: Final = timedelta(days=1)
 """How far back the monitor looks for the original of a copy. After a crash, a copy is minutes younger."""
 
+_WINDOW_MS: Final = "window_ms"
+"""The fact in the output's note that says how long its windows are, ms."""
+
 _PAYLOAD = ("value", "headers", "fault")
 
 # The columns that a batch needs of the tables. To find a table's columns in its files would be one more job each time.
@@ -155,10 +158,11 @@ def run(
         watch: called with the progress of the stream.
 
     Raises:
-        ValueError: another job writes to the output, or it has lost its checkpoint.
+        ValueError: another job writes to the output, it has windows of another length, or it has lost its checkpoint.
     """
     output = Output(spark, path)
-    output.claim("monitor")
+    window_ms = _length_ms(spark, window)
+    output.claim("monitor", lambda: _checked_window(output, window_ms))
     span = Span(streaming=True, fail_on_data_loss=False, max_records_per_batch=max_records_per_batch)
     source = read.dead_letters(spark, connection, pattern=pattern, span=span)
 
@@ -171,6 +175,31 @@ def run(
 
     recreated = RecreatedTopics(output, connection, allowed=True)
     return follow(source, write, output, every=every, recreated=recreated, watch=watch)
+
+
+def _length_ms(spark: SparkSession, window: str) -> int:
+    """Return the length of a window, which Spark's text can say in many ways, ms."""
+    of_one = spark.sql("SELECT timestamp_millis(0) AS at").select(F.window("at", window).alias("window"))
+    return int(of_one.select(F.unix_millis("window.end") - F.unix_millis("window.start")).collect()[0][0])
+
+
+def _checked_window(output: Output, window_ms: int) -> dict[str, int]:
+    """Return the length of a window as the output notes it.
+
+    Raises:
+        ValueError: the output has counts in windows of another length.
+    """
+    noted_ms, counted = output.noted(_WINDOW_MS), output.read("counts")
+    if counted is not None and noted_ms is None:  # an earlier version has written them
+        length = F.unix_millis("window_end") - F.unix_millis("window_start")
+        noted_ms = counted.agg(F.max(length)).collect()[0][0]
+    if counted is not None and noted_ms is not None and noted_ms != window_ms:
+        raise ValueError(
+            f"{output.path} counts in windows of {noted_ms:,} ms: windows of {window_ms:,} ms would mix with them. Go "
+            f"on with --window {noted_ms}ms, or give a new directory, which counts all letters that are still in their "
+            "topics"
+        )
+    return {_WINDOW_MS: window_ms}
 
 
 def _write(

@@ -6,7 +6,7 @@ and nothing is counted twice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from functools import cached_property
 from typing import Any, Final
@@ -79,11 +79,12 @@ class Output:
                 "Put the checkpoint back, or give a new directory."
             )
 
-    def claim(self, job: str) -> None:
+    def claim(self, job: str, facts: Callable[[], Mapping[str, int]] = dict) -> None:
         """Note which job writes here, because a job goes on from the checkpoint, and leaves out what is before it.
 
         Args:
             job: name of the job, such as `monitor`.
+            facts: returns what else to note of the job. It may raise a `ValueError` if the job does not fit the output.
 
         Raises:
             ValueError: another job writes here. It would have left out letters without a word. Or see `check`.
@@ -95,7 +96,13 @@ class Output:
                 f"{self.path} is the output of lapse spark {owner}: the {job} would go on where the {owner} has ended, "
                 "and leave out what is before. Give a new directory"
             )
-        self.put_text(JOB_FILE, orjson.dumps({"job": job}).decode())
+        self.put_text(JOB_FILE, orjson.dumps({"job": job, **facts()}).decode())
+
+    def noted(self, name: str) -> int | None:
+        """Return a fact that the job has noted of itself; None = it has not."""
+        noted: dict[str, Any] = orjson.loads(self.text(JOB_FILE)) if self.names(".", JOB_FILE) else {}
+        found = noted.get(name)
+        return found if isinstance(found, int) else None
 
     def check_made_by(self, job: str) -> None:
         """Check that the output is not that of another job, before something is read or deleted there.

@@ -228,6 +228,31 @@ def test_the_output_of_another_job_is_refused(spark, kafka, dead, tmp_path, firs
 
 
 @pytest.mark.feature("X7")
+def test_another_window_than_that_of_the_output_is_refused(spark, kafka, dead, tmp_path):
+    """Its counts would mix windows of both lengths."""
+    path = str(tmp_path / "out")
+    dead(0, 3, Reason.TIME_LIMIT)
+
+    def run(*options):
+        return CliRunner().invoke(
+            commands, ["monitor", path, "--pattern", dead.pattern, "--bootstrap", kafka, *options]
+        )
+
+    assert run("--window", "90m").exit_code == 0
+    refused = run()
+    assert refused.exit_code == 1
+    assert refused.output == (
+        f"Error: {path} counts in windows of 5,400,000 ms: windows of 3,600,000 ms would mix with them. Go on with "
+        "--window 5400000ms, or give a new directory, which counts all letters that are still in their topics\n"
+    )
+    with pytest.raises(ValueError, match="windows of 7,200,000 ms would mix"):
+        monitor.run(spark, Connection(kafka), path, pattern=dead.pattern, window="120 minutes")
+    assert run("--window", "1 hour 30 minutes").exit_code == 0
+    Output(spark, path).put_text(JOB_FILE, '{"job": "monitor"}')
+    assert run().exit_code == 1, "what noted no window says so by its counts"
+
+
+@pytest.mark.feature("X7")
 def test_a_checkpoint_that_is_broken_is_reported_in_one_line(spark, kafka, dead, tmp_path):
     """Java's calls helped nobody, and the sentence named no file and no step."""
     path = tmp_path / "out"

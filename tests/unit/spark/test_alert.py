@@ -39,6 +39,32 @@ def test_an_alert_about_letters_that_state_no_fault_ends_with_their_number(spark
 
 
 @pytest.mark.spark
+@pytest.mark.feature("D2")
+def test_messages_without_a_key_have_an_alert_each_and_none_is_that_of_a_key(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The first one was the last one: the others had its id, which was known."""
+    told = [("__dlq.errors.topic", b"orders"), ("__dlq.errors.partition", b"0"), ("__dlq.errors.group", b"q")]
+    told += [("lapse-reasons", b"max_cancels"), ("lapse-redriven-count", b"1")]
+    raw = []
+    for at, key in enumerate([None, None, b"None"]):
+        own = [("lapse-id", b"q/orders:0:%d/1" % at), ("__dlq.errors.offset", b"%d" % at)]
+        raw.append(("dlq.q", 0, at, NOON, key, b"{}", [*told, *own]))
+    letters = dead_letter.parse(local_rows.frame(spark, raw, schema.RAW))
+    assert letters.where("fault IS NOT NULL").count() == 0
+    kept = letters.drop("value", "headers", "fault")
+    output = Output(spark, str(tmp_path))
+    output.write("counts", monitor.counts(kept), functions.col("window_start"), 0)
+    output.write("letters", kept, functions.col("letter_at"), 0)
+    found = alert.find(spark, output.path, since=datetime(1970, 1, 1, tzinfo=UTC), at_least=100)
+    assert sorted((one.id, one.text.partition(" dead letter")[0]) for one in found) == [
+        ("poison-letter/q/q/orders:0:0/1", "a message without a key has 1"),
+        ("poison-letter/q/q/orders:0:1/1", "a message without a key has 1"),
+        ("poison/q/None", "key 'None' has 1"),
+    ]
+
+
+@pytest.mark.spark
 @pytest.mark.feature("X7")
 def test_a_report_whose_writing_fails_says_so_in_a_line(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -81,6 +81,19 @@ def test_binary_keys_are_different_keys(letters):
     assert summary.poison(numbered, at_least=4).collect() == []
 
 
+def test_a_message_without_a_key_has_nothing_in_common_with_another(letters):
+    read = letters(
+        *((f"a{number}", number, ["max_cancels"], None, 1) for number in range(2)),
+        *((f"-{number}", 2 + number, ["max_cancels"], None, number % 2) for number in range(4)),
+    ).withColumn("key", functions.expr("CASE WHEN id LIKE 'a%' THEN key END"))
+    found = summary.poison(read)
+    assert [(row.key, row.letter, row.letters, row.redriven) for row in found.collect()] == [
+        ("a", None, 2, 1),
+        (None, "-1", 1, 1),
+        (None, "-3", 1, 1),
+    ]
+
+
 def test_missing_offsets_are_reported(letters, spark):
     read = letters(*((f"a{number}", 0, ["purged"], None, 0) for number in range(3))).selectExpr(
         "* EXCEPT (letter_offset)", "letter_offset + 10 AS letter_offset"
