@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
+from lapse.core.error_code import ErrorCode
 from lapse_client import Event, aio
 from lapse_client.error import LapseError
 from lapse_client.reading.event_reader import EventReader
@@ -18,6 +19,11 @@ from lapse_gateway.parameter import Parameter
 
 MOST_TAILS: Final = 20
 """The most tails that are open at once, because each takes a thread."""
+
+_LAST_ID: Final = "Last-Event-ID"
+
+_LONGEST_ID: Final = 16 << 10
+"""The most characters of an event's id. It names every partition, and a request's headers have to hold it."""
 
 _LATEST_MS: Final = (1 << 53) - 1
 
@@ -50,13 +56,20 @@ async def _tail(call: Call) -> Response:
     if gateway.tails >= MOST_TAILS:
         text = f"{gateway.tails} tails are open, the most of this gateway: end some, or ask another one"
         raise Fault("too_many_subscriptions", text, {"Retry-After": "5"})
+    after = call.request.headers.get(_LAST_ID) or None
     gateway.tails += 1  # count now, because many requests may come before the first tail is open
     try:
-        await asyncio.to_thread(EventReader, name, connection=gateway.connection)  # refusals are answers, not events
-    except BaseException:
+        # Refusals are answers, not events.
+        await asyncio.to_thread(EventReader, name, connection=gateway.connection, after=after)
+    except BaseException as error:
         gateway.tails -= 1
+        if isinstance(error, ValueError):
+            text = f"header {_LAST_ID}: expected the id of an event of this stream, not {after or '':.40}"
+            raise Fault(ErrorCode.INVALID_ARGUMENT, text) from error
         raise
-    found = aio.EventReader(name, connection=gateway.connection, follow=True, since_ms=since_ms, newer=since_ms is None)
+    found = aio.EventReader(
+        name, connection=gateway.connection, follow=True, since_ms=since_ms, newer=since_ms is None, after=after
+    )
 
     async def end() -> None:
         gateway.tails -= 1
@@ -67,7 +80,8 @@ async def _tail(call: Call) -> Response:
 async def _events(found: aio.EventReader) -> AsyncGenerator[bytes, None]:
     try:
         async for one in found:
-            yield event("event", event_as_json(one))
+            reached = found.reached
+            yield event("event", event_as_json(one), reached if len(reached) <= _LONGEST_ID else "")
     except LapseError as error:
         yield event("error", fault_of(error).as_dict())
 
@@ -78,8 +92,8 @@ OPERATIONS: Final = (
         path="/v1/events/{entity}",
         summary="Follow what happens to the messages of a queue or SOW topic, as server-sent events",
         description=(
-            "Events `event`: what happened to which messages, when and why. From now on, or since an instant. After a "
-            "crash one may come twice."
+            "Events `event`: what happened to which messages, when and why. From now on, since an instant, or behind "
+            "the event whose id the header `Last-Event-ID` names. After a crash one may come twice."
         ),
         handler=_tail,
         parameters=(

@@ -76,13 +76,22 @@ class EventReader(_Reader[Event]):
         follow: bool = False,
         since_ms: int | None = None,
         newer: bool = False,
+        after: str | None = None,
     ) -> None:
-        super().__init__(
-            lambda: event_reader.EventReader(
-                name, connection=connection, follow=follow, since_ms=since_ms, newer=newer
-            ),
-            follow,
-        )
+        self._reader: event_reader.EventReader | None = None
+
+        def opened() -> event_reader.EventReader:
+            self._reader = event_reader.EventReader(
+                name, connection=connection, follow=follow, since_ms=since_ms, newer=newer, after=after
+            )
+            return self._reader
+
+        super().__init__(opened, follow)
+
+    @property
+    def reached(self) -> str:
+        """How far the reader has come; see `lapse_client.EventReader`. With `follow`, up to the last event yielded."""
+        return "" if self._reader is None else self._reader.reached
 
 
 async def replay(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, Generic, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -15,6 +15,9 @@ from lapse_client.kafka.fault import raise_if_unreadable
 from lapse_client.kafka.log_offsets import log_bounds, offsets_at
 
 _POLL_S: Final = 0.5
+
+_SLOWLY: Final = {"queued.max.messages.kbytes": 4_096}
+"""A reader that follows is rarely behind. If its application does not take what comes, little waits in memory."""
 
 
 T = TypeVar("T")
@@ -46,6 +49,11 @@ class TopicReader(PacedReader[Message]):
         follow: whether to wait for new records; otherwise stop after the records that existed at the beginning.
         since_ms: read only records written at or after this instant, ms since the epoch; None = all.
         newer: whether to read only records that are written after the reader has begun.
+        after: by partition, the first offset to read, instead of `since_ms` and `newer`. A partition that is missing,
+            or whose log does not reach there, is read from its beginning.
+
+    Attributes:
+        reached: by partition, the next offset, once the reader has begun.
     """
 
     def __init__(
@@ -57,9 +65,12 @@ class TopicReader(PacedReader[Message]):
         follow: bool = False,
         since_ms: int | None = None,
         newer: bool = False,
+        after: Mapping[int, int] | None = None,
     ) -> None:
         check_instant("since_ms", since_ms)
         self.topic = topic
+        self.reached: dict[int, int] = {}
+        self._after = after
         self._connection = connection
         self._partitions = partitions
         self._follow = follow
@@ -72,7 +83,7 @@ class TopicReader(PacedReader[Message]):
         Raises:
             LapseError: the topic cannot be read.
         """
-        consumer = self._connection.consumer(enable_partition_eof=True)
+        consumer = self._connection.consumer(enable_partition_eof=True, **(_SLOWLY if self._follow else {}))
         try:
             yield from self._messages(consumer)
         except KafkaException as error:
@@ -85,13 +96,18 @@ class TopicReader(PacedReader[Message]):
         bounds = [log_bounds(consumer, tp) for tp in tps]
         for tp, (first, end) in zip(tps, bounds, strict=True):
             tp.offset = end if self._newer else first
-        if self._since_ms is not None:
+        if self._after is not None:
+            for tp, (first, end) in zip(tps, bounds, strict=True):
+                wanted = self._after.get(tp.partition, first)
+                tp.offset = wanted if first <= wanted <= end else first
+        elif self._since_ms is not None:
             instants = [TopicPartition(self.topic, tp.partition, self._since_ms) for tp in tps]
             for found in offsets_at(consumer, instants):
                 # Not OFFSET_END, which would leave out what comes until it is looked up.
                 tps[found.partition].offset = bounds[found.partition][1] if found.offset < 0 else found.offset
         ends = {tp.partition: bounds[tp.partition][1] for tp in tps}
         ends = {partition: end for partition, end in ends.items() if tps[partition].offset < end}
+        self.reached = {tp.partition: tp.offset for tp in tps}
         consumer.assign(tps)
         silence = Silence(self.topic)
         while ends or self._follow:
@@ -106,6 +122,7 @@ class TopicReader(PacedReader[Message]):
             elif error is not None:
                 raise_if_unreadable(self.topic, error)
             elif self._follow or partition in ends:
+                self.reached[partition] = (message.offset() or 0) + 1
                 yield message
                 if (message.offset() or 0) + 1 >= ends.get(partition, 0):
                     ends.pop(partition, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -12,6 +13,8 @@ from lapse.protocol.codec import CodecError
 from lapse.protocol.event import Event
 from lapse_client.kafka.connection import Connection
 from lapse_client.kafka.topic_reader import PacedReader, TopicReader
+
+_REACHED: Final = re.compile(r"\d{1,18}(?:\.\d{1,18})*", re.ASCII)
 
 logger: Final = logging.getLogger(__name__)
 
@@ -25,6 +28,10 @@ class EventReader(PacedReader[Event]):
         follow: whether to wait for new events; otherwise stop after the events that existed at the beginning.
         since_ms: read only events written at or after this instant, ms since the epoch; None = all.
         newer: whether to read only events that are written after the reader has begun.
+        after: what `reached` was: read the events behind it, instead of `since_ms` and `newer`; None = see these.
+
+    Raises:
+        ValueError: `after` is none.
     """
 
     def __init__(
@@ -35,13 +42,22 @@ class EventReader(PacedReader[Event]):
         follow: bool = False,
         since_ms: int | None = None,
         newer: bool = False,
+        after: str | None = None,
     ) -> None:
+        offsets = None if after is None else _offsets(after)
         cluster, wanted = connection or Connection.from_environment(), topic.events(name)
         topics = cluster.partitions(wanted)
         if wanted not in topics:
             known = (one for one in topics if one.startswith(topic.events("")))
             raise cluster.unknown("events topic", wanted, known, wanted)
-        self._reader = TopicReader(cluster, wanted, topics[wanted], follow=follow, since_ms=since_ms, newer=newer)
+        self._reader = TopicReader(
+            cluster, wanted, topics[wanted], follow=follow, since_ms=since_ms, newer=newer, after=offsets
+        )
+
+    @property
+    def reached(self) -> str:
+        """How far the reader has come, for `after`: by partition, the next offset; empty before it has begun."""
+        return ".".join(str(offset) for _, offset in sorted(self._reader.reached.items()))
 
     def paced(self) -> Iterator[Event | None]:
         """Iterate over the events, and yield None after each half second without one, so that the caller can stop."""
@@ -54,3 +70,9 @@ class EventReader(PacedReader[Event]):
             except CodecError as error:
                 place = f"{message.topic()}:{message.partition()}:{message.offset()}"
                 logger.warning("%s is left out: it is no event: %s", place, error)
+
+
+def _offsets(after: str) -> dict[int, int]:
+    if _REACHED.fullmatch(after) is None:
+        raise ValueError(f"after: expected what `reached` was, such as 17.5.0, not {after[:40]!r}")
+    return dict(enumerate(int(offset) for offset in after.split(".")))

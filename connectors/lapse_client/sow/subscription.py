@@ -33,6 +33,9 @@ log = logging.getLogger("lapse_client")
 SubscribeCommand = Literal["subscribe", "sow_and_subscribe", "delta_subscribe", "sow_and_delta_subscribe"]
 
 _MOST_WAITING: Final = 50_000
+
+_MOST_WAITING_BYTES: Final = 8 << 20
+"""How many bytes of keys, values and headers may wait for the application before the subscription stops reading."""
 """The most updates that wait for the application before the channel stops reading."""
 
 _UNTIL_ANSWERED_MS: Final = 3_000
@@ -87,7 +90,7 @@ class SowSubscription(Client[SowRecord]):
         check("filter", filter)
         check("heartbeat_timeout_ms", heartbeat_timeout_ms)
         super().__init__(f"the subscription to {entity}", connection, timeout_s)
-        self.arrivals: Arrivals[SowRecord] = Arrivals()
+        self.arrivals = Updates()
         self.name = uuid4().hex
         self._entities = [(entity, shards)]
         self._command_name: SubscribeCommand = command_name
@@ -116,7 +119,7 @@ class SowSubscription(Client[SowRecord]):
             yield taken[0]
 
     def _open(self) -> None:
-        self.arrivals = Arrivals()
+        self.arrivals = Updates()
         session = self._session = Session[SowRecord](self._connection, self._entities, self._lifecycle, self.name)
         listener = SowListener(
             session,
@@ -132,6 +135,34 @@ class SowSubscription(Client[SowRecord]):
     def _leave(self, timeout_s: float) -> None:
         super()._leave(timeout_s)
         self.arrivals.end()
+
+
+class Updates(Arrivals[SowRecord]):
+    """A buffer of updates that knows how large they are.
+
+    Attributes:
+        waiting_bytes: bytes of keys, values and headers that wait.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting_bytes = 0
+
+    def put(self, items: list[SowRecord]) -> None:
+        """Add updates in order; after the end they are dropped."""
+        with self._changed:
+            self.waiting_bytes += sum(map(_size_bytes, items))
+        super().put(items)
+
+    def _pop_some(self, most: int) -> list[SowRecord]:
+        taken = super()._pop_some(most)
+        self.waiting_bytes -= sum(map(_size_bytes, taken))
+        return taken
+
+
+def _size_bytes(record: SowRecord) -> int:
+    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers
 
 
 class SowListener(Listener[SowRecord]):
@@ -153,7 +184,7 @@ class SowListener(Listener[SowRecord]):
         command_name: SubscribeCommand,
         filter: str | None,  # noqa: A002  # the command's word
         heartbeat_timeout_ms: int | None,
-        arrivals: Arrivals[SowRecord],
+        arrivals: Updates,
         select: tuple[str, ...] = (),
         deserializer: DeserializerLike | None = None,
     ) -> None:
@@ -232,7 +263,7 @@ class SowListener(Listener[SowRecord]):
 
     def is_full(self) -> bool:
         """Return whether the application lags behind."""
-        return len(self._arrivals) > _MOST_WAITING
+        return len(self._arrivals) > _MOST_WAITING or self._arrivals.waiting_bytes > _MOST_WAITING_BYTES
 
     def failed(self, error: BaseException) -> None:
         """Pass the error on to threads that take updates. May be called from any thread."""

@@ -1,17 +1,22 @@
 """`lapse gateway` as a process, with a real worker: publish, receive, settle, query and follow over HTTP."""
 
 import json
+import re
+import socket
 import threading
 import time
 from collections.abc import Iterator
-from urllib.parse import quote
+from pathlib import Path
+from urllib.parse import quote, urlsplit
 
 import httpx
 import orjson
 import pytest
+from confluent_kafka import Producer
 from prometheus_client.parser import text_string_to_metric_families
 
 from support.kafka.log import until
+from support.processes.deployment import WorkerProcess
 from support.processes.figures import free_port
 from support.processes.gateway import Door
 
@@ -29,7 +34,7 @@ QUEUES = {
     "died": {"expiration": "enabled", "lease_period": "60s"},
     "pointed": {"topics": ["first{}", "second{}"], "default_publish_target": "second{}"},
 }
-SOW = {"prices": {}, "followed": {}}
+SOW = {"prices": {}, "followed": {}, "slow": {}}
 LAPSE = {"metrics_port": free_port()}
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -381,6 +386,64 @@ def test_events_are_reported_since_an_instant_and_as_they_come(gateway: Door) ->
         gateway.http.post(gateway.path("told", "/expire"), json={"receipts": [third]})
         assert next(answered)["messages"] == [third]
     assert gateway.http.get("/events/nope").json()["error"]["code"] == "unknown_entity"
+
+
+@pytest.mark.feature("D4")
+def test_a_stream_of_events_goes_on_behind_the_last_id_that_a_client_saw(gateway: Door) -> None:
+    name, path = gateway.deployment.name("told"), f"/events/{gateway.deployment.name('told')}"
+    published = gateway.publish("told", *range(3))
+    for bookmark in published:
+        gateway.http.post(gateway.path("told", "/expire"), json={"receipts": [bookmark]})
+    ids: dict[str, str] = {}
+    with gateway.http.stream("GET", path, params={"since_ms": 0}) as answer:
+        last = ""
+        for line in answer.iter_lines():
+            last = line[4:] if line.startswith("id: ") else last
+            if line.startswith("data: "):
+                (told,) = json.loads(line[6:])["messages"]
+                ids[told] = last
+                if told == published[2]:
+                    break
+    for parameters in ({}, {"since_ms": 0}):  # a browser sends the header with the address that it had
+        headers = {"Last-Event-ID": ids[published[0]]}
+        with gateway.http.stream("GET", path, params=parameters, headers=headers) as answer:
+            answered = (json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: "))
+            assert [next(answered)["messages"] for _ in range(2)] == [[published[1]], [published[2]]]
+    wrong = gateway.http.get(path, headers={"Last-Event-ID": f"{name}:0:17"})
+    assert (wrong.status_code, wrong.json()["error"]["code"]) == (400, "invalid_argument")
+    assert "Last-Event-ID" in wrong.json()["error"]["text"]
+
+
+@pytest.mark.feature("S6", "X2")
+def test_the_gateway_keeps_little_for_a_reader_that_does_not_read_and_loses_nothing(gateway: Door) -> None:
+    """It stops reading Kafka for this reader, and goes on when the socket does."""
+    name, count, address = gateway.deployment.name("slow"), 15_000, urlsplit(gateway.address)
+    producer = Producer({"bootstrap.servers": gateway.deployment.servers, "linger.ms": 20})
+    before_kib = resident_kib(gateway.process)
+    with socket.create_connection((address.hostname, address.port)) as reader:
+        request = f"GET /v1/sow/{name}/follow?mode=subscribe HTTP/1.1\r\nHost: {address.netloc}\r\n\r\n"
+        reader.sendall(request.encode())
+        assert reader.recv(12) == b"HTTP/1.1 200"
+        with gateway.http.stream("GET", f"/sow/{name}/follow", params={"mode": "subscribe"}) as quick:
+            for number in range(count):
+                producer.produce(name, json.dumps({"n": number, "text": "x" * 3_000}), b"%d" % number)
+            assert not producer.flush(60)
+            assert sum(1 for _ in zip(range(count), events(quick.iter_lines()), strict=False)) == count
+        kept_kib = resident_kib(gateway.process) - before_kib
+        found, left = set[bytes](), b""
+        while len(found) < count:
+            part = reader.recv(1 << 20)
+            assert part, "the stream ended"
+            left += part
+            found.update(re.findall(rb'"n":\s?(\d+),', left))
+            left = left[-100:]
+    assert kept_kib < 100_000, kept_kib
+
+
+def resident_kib(process: WorkerProcess) -> int:
+    """How much memory a process has, in KiB."""
+    (found,) = re.findall(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{process.process.pid}/status").read_text())
+    return int(found)
 
 
 @pytest.mark.feature("S3", "S5", "S6", "S7")
