@@ -400,9 +400,9 @@ def test_a_stream_of_events_goes_on_behind_the_last_id_that_a_client_saw(gateway
         for line in answer.iter_lines():
             last = line[4:] if line.startswith("id: ") else last
             if line.startswith("data: "):
-                (told,) = json.loads(line[6:])["messages"]
-                ids[told] = last
-                if told == published[2]:
+                (bookmark,) = json.loads(line[6:])["messages"]
+                ids[bookmark] = last
+                if bookmark == published[2]:
                     break
     for parameters in ({}, {"since_ms": 0}):  # a browser sends the header with the address that it had
         headers = {"Last-Event-ID": ids[published[0]]}

@@ -44,12 +44,12 @@ def test_messages_without_a_key_have_an_alert_each_and_none_is_that_of_a_key(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """The first one was the last one: the others had its id, which was known."""
-    told = [("__dlq.errors.topic", b"orders"), ("__dlq.errors.partition", b"0"), ("__dlq.errors.group", b"q")]
-    told += [("lapse-reasons", b"max_cancels"), ("lapse-redriven-count", b"1")]
+    facts = [("__dlq.errors.topic", b"orders"), ("__dlq.errors.partition", b"0"), ("__dlq.errors.group", b"q")]
+    facts += [("lapse-reasons", b"max_cancels"), ("lapse-redriven-count", b"1")]
     raw = []
     for at, key in enumerate([None, None, b"None"]):
         own = [("lapse-id", b"q/orders:0:%d/1" % at), ("__dlq.errors.offset", b"%d" % at)]
-        raw.append(("dlq.q", 0, at, NOON, key, b"{}", [*told, *own]))
+        raw.append(("dlq.q", 0, at, NOON, key, b"{}", [*facts, *own]))
     letters = dead_letter.parse(local_rows.frame(spark, raw, schema.RAW))
     assert letters.where("fault IS NOT NULL").count() == 0
     kept = letters.drop("value", "headers", "fault")
