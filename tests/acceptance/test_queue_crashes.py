@@ -10,7 +10,7 @@ from support.flow.load import Load, account
 from support.kafka.compaction import BROKER, compact_eagerly
 from support.kafka.log import header, until
 from support.processes.deployment import Deploy
-from support.suite.at_length import cases
+from support.suite.at_length import AT_LENGTH, cases
 
 FLOWING = {"expiration": "enabled", "lease_period": "2s", "partitions": 2}
 
@@ -37,7 +37,7 @@ def test_a_killed_broker_comes_back_and_nothing_was_lost(broker: EmbeddedKafka, 
     here = deploy({"flow": FLOWING}, store="rocksdb").apply()
     worker = here.worker(supervised=True).wait_for_shards(2)
     with Load(here, "flow", 2, rate=150) as load:
-        for _ in range(2):
+        for _ in range(2 if AT_LENGTH else 1):
             load.flow(200)
             broker.kill()
             broker.start()

@@ -106,6 +106,7 @@ def test_a_wrong_file_changes_nothing(stand: Stand) -> None:
     stand.config.write_text(SAMPLE, "utf-8")
 
 
+@pytest.mark.long
 def test_a_file_that_becomes_wrong_while_a_worker_starts_ends_nothing(stand: Stand) -> None:
     """The worker reads the file itself, and later than who starts it."""
     stand.config.write_text(f"{SAMPLE}\n[queue.later]\n", "utf-8")

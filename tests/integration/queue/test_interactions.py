@@ -374,6 +374,7 @@ def listened(here: Deployment) -> Iterator[None]:
         assert topic.commands(here.name("heard")) in here.connection.partitions()
 
 
+@pytest.mark.long
 @pytest.mark.feature("C27", "Q5", "Q6", "Q11", "Q12", "Q13", "Q20", "L5", "C5", "C19", "C21", "C77", "C79")
 @pytest.mark.feature("L10", "C1", "C2", "C4", "C33", "C38", "C58", "C76", "D3")
 @pytest.mark.feature("Q16", "Q17", "Q18", "Q23", "C39", "C42", "C52", "C63", "D4", "X6", "X9")

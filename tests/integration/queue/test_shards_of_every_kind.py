@@ -239,6 +239,7 @@ def grown(own_kafka: EmbeddedKafka, deploy: Deploy) -> Iterator[Grown]:
         yield found
 
 
+@pytest.mark.long
 @pytest.mark.feature("C81", "C42", "C4", "C19", "D5", "L11", "Q3", "Q6", "Q7", "Q9", "Q14", "Q16", "Q17", "Q21")
 def test_what_is_at_work_in_a_queue_goes_on_in_its_new_shards(grown: Grown) -> None:
     grown.wait_for_purge_and_expire()

@@ -48,6 +48,7 @@ def test_a_deletion_keeps_deliveries_of_other_queues_waiting_for_a_moment_only(d
     assert statistics.median(gaps) < LONGEST_S + undisturbed, "a median, for the machine may pause as well"
 
 
+@pytest.mark.long
 @pytest.mark.feature("C90", "Q23")
 def test_what_is_created_or_changed_keeps_deliveries_of_other_queues_waiting_for_a_moment_only(deploy: Deploy) -> None:
     idle = [f"idle{number}" for number in range(QUEUES - len(WATCHED))]
