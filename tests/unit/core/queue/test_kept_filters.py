@@ -21,7 +21,8 @@ class Asked:
         """Ask for messages without a place: those that had to be judged, and those that match."""
         self.matching.begin_selection(text, most_kept)
         judged = self.matching.untried_offsets(text, "t", 0, list(offsets))
-        self.matching.judge_bookmarks(text, [SimpleNamespace(topic="t", partition=0, offset=at) for at in judged])
+        views = [SimpleNamespace(topic="t", partition=0, offset=at, position=at) for at in judged]
+        self.matching.judge_bookmarks(text, views)
         matching = sorted(self.matching.matched_offsets(text, "t", 0))
         self.matching.end_selection(text)
         return judged, matching
