@@ -33,6 +33,12 @@ _LOCAL: Final = {
 """Settings for a session in this process: no port is open to other machines, and Spark shows no progress."""
 
 
+_DRIVER_OPTIONS: Final = "spark.driver.extraJavaOptions"
+
+_STACK: Final = "-Xss4m"
+"""Java's stack for a thread, which has 1 MiB by default. Spark needs more than half of that to parse the tallest
+allowed expression, and fails if the stack is too small."""
+
 AVRO_LIMITS: Final = {"string": 1 << 24, "bytes": 1 << 24, "collectionItems": 1 << 20}
 """The greatest lengths that Avro believes. A damaged event may state two billion, and Java would make room for them."""
 
@@ -97,6 +103,7 @@ def session(
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
             settings |= _LOCAL
             settings["spark.sql.shuffle.partitions"] = str(2 * (os.cpu_count() or 1))
+            given[_DRIVER_OPTIONS] = with_stack(given.get(_DRIVER_OPTIONS) or _default(_DRIVER_OPTIONS))
         if not _asks_for_jars(given):
             settings["spark.jars"] = ",".join(str(file) for file in _jars(delta))
             if delta:
@@ -137,10 +144,14 @@ def _java_starts_quietly(given: Mapping[str, str]) -> Iterator[None]:
             del os.environ[_LOG_VARIABLE]
 
 
+def with_stack(options: str) -> str:
+    """Return Java's options with room for deep plans, unless they say how large the stack is."""
+    return options if "-Xss" in options else f"{options} {_STACK}".strip()
+
+
 def _has_log_settings(given: Mapping[str, str]) -> bool:
     """Return whether the user's own configuration says how Spark logs."""
-    key = "spark.driver.extraJavaOptions"
-    options = (given.get(key, ""), _default(key), os.environ.get("SPARK_SUBMIT_OPTS", ""))
+    options = (given.get(_DRIVER_OPTIONS, ""), _default(_DRIVER_OPTIONS), os.environ.get("SPARK_SUBMIT_OPTS", ""))
     return any("log4j" in one for one in options) or any(
         one.suffix != ".template" for one in _conf_directory().glob("log4j2*.*")
     )
