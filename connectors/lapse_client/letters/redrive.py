@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from lapse_client.reading.underlying import reads_others_only
 from lapse_client.sow.newer_records import NewerRecords
 
 _BATCH = 1_000
+_KEPT_S = 1.0
 """The most letters in one transaction. A low rate makes transactions smaller."""
 
 _BEFORE = "sent before"
@@ -161,9 +161,23 @@ class Known:
             redriven=Redriven(connection).read(),
             newer=NewerRecords(connection),
             topics=topics,
-            is_removed=functools.cache(connection.is_removed),
+            is_removed=_asked_again(connection.is_removed),
             reads_others_only=reads_others_only(connection, topics),
         )
+
+
+def _asked_again(is_removed: Callable[[str], bool]) -> Callable[[str], bool]:
+    """Return what keeps each answer for a second: a slow redrive may outlive the queue to which it sends."""
+    known = dict[str, tuple[bool, float]]()
+
+    def answer(entity: str) -> bool:
+        found, until_s = known.get(entity, (False, 0.0))
+        if time.monotonic() >= until_s:
+            found = is_removed(entity)
+            known[entity] = found, time.monotonic() + _KEPT_S
+        return found
+
+    return answer
 
 
 def check_target(target: Target, letters: str, connection: Connection, letter_topics: Collection[str] = ()) -> None:

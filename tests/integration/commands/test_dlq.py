@@ -26,6 +26,7 @@ QUEUES = {
     "given_back": {"expiration": "300ms"},
     "dlq.given_back": {},
     "desk": {"topics": ["dlq.given_back{}"]},
+    "going": {"expiration": "300ms"},
     "come_again": {"expiration": "300ms", "partitions": 1},
     "second_desk": {"topics": ["dlq.come_again{}"]},
     "strict_desk": {"topics": ["dlq.come_again{}"], "leasing": "strict"},
@@ -315,6 +316,24 @@ def test_a_redriven_letter_counts_as_settled_in_queues_over_its_topic(served: De
     until(lambda: [served.depth(stem)["depth"] for stem in stems] == [4, 4], "both have the copy")
     assert "0 letters sent" in dlq(served, "redrive", *arguments, *only)
     until(lambda: [served.depth(stem)["depth"] for stem in stems] == [3, 3], "the copy has left both")
+
+
+@pytest.mark.feature("C4", "C29")
+def test_a_slow_redrive_stops_sending_to_a_queue_that_is_deleted_meanwhile(served: Deployment) -> None:
+    """Nobody would take the records: they name the queue that lost them."""
+    name = served.name("going")
+    served.write("going", '{"n": 1}', '{"n": 2}')
+    served.letters("going", 2)
+    known = Known.of(served.connection)
+    letters = DeadLetterReader(name, connection=served.connection)
+
+    def refused() -> list[str]:
+        return [line.refused for line in plan(letters, Choice(), Target(), 0, known)]
+
+    assert refused() == ["", ""]
+    with served.queue("going") as queue:
+        queue.delete(force=True)
+    until(lambda: refused() == ["no such entity"] * 2, "the letters of a deleted queue are refused")
 
 
 @pytest.mark.feature("C75", "C61", "C14")
