@@ -209,6 +209,16 @@ class FetchedRows(Rows):
         first, stop = int(rows[0]), int(rows[-1]) + 1
         return self[first:stop] if stop - first == len(rows) else self._picked(rows + self.first)
 
+    def row_of(self, offset: int) -> int | None:
+        """Return the index of the record at an offset among all that were fetched together; None if it is not here."""
+        there, last = self.of.places[OFFSET], self.stop - 1
+        at = self.first + offset - int(there[self.first])
+        if not self.first <= at <= last or there[at] != offset:
+            at = self.first + int(np.searchsorted(self.offsets, offset))
+            if at > last or there[at] != offset:
+                return None
+        return at
+
     def _picked(self, rows: NDArray[np.intp]) -> FetchedRows:
         """Return some rows that are not consecutive, by their indexes."""
         of = self.of
@@ -293,3 +303,35 @@ def joined(parts: Sequence[FetchedRows]) -> FetchedRows | None:
             done += len(part)
         data = b"".join(datas)
     return FetchedRows(Columns(data, places, spans, kind, chain.from_iterable(parts)), 0, places.shape[1])
+
+
+def copied(picked: Sequence[tuple[FetchedRows, int]]) -> FetchedRows | None:
+    """Return records of many fetches in columns of their own; None if their timestamps are of different kinds.
+
+    Args:
+        picked: each record: rows of its fetch, and its index among all that were fetched with it.
+    """
+    kind = picked[0][0].of.timestamp_type
+    places: list[list[int]] = []
+    spans: list[list[int]] = []
+    pieces: list[bytes] = []
+    size = 0
+    for rows, at in picked:
+        of = rows.of
+        if of.timestamp_type != kind:
+            return None
+        span = of.spans[:, at].tolist()
+        begin, end = span[KEY], span[HEADERS] + span[HEADERS_LENGTH]
+        moved = size - begin
+        span[KEY] += moved
+        span[VALUE] += moved
+        span[HEADERS] += moved
+        span[ALIKE] = 0
+        spans.append(span)
+        places.append(of.places[:, at].tolist())
+        pieces.append(of.data[begin:end])
+        size += end - begin
+    left = (record for rows, at in picked for record in rows.of.objects(at, at + 1))
+    wide = np.ascontiguousarray(np.array(places, np.int64).T)
+    narrow = np.ascontiguousarray(np.array(spans, np.int32).T)
+    return FetchedRows(Columns(b"".join(pieces), wide, narrow, kind, left), 0, len(picked))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from lapse.core.generation import FIRST_REWOUND, format_position, offset_of
@@ -27,6 +28,10 @@ _TELLING: Final = TELLING | {header.LAPSE_ID, header.DLQ_TOPIC, *header.ORIGINAL
 
 _MOST_NAMES: Final = 1_000
 """How many names are cached. A producer may use new ones in each message, which must not fill the memory."""
+
+
+_FRAMES: Final = 64
+"""How many frames are cached. A step has few, but makes its letters in many parts."""
 
 
 class _Names(dict[str, bytes | None]):
@@ -137,26 +142,38 @@ class PackedLetters:
 
     def frame(self, delivery_count: int, cancel_count: int) -> tuple[int, tuple[bytes, ...]]:
         """Return what lapse adds to the letter of a message without history, in the six parts of `columns.letters`."""
-        headers, before, between, behind, id_head, id_tail = self._framed((), delivery_count, cancel_count)
+        headers, before, between, behind, id_head, id_tail = _plain_frame(self._death, delivery_count, cancel_count)
         return headers, (before + _OFFSET, between + _ID, id_head, id_tail, behind, _EXPIRES_AT)
 
     def _framed(self, known_facts: Sequence[tuple[str, bytes]], delivery_count: int, cancel_count: int) -> _Frame:
         """Return the headers of a letter, without copied ones; for a message with a history, all of them."""
-        topic, partition, _ = self._death.bookmark
-        bookmark = Bookmark(topic, partition, 0)
-        death = replace(self._death, bookmark=bookmark, delivery_count=delivery_count, cancel_count=cancel_count)
-        headers = dead_letter.headers(death, known_facts)
-        names = [name for name, _ in headers]
-        at, of_id = names.index(header.DLQ_OFFSET), names.index(header.LAPSE_ID)
-        head, slash, redriven = headers[of_id][1].rpartition(b"/")
-        return _Frame(
-            len(headers),
-            packed_headers(headers[:at]),
-            packed_headers(headers[at + 1 : of_id]),
-            packed_headers(headers[of_id + 1 :]),
-            head.removesuffix(b"0"),
-            slash + redriven,
-        )
+        if not known_facts:
+            return _plain_frame(self._death, delivery_count, cancel_count)
+        return _frame(self._death, known_facts, delivery_count, cancel_count)
+
+
+@lru_cache(maxsize=_FRAMES)
+def _plain_frame(death: Death, delivery_count: int, cancel_count: int) -> _Frame:
+    """Return the frame of a message without history."""
+    return _frame(death, (), delivery_count, cancel_count)
+
+
+def _frame(death: Death, known_facts: Sequence[tuple[str, bytes]], delivery_count: int, cancel_count: int) -> _Frame:
+    topic, partition, _ = death.bookmark
+    bookmark = Bookmark(topic, partition, 0)
+    death = replace(death, bookmark=bookmark, delivery_count=delivery_count, cancel_count=cancel_count)
+    headers = dead_letter.headers(death, known_facts)
+    names = [name for name, _ in headers]
+    at, of_id = names.index(header.DLQ_OFFSET), names.index(header.LAPSE_ID)
+    head, slash, redriven = headers[of_id][1].rpartition(b"/")
+    return _Frame(
+        len(headers),
+        packed_headers(headers[:at]),
+        packed_headers(headers[at + 1 : of_id]),
+        packed_headers(headers[of_id + 1 :]),
+        head.removesuffix(b"0"),
+        slash + redriven,
+    )
 
 
 def special() -> dict[str, bytes | None]:

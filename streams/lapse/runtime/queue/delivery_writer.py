@@ -17,7 +17,8 @@ from lapse.runtime.queue.forwarder import Forwarder
 from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.queue.records import records_of
 from lapse.runtime.shard.effects import Effects
-from lapse.runtime.shard.payload import PayloadWindow, RowParts
+from lapse.runtime.shard.payload import PayloadWindow
+from lapse.runtime.shard.row_parts import RowParts
 
 _LEAST_PATIENCE_S: Final = 5.0
 """With less patience, a hiccup of the broker would end workers. So leases may be shorter than this, s."""

@@ -17,10 +17,12 @@ from lapse.core.rows import Rows
 from lapse.runtime.kafka.output import Packed
 from lapse.runtime.letters.expiry_rule import ExpiryRule
 from lapse.runtime.letters.shard_letters import PART
+from lapse.runtime.queue.gathered_removals import GatheredRemovals, Subjects, gathered
 from lapse.runtime.queue.in_flight import QueueStepInFlight
 from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.queue.records import records_of_departed
-from lapse.runtime.shard.payload import PayloadWindow, RowParts
+from lapse.runtime.shard.payload import PayloadWindow
+from lapse.runtime.shard.row_parts import RowParts
 from lapse.runtime.tp import TP
 
 _AT_ONCE: Final = 128
@@ -53,25 +55,33 @@ class QueueLetters:
     async def letters_of(self, flight: QueueStepInFlight) -> AsyncIterator[tuple[Sequence[Packed], Sequence[OfLetter]]]:
         """Yield the letters of a step with their subjects; call the expiry rule with all messages that left."""
         letters: list[Packed] = []
-        about: list[OfLetter] = []
-        for removal in flight.core.removals:
-            if not (removal.letter or self._rule is not None):
-                continue
+        about = Subjects()
+        for alike in self._gathered(flight.core.removals):
+            removal = alike.removal
             for begin, some in self._read_together(removal):
                 found = await records_of_departed(some, self._payloads)
                 for first, records in _portions(found) if removal.letter else ():
                     if len(about) >= PART:
                         yield letters, about
-                        letters, about = [], []
+                        letters, about = [], Subjects()
                     elif first:
                         await asyncio.sleep(0)
                     stop = first + len(records)
                     letters.append(self._output.letters(some, some.messages.cut(first, stop), records))
-                    about += [(removal, begin + at) for at in range(first, stop)]
+                    about.add(alike, begin + first, begin + stop)
                 if self._rule is not None:
                     flight.ahead += self._rule.removed(some, list(found))
         if letters:
             yield letters, about
+
+    def _gathered(self, removals: Sequence[Removal]) -> Iterator[GatheredRemovals]:
+        """Return removals whose records are needed, those together whose letters say the same.
+
+        An expiry rule gets each removal for itself, because the journal keeps its calls so.
+        """
+        if self._rule is not None:
+            return (GatheredRemovals([one]) for one in removals)
+        return gathered([one for one in removals if one.letter])
 
     def _read_together(self, removal: Removal) -> Iterator[tuple[int, Removal]]:
         """Yield a removal in parts, each with the index of its first message; the records of a part are read at once.

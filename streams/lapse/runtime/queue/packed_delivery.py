@@ -17,7 +17,7 @@ from lapse.runtime.kafka import columns
 from lapse.runtime.kafka.columns import ALIKE, HEADERS, HEADERS_LENGTH, KEY, VALUE
 from lapse.runtime.kafka.fetched_rows import FetchedRows
 from lapse.runtime.kafka.packed_record import PiecedRecord, packed
-from lapse.runtime.shard.payload import RowParts
+from lapse.runtime.shard.row_parts import RowParts
 
 MOST_BYTES: Final = 800_000
 """The most bytes of keys, values and headers in a record. A single message may have more."""

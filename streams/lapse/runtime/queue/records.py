@@ -10,7 +10,8 @@ import numpy as np
 from lapse.core.narrow_order import argsort_narrow, inverse_of
 from lapse.core.queue.step import Messages, Removal
 from lapse.core.reason import Reason
-from lapse.runtime.shard.payload import PayloadWindow, RowParts
+from lapse.runtime.shard.payload import PayloadWindow
+from lapse.runtime.shard.row_parts import RowParts
 
 
 async def records_of(messages: Messages, payloads: PayloadWindow) -> Sequence[Any | None]:

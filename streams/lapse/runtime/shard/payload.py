@@ -6,9 +6,9 @@ The state of a shard never holds payloads.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import chain, pairwise
-from typing import Any, Final, overload
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,8 @@ from lapse.core.portions import Portions
 from lapse.core.record import RewoundRecord
 from lapse.runtime.kafka.fetched_rows import FetchedRows
 from lapse.runtime.shard.log import READ_AHEAD_RECORDS, Log, Record
-from lapse.runtime.shard.payload_chunk import Chunk, record_offset
+from lapse.runtime.shard.payload_chunk import Chunk, gathered, record_offset
+from lapse.runtime.shard.row_parts import RowParts
 from lapse.runtime.shard.waiting_sizes import WorkerBytes
 from lapse.runtime.tp import TP
 
@@ -164,6 +165,19 @@ class SourceWindow:
             self._handed_out(at, len(rows))
             done = stop
         return found
+
+    def scattered(self, offsets: NDArray[np.int64]) -> FetchedRows | None:
+        """Return records at ascending offsets that are far apart, copied; None unless all are here in columns.
+
+        They count as handed out.
+        """
+        found = gathered(self._chunks, offsets)
+        if found is None:
+            return None
+        rows, counts = found
+        for at in sorted(counts, reverse=True):
+            self._handed_out(at, counts[at])
+        return rows
 
     def _handed_out(self, at: int, count: int) -> bool:
         """Count records of a chunk as handed out; return whether that removed the chunk."""
@@ -345,6 +359,8 @@ class PayloadWindow:
             found, offsets = list(chain.from_iterable(parts)), _listed(offsets)
             found += window.runs(offsets[len(found) :])
         else:
+            if used and (rows := window.scattered(np.asarray(offsets, np.int64))) is not None:
+                return RowParts([rows])
             offsets = _listed(offsets)
             found = window.runs(offsets) if used else [window.get(offset, used=False) for offset in offsets]
         at = 0
@@ -371,40 +387,6 @@ class PayloadWindow:
                 window.insert(kept)
             at = stop
         return found
-
-
-class RowParts(Sequence[Any]):
-    """Records in columns of several fetches.
-
-    Attributes:
-        parts: the rows of each fetch, in the order of their offsets.
-        order: the index, in that order, of each record; None = the records are in that order.
-    """
-
-    __slots__ = ("order", "parts")
-
-    def __init__(self, parts: Sequence[FetchedRows], order: NDArray[np.intp] | None = None) -> None:
-        self.parts = parts
-        self.order = order
-
-    def __len__(self) -> int:
-        return sum(map(len, self.parts))
-
-    @overload
-    def __getitem__(self, at: int) -> Record: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[Record]: ...
-
-    def __getitem__(self, at: int | slice) -> Record | Sequence[Record]:
-        return list(self)[at]
-
-    def __iter__(self) -> Iterator[Record]:
-        in_log_order = chain.from_iterable(self.parts)
-        if self.order is None:
-            return in_log_order
-        records = list(in_log_order)
-        return (records[at] for at in self.order.tolist())
 
 
 def _at_position(record: Record, position: int) -> Record:

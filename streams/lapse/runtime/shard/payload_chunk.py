@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lapse.runtime.kafka.fetched_rows import FetchedRows
+from lapse.runtime.kafka.fetched_rows import FetchedRows, copied
 from lapse.runtime.shard.log import Record
+
+_LEAST: Final = 8
+"""For fewer records, columns cost more than objects."""
 
 
 def record_offset(record: Record) -> int:
@@ -63,3 +67,24 @@ class Chunk:
             there, wanted = records.offsets, offsets[:size]
             return int(np.count_nonzero(there[np.searchsorted(there, wanted)] == wanted))
         return sum(self.find(offset) is not None for offset in offsets[:size].tolist())
+
+
+def gathered(chunks: Sequence[Chunk], offsets: NDArray[np.int64]) -> tuple[FetchedRows, dict[int, int]] | None:
+    """Copy the records at ascending offsets out of chunks in the order of the log.
+
+    Returns:
+        The records, and how many each chunk has, by its index. None if they are few, or not all there in columns.
+    """
+    if len(offsets) < _LEAST or not chunks or not bool((offsets[1:] > offsets[:-1]).all()):
+        return None
+    which = np.searchsorted(np.array([chunk.first for chunk in chunks]), offsets, "right") - 1
+    picked: list[tuple[FetchedRows, int]] = []
+    counts: dict[int, int] = {}
+    for at, offset in zip(which.tolist(), offsets.tolist(), strict=True):
+        records = chunks[at].records
+        if at < 0 or not isinstance(records, FetchedRows) or (row := records.row_of(offset)) is None:
+            return None
+        picked.append((records, row))
+        counts[at] = counts.get(at, 0) + 1
+    rows = copied(picked)
+    return None if rows is None else (rows, counts)

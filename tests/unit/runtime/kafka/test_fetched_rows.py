@@ -38,7 +38,8 @@ from lapse.runtime.kafka.record_batch import PackedBatch
 from lapse.runtime.letters.packed_letter import PackedLetters, with_records
 from lapse.runtime.letters.row_letters import RowLetters
 from lapse.runtime.queue.packed_delivery import packed_records
-from lapse.runtime.shard.payload import PayloadWindow, RowParts, SourceWindow
+from lapse.runtime.shard.payload import PayloadWindow, SourceWindow
+from lapse.runtime.shard.row_parts import RowParts
 from lapse.runtime.shard.waiting_sizes import WorkerBytes
 from support.kafka.record_batches import BASE, batches, both, encoded
 from support.suite.compiled import NEEDS_COLUMNS

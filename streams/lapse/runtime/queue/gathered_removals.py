@@ -1,0 +1,109 @@
+"""Removals of a step whose letters say the same, gathered so that their letters are made together.
+
+A tick removes messages from every segment that has some, and each segment has a removal of its own. To look up the
+records of a removal and to pack its letters costs as much as dozens of messages.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, overload
+
+from lapse.core.generation import FIRST_REWOUND
+from lapse.core.queue.removal.pending_letters import OfLetter
+from lapse.core.queue.step import Messages, Removal
+
+
+class GatheredRemovals:
+    """Removals that differ in their messages only, in the order of the log.
+
+    Args:
+        removals: the removals; one at least.
+
+    Attributes:
+        removal: one removal of all their messages.
+    """
+
+    __slots__ = ("_begins", "_removals", "removal")
+
+    def __init__(self, removals: Sequence[Removal]) -> None:
+        self._removals = removals
+        self._begins: list[int] = []
+        begin = 0
+        for one in removals:
+            self._begins.append(begin)
+            begin += len(one.messages)
+        self.removal = removals[0]
+        if len(removals) > 1:
+            messages = Messages.concatenate([one.messages for one in removals])
+            self.removal = replace(self.removal, messages=messages, places=None)
+
+    def subject(self, at: int) -> OfLetter:
+        """Return the subject of the letter of a message, by its index among all messages."""
+        which = bisect_right(self._begins, at) - 1
+        return self._removals[which], at - self._begins[which]
+
+
+class Subjects(Sequence[OfLetter]):
+    """The subjects of letters, which are needed one by one only if Kafka refuses a letter."""
+
+    __slots__ = ("_firsts", "_runs", "_stop")
+
+    def __init__(self) -> None:
+        self._runs: list[tuple[GatheredRemovals, int]] = []
+        self._firsts: list[int] = []
+        self._stop = 0
+
+    def add(self, removals: GatheredRemovals, first: int, stop: int) -> None:
+        """Add the messages of some removals from index `first` up to `stop`."""
+        self._runs.append((removals, first))
+        self._firsts.append(self._stop)
+        self._stop += stop - first
+
+    def __len__(self) -> int:
+        return self._stop
+
+    @overload
+    def __getitem__(self, at: int) -> OfLetter: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[OfLetter]: ...
+
+    def __getitem__(self, at: int | slice) -> OfLetter | list[OfLetter]:
+        if isinstance(at, slice):
+            return [self[one] for one in range(*at.indices(len(self)))]
+        if not -len(self) <= at < len(self):
+            raise IndexError(at)
+        at %= len(self)
+        which = bisect_right(self._firsts, at) - 1
+        removals, first = self._runs[which]
+        return removals.subject(first + at - self._firsts[which])
+
+
+def gathered(removals: Sequence[Removal]) -> Iterator[GatheredRemovals]:
+    """Yield the removals of a step, those together that differ in their messages only."""
+    alike: dict[tuple[Any, ...], list[Removal]] = {}
+    for number, one in enumerate(removals):
+        messages = one.messages
+        facts = (
+            (messages.topic, messages.partition, one.reasons, one.at_ms, one.letter, one.detail, one.incarnation)
+            if _is_in_order(messages)
+            else (number,)
+        )
+        alike.setdefault(facts, []).append(one)
+    for some in alike.values():
+        if len(some) > 1:
+            some.sort(key=lambda one: int(one.messages.offsets[0]))
+        begin = 0
+        for stop in range(1, len(some) + 1):
+            if stop == len(some) or some[stop].messages.offsets[0] <= some[stop - 1].messages.offsets[-1]:
+                yield GatheredRemovals(some[begin:stop])
+                begin = stop
+
+
+def _is_in_order(messages: Messages) -> bool:
+    """Return whether messages are in the order of the log, none of them brought back by a rewind."""
+    offsets = messages.offsets
+    return bool(offsets[-1] < FIRST_REWOUND and (offsets[1:] > offsets[:-1]).all())
