@@ -439,6 +439,7 @@ def all_but_one(office: Office, kafka: str) -> Iterator[dict[str, str]]:
     office.served.worker().wait_for_shards(2)
     with Publisher(connection=office.served.connection) as publisher:
         publisher.publish(office.orders, b"x")
+        publisher.publish(f"dlq.{office.orders}", b"x")
     office.served.lapse("queue", "purge", office.orders, "--yes")  # so that there are events, and a letter
     wire = Wire(office.broker.plain)
     wire.letter(office.prices, Bookmark(office.prices, 0, 0), "time_limit")
