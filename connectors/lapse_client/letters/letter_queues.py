@@ -55,8 +55,8 @@ class LetterQueues:
         for letter in letters:
             for queue in self._queues_reading(letter.bookmark.topic):
                 places[queue].append(letter.bookmark)
-        told = {queue: some for queue, some in places.items() if queue not in self._untold}
-        return sum(self._settle(queue, bookmarks, sent_now) for queue, bookmarks in told.items())
+        reported = {queue: some for queue, some in places.items() if queue not in self._untold}
+        return sum(self._settle(queue, bookmarks, sent_now) for queue, bookmarks in reported.items())
 
     def _settle(self, name: str, bookmarks: Sequence[Bookmark], sent_now: bool) -> int:
         try:

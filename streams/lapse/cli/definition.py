@@ -17,7 +17,7 @@ from lapse.cli.config_option import CONFIG
 from lapse.cli.recovery import Recovery, recoveries
 from lapse.config import Config, ConfigError, load
 from lapse.config.definition import Definition, DefinitionChange, conflicts, find_change, in_file
-from lapse.config.recovery_point import early_beginning
+from lapse.config.early_beginning import early_beginning
 from lapse.core.near_name import did_you_mean
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.command_field import QUEUE_STATES

@@ -20,7 +20,8 @@ from lapse.cli.definition import Plan, latest_ms, no_topic, plan
 from lapse.config import Config, ConfigError, key, load
 from lapse.config.decided_entities import decide
 from lapse.config.definition import keep_entities
-from lapse.config.recovery_point import BEGINNING, early_beginning
+from lapse.config.early_beginning import early_beginning
+from lapse.config.recovery_point import BEGINNING
 from lapse.core.expression.civil import format_instant
 from lapse.core.shard.retirement import Cause
 from lapse.protocol import topic as names

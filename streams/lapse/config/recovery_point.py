@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import date
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator
 
@@ -11,9 +11,6 @@ from lapse.config.fault import first_repeated
 from lapse.core.days import LATEST_MS
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.instant import check_unit, instant_ms
-
-if TYPE_CHECKING:
-    from lapse.config.entity_config import QueueConfig
 
 BEGINNING: Final = "recovery_point"
 """The key of a queue's settings that says where it begins."""
@@ -63,23 +60,6 @@ def _written_instant_ms(value: object) -> int | None:
         return instant_ms(text.strip())
     except (ValueError, OverflowError):
         return None
-
-
-def early_beginning(queue: QueueConfig | None, begins_anew: bool, now_ms: int) -> str:
-    """Return why a queue cannot begin where it is to begin, because that has not come; empty if nothing is wrong (Q16).
-
-    Args:
-        queue: the settings of the queue; None for a SOW topic, which has no such beginning.
-        begins_anew: whether it is new, or begins elsewhere than before.
-        now_ms: the present instant, ms since the epoch; the latest that it may be.
-    """
-    point = None if queue is None else queue.recovery_point
-    if not begins_anew or not isinstance(point, int) or point <= now_ms:
-        return ""
-    return (
-        f"recovery_point: {point} is {point - now_ms:,} ms in the future. The queue would begin at the end of its "
-        'topics, and take in what arrives before that instant, too. Write "end", or an instant that has passed'
-    )
 
 
 RecoveryPoint = Annotated[Literal["beginning", "end"] | int | tuple[Bookmark, ...], BeforeValidator(recovery_point)]

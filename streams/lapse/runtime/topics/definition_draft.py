@@ -24,7 +24,7 @@ from lapse.config.definition import (
     with_entity,
     with_only_defined,
 )
-from lapse.config.recovery_point import early_beginning
+from lapse.config.early_beginning import early_beginning
 from lapse.config.retry import RetryConfig
 from lapse.config.topic import with_lifetimes
 from lapse.core.duration import in_words
