@@ -26,8 +26,10 @@ from lapse_client.reading.underlying import reads_others_only
 from lapse_client.sow.newer_records import NewerRecords
 
 _BATCH = 1_000
-_KEPT_S = 1.0
 """The most letters in one transaction. A low rate makes transactions smaller."""
+
+_KEPT_S = 1.0
+"""For how long it counts that a queue was not deleted, in seconds."""
 
 _BEFORE = "sent before"
 

@@ -33,10 +33,10 @@ log = logging.getLogger("lapse_client")
 SubscribeCommand = Literal["subscribe", "sow_and_subscribe", "delta_subscribe", "sow_and_delta_subscribe"]
 
 _MOST_WAITING: Final = 50_000
+"""The most updates that wait for the application before the channel stops reading."""
 
 _MOST_WAITING_BYTES: Final = 8 << 20
-"""How many bytes of keys, values and headers may wait for the application before the subscription stops reading."""
-"""The most updates that wait for the application before the channel stops reading."""
+"""How many bytes of keys, values and headers may wait for the application before the channel stops reading."""
 
 _UNTIL_ANSWERED_MS: Final = 3_000
 """The heartbeat timeout that is assumed until the topic's is known, in ms."""
