@@ -17,7 +17,7 @@ from lapse.core.queue.step import Messages, Removal
 
 
 class GatheredRemovals:
-    """Removals that differ in their messages only, in the order of the log.
+    """Removals that differ in their messages only, which are in the order of the log.
 
     Args:
         removals: the removals; one at least.
@@ -83,24 +83,24 @@ class Subjects(Sequence[OfLetter]):
 
 
 def gathered(removals: Sequence[Removal]) -> Iterator[GatheredRemovals]:
-    """Yield the removals of a step, those together that differ in their messages only."""
-    alike: dict[tuple[Any, ...], list[Removal]] = {}
-    for number, one in enumerate(removals):
+    """Yield the removals of a step in their order, neighbours together that differ in their messages only.
+
+    Only those are joined whose messages stay in the order of the log. The order of removals is that of what happened
+    at an instant (C2), and so is that of letters.
+    """
+    alike: list[Removal] = []
+    before: tuple[Any, ...] = ()
+    for one in removals:
         messages = one.messages
-        facts = (
-            (messages.topic, messages.partition, one.reasons, one.at_ms, one.letter, one.detail, one.incarnation)
-            if _is_in_order(messages)
-            else (number,)
-        )
-        alike.setdefault(facts, []).append(one)
-    for some in alike.values():
-        if len(some) > 1:
-            some.sort(key=lambda one: int(one.messages.offsets[0]))
-        begin = 0
-        for stop in range(1, len(some) + 1):
-            if stop == len(some) or some[stop].messages.offsets[0] <= some[stop - 1].messages.offsets[-1]:
-                yield GatheredRemovals(some[begin:stop])
-                begin = stop
+        facts = (messages.topic, messages.partition, one.reasons, one.at_ms, one.letter, one.detail, one.incarnation)
+        in_order = _is_in_order(messages)
+        if alike and not (in_order and facts == before and messages.offsets[0] > alike[-1].messages.offsets[-1]):
+            yield GatheredRemovals(alike)
+            alike = []
+        alike.append(one)
+        before = facts if in_order else ()
+    if alike:
+        yield GatheredRemovals(alike)
 
 
 def _is_in_order(messages: Messages) -> bool:
