@@ -150,8 +150,9 @@ class Updates(Arrivals[SowRecord]):
 
     def put(self, items: list[SowRecord]) -> None:
         """Add updates in order; after the end they are dropped."""
+        size_bytes = sum(map(_size_bytes, items))
         with self._changed:
-            self.waiting_bytes += sum(map(_size_bytes, items))
+            self.waiting_bytes += 0 if self._ended else size_bytes
         super().put(items)
 
     def _pop_some(self, most: int) -> list[SowRecord]:

@@ -100,8 +100,7 @@ class Output:
 
     def noted(self, name: str) -> int | None:
         """Return a fact that the job has noted of itself; None = it has not."""
-        noted: dict[str, Any] = orjson.loads(self.text(JOB_FILE)) if self.names(".", JOB_FILE) else {}
-        found = noted.get(name)
+        found = self._facts().get(name)
         return found if isinstance(found, int) else None
 
     def check_made_by(self, job: str) -> None:
@@ -117,10 +116,15 @@ class Output:
         if owner and owner != job:
             raise ValueError(f"{self.path} is the output of lapse spark {owner}, not that of the {job}")
 
+    def _facts(self) -> dict[str, Any]:
+        """Return what the job has noted of itself; of an earlier version, nothing."""
+        noted: dict[str, Any] = orjson.loads(self.text(JOB_FILE)) if self.names(".", JOB_FILE) else {}
+        return noted
+
     def _job(self) -> str:
         """Return the job that has written this output; of an earlier version, by its tables, and empty without one."""
-        if self.names(".", JOB_FILE):
-            return str(orjson.loads(self.text(JOB_FILE))["job"])
+        if facts := self._facts():
+            return str(facts["job"])
         if self.names(".", NOTE_PREFIX):
             return "ledger"
         if self.names(".", "counts"):

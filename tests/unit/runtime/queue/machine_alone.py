@@ -2,10 +2,12 @@
 
 import json
 from dataclasses import dataclass, field
+from typing import Any
 
 from lapse.core.lifetime import Expiration
 from lapse.core.queue.journal.restored import restore
 from lapse.core.queue.settings import Leasing, QueueSettings
+from lapse.core.queue.step import Messages, Removal
 from lapse.protocol import event
 from lapse.runtime.kafka.output import Output
 from lapse.runtime.letters.refusal import Refusal
@@ -126,3 +128,16 @@ def answered(one: QueueMachine, at_ms: int, name: str, **fields) -> dict:
 
 def live(one: QueueMachine) -> list[int]:
     return [queued.offset for queued in one.shard.peek(0, 100)]
+
+
+def note_letters(machine: QueueMachine) -> list[int]:
+    """Note how many letters a machine makes at once, from now on, in a list that grows."""
+    made: list[int] = []
+    make = machine._output.letters
+
+    def letters(removal: Removal, messages: Messages, records: Any) -> Any:
+        made.append(len(messages))
+        return make(removal, messages, records)
+
+    machine._output.letters = letters  # type: ignore[method-assign]
+    return made

@@ -23,6 +23,7 @@ from lapse.runtime.tp import TP
 from support.kafka.noted_broker import COMMANDS, COUNT, SOURCE, Broker, Payloads, run
 from support.kafka.packed import outputs_of
 from unit.core.sow.make import Arrived, T
+from unit.runtime.queue.machine_alone import note_letters
 
 _COUNT = 20_000
 _TURNS = 500
@@ -88,15 +89,8 @@ def test_letters_of_a_step_are_written_while_its_next_letters_are_made() -> None
     """And the step goes on only when all of them are safe."""
     broker = LetterBroker()
     machine = _machine()
-    made: list[int] = []
+    made = note_letters(machine)
     made_meanwhile: list[bool] = []
-    make = machine._output.letters
-
-    def letters(removal: Any, messages: Any, records: Any) -> Any:
-        made.append(len(messages))
-        return make(removal, messages, records)
-
-    machine._output.letters = letters  # type: ignore[method-assign]
 
     async def write(letters: Any) -> dict[int, Refusal]:
         before, due = sum(made), machine._flight.core.removals

@@ -24,6 +24,7 @@ from lapse.runtime.queue.output import QueueOutput
 from support.kafka.noted_broker import Payloads
 from support.kafka.packed import outputs_of
 from unit.core.sow.make import Arrived, T
+from unit.runtime.queue.machine_alone import note_letters
 
 _SETTINGS = QueueSettings(
     name="prices", lease_ms=60_000, dead_letter_topic="dlq.prices", expiration=Expiration(enabled=True)
@@ -84,14 +85,7 @@ def _machine_with(count: int) -> QueueMachine:
 def test_letters_of_messages_in_several_segments_are_made_at_once_and_a_refused_one_stays() -> None:
     count = 2 * SIZE + 10
     machine = _machine_with(count)
-    made: list[int] = []
-    make = machine._output.letters
-
-    def letters(removal: Removal, messages: Messages, records: Any) -> Any:
-        made.append(len(messages))
-        return make(removal, messages, records)
-
-    machine._output.letters = letters  # type: ignore[method-assign]
+    made = note_letters(machine)
     written: list[int] = []
 
     async def write(some: Any) -> dict[int, Refusal]:
