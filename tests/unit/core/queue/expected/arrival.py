@@ -40,12 +40,13 @@ class Arrival(Due):
             if not self.room():
                 break
             self.next_offset[topic, partition] = record.offset + 1
+            arrived_ms = min(record.timestamp, now_ms or NEVER)  # a stamp may be ahead of the clock (L5, L10)
             acknowledged = (topic, partition, record.offset) in self.remembered
             self.remembered = {
                 one for one in self.remembered if one[:2] != (topic, partition) or one[2] > record.offset
             }
             if acknowledged:
-                self.honour(topic, partition, record, duration_ms)
+                self.honour(topic, partition, record, duration_ms, arrived_ms)
                 continue
             if record.redriven_for not in ("", self.settings.name):
                 continue
@@ -60,12 +61,12 @@ class Arrival(Due):
                     raise ValueError
                 deadline_ms = self.deadline(record, duration_ms)
             except ValueError:
-                self._gone(Message(bookmark, "", None), max(record.timestamp, now_ms), "invalid_lifetime")
+                self._gone(Message(bookmark, "", None), now_ms or record.timestamp, "invalid_lifetime")
                 continue
             message = Message(bookmark, "available", deadline_ms, body=record.body, retry=record.retry)
             self.read_traits(message)
-            if self.late(message, record.timestamp):
-                self._gone(message, max(record.timestamp, now_ms), "time_limit")
+            if self.late(message, arrived_ms):
+                self._gone(message, now_ms or record.timestamp, "time_limit")
                 continue
             if record.message_id and self.settings.dedup_window_ms and record.transferred is None:
                 self.occupy(topic, partition, record)
@@ -74,7 +75,7 @@ class Arrival(Due):
                 message.deliveries, message.cancels = record.counts
                 message.at_ms, message.then_ms = NEVER, record.enqueue_at_ms or 0
                 self.messages[bookmark] = message
-            elif record.enqueue_at_ms is not None and record.enqueue_at_ms > record.timestamp:
+            elif record.enqueue_at_ms is not None and record.enqueue_at_ms > arrived_ms:
                 message.state, message.at_ms = "scheduled", record.enqueue_at_ms
                 self.messages[bookmark] = message
                 self.events.append(MessageEvent("scheduled", bookmark))
@@ -82,7 +83,9 @@ class Arrival(Due):
                 self.messages[bookmark] = message
                 self.take_place(bookmark)
 
-    def honour(self, topic: str, partition: int, record: Published, duration_ms: int | None) -> None:
+    def honour(
+        self, topic: str, partition: int, record: Published, duration_ms: int | None, arrived_ms: int
+    ) -> None:
         """What was acknowledged before it was active uses its id up, if it would have entered (Q13, X6, C43)."""
         if record.redriven_for not in ("", self.settings.name) or record.transferred is not None or record.broken:
             return
@@ -91,7 +94,7 @@ class Arrival(Due):
         except ValueError:
             return
         used = record.message_id and self.settings.dedup_window_ms and not self.repeats(topic, partition, record)
-        if used and not self.late(message, record.timestamp):
+        if used and not self.late(message, arrived_ms):
             self.occupy(topic, partition, record)
 
     def occupy(self, topic: str, partition: int, record: Published) -> None:

@@ -36,7 +36,7 @@ class Rewinds(Arrival):
             live_in[source] = {offset_of(b[2]) for b in self.there() if b[:2] == source}
             # Each record has its turn, also one that stays out: a producer's clock may go back.
             waiting[source] = [one for one in log.get(source, []) if first <= one.offset < next_offset]
-            came = {one.offset for one in self.as_they_came(source, log.get(source, []), next_offset)}
+            came = {one.offset for one in self.as_they_came(source, log.get(source, []), next_offset, now_ms)}
             wanted[source] = came - live_in[source]
         count, brought = 0, set()
         while any(waiting.values()):
@@ -74,14 +74,14 @@ class Rewinds(Arrival):
         self.read_traits(message)
         self.events.append(MessageEvent("rewound", message.bookmark))
         self.messages[message.bookmark] = message
-        if record.enqueue_at_ms is not None and record.enqueue_at_ms > max(now_ms, record.timestamp):  # L5, L1
+        if record.enqueue_at_ms is not None and record.enqueue_at_ms > now_ms:  # L5, L1
             message.state, message.at_ms = "scheduled", record.enqueue_at_ms
         elif self.room() and not any(m.state == "held" for m in self.messages.values()):
             self.enter(message, now_ms)
         else:
             message.state, message.at_ms = "held", now_ms
 
-    def as_they_came(self, source: tuple[str, int], records: list[Published], behind: int) -> list[Published]:
+    def as_they_came(self, source: tuple[str, int], records: list[Published], behind: int, now_ms: int) -> list[Published]:
         """Records that became messages of this queue when they were read, or would have."""
         seen, found = self.seen, []
         self.seen = {}
@@ -98,7 +98,7 @@ class Rewinds(Arrival):
                 deadline_ms = self.deadline(record, self.settings.expiration_of(source[0]).default_ms)
             except ValueError:
                 continue
-            if self.late(Message((*source, record.offset), "", deadline_ms), record.timestamp):
+            if self.late(Message((*source, record.offset), "", deadline_ms), min(record.timestamp, now_ms)):
                 continue
             if record.message_id and self.settings.dedup_window_ms and record.transferred is None:
                 self.occupy(*source, record)
