@@ -13,14 +13,13 @@ VARIABLE: Final = "_LAPSE_COMPLETE"
 
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
     """Print a script that makes a shell complete commands and options.
 
     For bash, put this into ~/.bashrc: source <(lapse completion bash). For zsh, the same with zsh into ~/.zshrc. For
     fish: lapse completion fish > ~/.config/fish/completions/lapse.fish
     """
-    from lapse.cli import main
-
     kind = get_completion_class(shell)
     assert kind is not None, f"click does not know {shell}"
-    click.echo(kind(main, {}, "lapse", VARIABLE).source())
+    click.echo(kind(ctx.find_root().command, {}, "lapse", VARIABLE).source())

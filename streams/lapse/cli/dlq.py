@@ -15,8 +15,9 @@ import orjson
 from rich.table import Column, Table
 from rich.text import Text
 
-from lapse.cli import LazyGroup, cluster, letter_topics
+from lapse.cli import cluster, letter_topics
 from lapse.cli.instant import INSTANT, When, at_ms
+from lapse.cli.lazy_group import LazyGroup
 from lapse.core.duration import duration_ms
 from lapse.core.expression import ExpressionError
 from lapse.core.reason import Reason

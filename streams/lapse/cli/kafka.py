@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lapse.cli import LazyGroup
 from lapse.cli.ending import treat_sigterm_as_ctrl_c
+from lapse.cli.lazy_group import LazyGroup
 from lapse.embedded import daemon
 from lapse.embedded.errors import EmbeddedError
 from lapse.embedded.instance import Instance

@@ -13,10 +13,11 @@ import orjson
 from rich.table import Column, Table
 from rich.text import Text
 
-from lapse.cli import Lazy, LazyGroup, cluster
+from lapse.cli import cluster
 from lapse.cli.confirmation import confirm
 from lapse.cli.ending import interrupted_afterwards, treat_sigterm_as_ctrl_c
 from lapse.cli.instant import INSTANT, When, at_ms
+from lapse.cli.lazy_group import Lazy, LazyGroup
 from lapse.cli.subscribed import print_subscriptions
 from lapse.cli.unserved import delete_unserved, deletion_figures
 from lapse.option_type import Number

@@ -11,8 +11,9 @@ import click
 import orjson
 from rich.table import Column, Table
 
-from lapse.cli import Lazy, LazyGroup, cluster
+from lapse.cli import cluster
 from lapse.cli.confirmation import confirm
+from lapse.cli.lazy_group import Lazy, LazyGroup
 from lapse.cli.subscribed import print_subscriptions
 from lapse.cli.unserved import delete_unserved, deletion_figures
 from lapse.option_type import Number

@@ -14,9 +14,10 @@ import pytest
 from click.testing import CliRunner
 from rich.table import Table
 
-from lapse.cli import LazyGroup, main
+from lapse.cli import main
 from lapse.cli.confirmation import confirm
 from lapse.cli.dlq import _audited
+from lapse.cli.lazy_group import LazyGroup
 from lapse.tables import print_table
 
 
