@@ -83,9 +83,7 @@ class Arrival(Due):
                 self.messages[bookmark] = message
                 self.take_place(bookmark)
 
-    def honour(
-        self, topic: str, partition: int, record: Published, duration_ms: int | None, arrived_ms: int
-    ) -> None:
+    def honour(self, topic: str, partition: int, record: Published, duration_ms: int | None, arrived_ms: int) -> None:
         """What was acknowledged before it was active uses its id up, if it would have entered (Q13, X6, C43)."""
         if record.redriven_for not in ("", self.settings.name) or record.transferred is not None or record.broken:
             return

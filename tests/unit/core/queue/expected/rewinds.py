@@ -81,7 +81,9 @@ class Rewinds(Arrival):
         else:
             message.state, message.at_ms = "held", now_ms
 
-    def as_they_came(self, source: tuple[str, int], records: list[Published], behind: int, now_ms: int) -> list[Published]:
+    def as_they_came(
+        self, source: tuple[str, int], records: list[Published], behind: int, now_ms: int
+    ) -> list[Published]:
         """Records that became messages of this queue when they were read, or would have."""
         seen, found = self.seen, []
         self.seen = {}
