@@ -20,6 +20,7 @@ import json
 import os
 import sys
 import tomllib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -110,11 +111,13 @@ def report_of(core: str) -> Path:
     return ROOT / f"build/mutation-{core}.json"
 
 
-def find(core: str) -> tuple[list[Mutant], Trees]:
-    """All mutants of a part of the core, and the tree of each module."""
+def find(core: str, files: Collection[str] = ()) -> tuple[list[Mutant], Trees]:
+    """All mutants of a part of the core, or of its files with some names only, and the tree of each module."""
     found: list[Mutant] = []
     trees: Trees = {}
     for path in sorted((CORE / core).rglob("*.py")):
+        if files and path.name not in files:
+            continue
         within = path.relative_to(CORE).with_suffix("").parts
         module = ".".join(("lapse", "core", *within)).removesuffix(".__init__")
         some, trees[module] = mutants(module, path, path.read_text())

@@ -1,8 +1,11 @@
 """No import cycle: also none for type checkers only, inside a function, or by the name of a module in a text."""
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+from support.suite.statement import statements
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = (
@@ -12,6 +15,9 @@ PACKAGES = (
     "connectors/lapse_kombu",
     "connectors/lapse_spark",
 )
+
+BY_NAME = re.compile(r"import_module|run_module|__import__|[\w.]+:\w+[\"']")
+"""What a module has that imports another one by a text."""
 
 Graph = Mapping[str, set[str]]
 
@@ -29,7 +35,9 @@ def sources() -> dict[str, Path]:
 
 def imported(name: str, text: str, modules: Mapping[str, object]) -> set[str]:
     """What a module imports, wherever it does so."""
-    return {one for node in ast.walk(ast.parse(text)) for one in named(node, modules)} - {name}
+    tree = ast.parse(text)
+    nodes = ast.walk(tree) if BY_NAME.search(text) else statements(tree)
+    return {one for node in nodes for one in named(node, modules)} - {name}
 
 
 def named(node: ast.AST, modules: Mapping[str, object]) -> Iterator[str]:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from support.suite.statement import statements
+
 CONNECTORS = Path(__file__).parents[2] / "connectors"
 
 ON_THE_WIRE = {
@@ -38,7 +40,7 @@ def imported(package: str) -> set[str]:
     """The modules of lapse that a package's modules import, wherever they do so."""
     found = set[str]()
     for file in (CONNECTORS / package).rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        for node in statements(ast.parse(file.read_text("utf-8"))):
             match node:
                 case ast.Import(names=names):
                     found |= {one.name for one in names}

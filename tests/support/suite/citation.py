@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from support.suite.contract import promises
+from support.suite.statement import statements
 
 ROOT = Path(__file__).parents[3]
 SOURCES = ("streams/lapse", "connectors/lapse_client", "connectors/lapse_gateway", "connectors/lapse_spark")
@@ -67,7 +68,7 @@ def _cited(path: Path) -> dict[str, Citation]:
     homes: dict[str, tuple[str, int]] = {}
     if not weights:
         return {}
-    for node in _statements(ast.parse(text)):
+    for node in statements(ast.parse(text)):
         match node:
             case ast.Module():
                 weight, name, line = _MODULE, "", 1
@@ -85,14 +86,6 @@ def _cited(path: Path) -> dict[str, Citation]:
                 homes.setdefault(number, (name, line))
     relative = str(path.relative_to(ROOT))
     return {number: Citation(relative, weight, *homes.get(number, ("", 1))) for number, weight in weights.items()}
-
-
-def _statements(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield a node and the statements in it, without what is in their expressions: these define nothing."""
-    yield node
-    for block in ("body", "orelse", "handlers", "finalbody", "cases"):
-        for inner in getattr(node, block, ()):
-            yield from _statements(inner)
 
 
 def _shown(path: Path) -> dict[str, Citation]:

@@ -26,7 +26,7 @@ from lapse.core.queue.settlement.settlement import Claim, SettleAction
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.state import QueueState
 from lapse.core.queue.step import Step
-from support.suite.at_length import AT_LENGTH, alike, cases
+from support.suite.at_length import AT_LENGTH, QUICK, alike, cases
 from unit.core.queue.compared.small_shard import small
 
 NOW_MS = 1_800_000_000_000
@@ -47,7 +47,10 @@ def test_runs_are_in_the_order_of_single_messages(size: int, seed: int) -> None:
 
 
 @pytest.mark.feature("Q25", "C71")
-@pytest.mark.parametrize(("size", "groups", "backlogs"), [(8, (40, 300), (1, 3)), (64, (300, 2_000), (1, 4, 20))])
+@pytest.mark.parametrize(
+    ("size", "groups", "backlogs"),
+    alike(pytest.param(8, (40, 300), (1, 3)), pytest.param(64, (300, 2_000), (1, 4, 20))),
+)
 def test_of_many_groups_those_whose_turn_is_next_are_enough(
     size: int, groups: Sequence[int], backlogs: Sequence[int]
 ) -> None:
@@ -62,7 +65,7 @@ def test_of_many_groups_those_whose_turn_is_next_are_enough(
         calls["build"] += 1
         build(self, *args)
 
-    for seed in range(10 if AT_LENGTH else 4):
+    for seed in range(10 if AT_LENGTH else 1 if QUICK else 4):
         with small(64, ring=256, at_once=4_096):
             of_all = _handed_out(seed, groups, backlogs, (0, 2, 70), 120)
             with (
@@ -180,9 +183,10 @@ def test_a_segment_is_not_searched_again_at_every_delivery() -> None:
     assert sum(looks) <= 4 * len(groups) // 64
 
 
+@pytest.mark.slow
 @pytest.mark.feature("Q25", "C60")
 def test_a_turn_looks_at_few_segments_if_each_group_has_its_own() -> None:
-    groups = [at // 64 for at in range(64 * 300)]
+    groups = [at // 64 for at in range(64 * 100)]
     with small(64, ring=512, at_once=4_096):
         offsets, looks = _drained(_grouped(groups), len(groups), 4_096)
         with mock.patch.object(Dispatch, "_goes_in_runs", False):
