@@ -136,15 +136,16 @@ class Decisions:
         step: Step,
         detail: str,
     ) -> None:
-        """Record the removal of messages of one source without places, given as (offset, deadline) by offset."""
-        source, columns = self.state.sources[number], np.array(messages, np.int64)
+        """Record the removal of messages of one source without places, as (offset, deadline, counts) by offset."""
+        source = self.state.sources[number]
+        columns = np.array([(offset, deadline_ms, *counts) for offset, deadline_ms, counts in messages], np.int64)
         removed = Messages(
             source.topic,
             source.partition,
             columns[:, 0].copy(),
             None if bool((columns[:, 1] == NEVER).all()) else columns[:, 1].copy(),
-            np.zeros(len(messages), np.uint32),
-            None,
+            columns[:, 2].astype(np.uint32),
+            columns[:, 3].astype(np.uint32) if columns[:, 3].any() else None,
         )
         self.record_removal(
             removed, np.full(len(messages), self.state.next_place, np.int64), reasons, at_ms, step, detail

@@ -406,3 +406,17 @@ def test_a_message_that_is_beyond_the_limits_there_leaves_at_once(limits: dict[s
     fill(target, 1, transferred=("there", "t"), counts=(2, 1))
     assert target.accept("t", Claim("orders", 0, 0, 0)) == ["settled"]
     assert states(target) == ([] if reason else ["available"])
+
+
+@pytest.mark.feature("Q21", "D2", "C73")
+def test_what_is_purged_before_its_instant_keeps_the_counts_of_where_it_was() -> None:
+    world = there(dead_letter_topic="dlq.there")
+    world.publish("orders", enqueue_at_ms=50_000, transferred=("there", "t"), counts=(3, 2))
+    world.publish("orders", enqueue_at_ms=50_000)
+    world.read("orders")
+    world.accept("t", ALL)
+    step = Step()
+    world.shard.purge(world.now_ms, step)
+    left = [removal.messages for removal in step.removals]
+    assert [int(count) for one in left for count in one.deliveries] == [3, 0]
+    assert [int(count) for one in left if one.cancels is not None for count in one.cancels] == [2, 0]

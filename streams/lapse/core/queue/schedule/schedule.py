@@ -236,19 +236,12 @@ class Schedule:
         """Remove a message that never had a place, by its row: for all reasons that hold (C22), or without any."""
         scheduled = self._state.scheduled[source, offset]
         row = route(trigger, guard).row(scheduled.state)
-        never = scheduled.state is State.UNCONFIRMED
-        if never or departing.goes_elsewhere(trigger, subscription):
-            departing.note_departed(self._decisions, source, [(offset, offset)], step, never=never)
         if row.reason is None:
             self._record_event(row, source, offset, now_ms, step, subscription, detail)
-            self._decisions.apply_change(Change(row.changes[0], source=source, offset=offset), step)
-            return
-        late = scheduled.deadline_ms <= self._decisions.deadlines_count_ms(now_ms)
-        reasons = in_order((row.reason, Reason.TIME_LIMIT) if late else (row.reason,))
-        detail = UNCONFIRMED if scheduled.state is State.UNCONFIRMED else ""
-        self._decisions.apply_change(Change(row.changes[0], source=source, offset=offset), step)
-        messages = self._decisions.unplaced_message(source, offset, scheduled.deadline_ms, scheduled.counts)
-        self._decisions.refuse_one(messages, reasons, now_ms, step, detail)
+        reasons, detail = self._leave(row, source, offset, now_ms, step, subscription)
+        if reasons:
+            messages = self._decisions.unplaced_message(source, offset, scheduled.deadline_ms, scheduled.counts)
+            self._decisions.refuse_one(messages, reasons, now_ms, step, detail)
 
     def purge(
         self,
@@ -275,20 +268,27 @@ class Schedule:
         along = route(trigger, guard)
         wanted = (item for item in self._state.scheduled.items() if along.takes[item[1].state] and matches(*item[0]))
         gone = list(islice(wanted, most))
-        due_ms = self._decisions.deadlines_count_ms(now_ms)
-        alike: dict[tuple[int, tuple[Reason, ...], str], list[tuple[int, int]]] = {}
+        alike: dict[tuple[int, tuple[Reason, ...], str], list[tuple[int, int, Counts]]] = {}
         for (source, offset), one in sorted(gone, key=_bookmark_key):
-            row = along.row(one.state)
-            if one.state is State.UNCONFIRMED:
-                departing.note_departed(self._decisions, source, [(offset, offset)], step, never=True)
-            why = () if row.reason is None else (row.reason,)
-            late = (Reason.TIME_LIMIT,) if one.deadline_ms <= due_ms else ()
-            detail = UNCONFIRMED if one.state is State.UNCONFIRMED else ""
-            alike.setdefault((source, in_order((*why, *late)), detail), []).append((offset, one.deadline_ms))
-            self._decisions.apply_change(Change(row.changes[0], source=source, offset=offset), step)
+            why = self._leave(along.row(one.state), source, offset, now_ms, step)
+            alike.setdefault((source, *why), []).append((offset, one.deadline_ms, one.counts))
         for (source, reasons, detail), messages in alike.items():
             self._decisions.refuse_all(source, messages, reasons, now_ms, step, detail)
         return [one for _, one in gone]
+
+    def _leave(
+        self, row: Row, source: int, offset: int, now_ms: int, step: Step, subscription: str = ""
+    ) -> tuple[tuple[Reason, ...], str]:
+        """Take a message out of the schedule by its row. Return all reasons that hold, if any, and the fault (C22)."""
+        scheduled = self._state.scheduled[source, offset]
+        never = scheduled.state is State.UNCONFIRMED
+        if never or departing.goes_elsewhere(row.trigger, subscription):
+            departing.note_departed(self._decisions, source, [(offset, offset)], step, never=never)
+        self._decisions.apply_change(Change(row.changes[0], source=source, offset=offset), step)
+        if row.reason is None:
+            return (), ""
+        late = scheduled.deadline_ms <= self._decisions.deadlines_count_ms(now_ms)
+        return in_order((row.reason, Reason.TIME_LIMIT) if late else (row.reason,)), UNCONFIRMED if never else ""
 
     def _record_event(
         self, row: Row, source: int, offset: int, now_ms: int, step: Step, subscription: str, detail: str
