@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cache
 from itertools import chain, pairwise
 
 import numpy as np
@@ -15,7 +14,7 @@ from lapse.core.queue.arrival.trait import Traits
 from lapse.core.queue.change import Change, Places, join_places, with_counts
 from lapse.core.queue.inquiry.horizon import Horizon
 from lapse.core.queue.inquiry.matching import YES, Matching
-from lapse.core.queue.life.message_state import FILLS
+from lapse.core.queue.life.message_state import FILLS, state_mask
 from lapse.core.queue.life.table import Row
 from lapse.core.queue.segments.segment import SIZE, Segment, State, slots_of
 from lapse.core.queue.settings import QueueSettings
@@ -28,14 +27,6 @@ from lapse.core.transfer_counts import Counts
 
 Slots = list[tuple[Segment, NDArray[np.intp]]]
 """Places by segment: the ascending slots of each."""
-
-
-@cache
-def _state_mask(states: tuple[State, ...]) -> NDArray[np.bool_]:
-    """Return a column that says of each state whether it is among the given ones."""
-    found = np.zeros(len(State), np.bool_)
-    found[list(states)] = True
-    return found
 
 
 class Decisions:
@@ -130,7 +121,7 @@ class Decisions:
     def refuse_all(
         self,
         number: int,
-        messages: Sequence[tuple[int, int]],
+        messages: Sequence[tuple[int, int, Counts]],
         reasons: tuple[Reason, ...],
         at_ms: int,
         step: Step,
@@ -223,7 +214,7 @@ class Decisions:
 
     def slots_in(self, segment: Segment, states: Sequence[State], text: str = "", code: int = YES) -> NDArray[np.intp]:
         """Return a segment's slots in some states; with a filter, only those with the given verdict `code`."""
-        slots = np.flatnonzero(_state_mask(tuple(states))[segment.state[: segment.used]])
+        slots = np.flatnonzero(state_mask(*states)[segment.state[: segment.used]])
         return slots[self.matching.codes(text, segment.index, slots) == code] if text else slots
 
     def backlog_places(self, number: int) -> Slots:

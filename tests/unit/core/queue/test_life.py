@@ -102,6 +102,12 @@ def test_nothing_leaves_from_where_it_has_left() -> None:
     assert all(to is State.GONE for change, _, to in DEFERRALS if change is ChangeKind.UNSCHEDULED)
 
 
+def test_the_meaning_of_a_state_is_what_its_rows_say() -> None:
+    for trigger, meaning in ((Trigger.DEADLINE, "expires"), (Trigger.END, "ends"), (Trigger.LOSE_CONSUMER, "fills")):
+        taken = {state for state in State if route(trigger).takes[state]}
+        assert taken == {state for state in State if getattr(MEANINGS[state], meaning)}, trigger
+
+
 # The shard runs on it
 
 
@@ -323,6 +329,10 @@ class Life:
 
     def release(self) -> None:
         self.deliver()
+        if self.row.when is Guard.RECORDLESS:
+            self.shard.remove_truncated("t", 0, [1], self.now_ms, self.step, handed_out=True)
+        elif self.row.when is Guard.REFUSED:
+            self.shard.remove_undecodable("t", 0, 1, "why", self.now_ms, self.step, handed_out=True)
 
     def end(self) -> None:
         self.advance(1_400 if self.row.when is Guard.DELAY else 1_500)

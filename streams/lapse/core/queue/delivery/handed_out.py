@@ -11,11 +11,10 @@ from lapse.core.lifetime import NEVER
 from lapse.core.queue.change import Change, ChangeKind, join_places
 from lapse.core.queue.decision import Decisions, places_of
 from lapse.core.queue.life.message_state import State
-from lapse.core.queue.life.table import Trigger, route
+from lapse.core.queue.life.table import Guard, Trigger, route
 from lapse.core.queue.life.transitions import Transitions
 from lapse.core.queue.segments.segment import LEASED, SENT
 from lapse.core.queue.step import Delivery, Messages, Step
-from lapse.core.reason import Reason
 
 
 class Unsent(NamedTuple):
@@ -163,7 +162,9 @@ class HandedOut:
     def remove_unreached_barrier(self, released: Change, now_ms: int, step: Step) -> None:
         """Record the removal of a released barrier whose record Kafka removed before any client got it (C35, C40)."""
         places = np.array([place for place, _ in released.places], np.int64)
-        self._decisions.record_removal(released_message(released), places, (Reason.LOG_TRUNCATED,), now_ms, step)
+        reason = route(Trigger.RELEASE, Guard.RECORDLESS).row(State.AVAILABLE).reason
+        assert reason is not None
+        self._decisions.record_removal(released_message(released), places, (reason,), now_ms, step)
 
     def _places_still_held(self, change: Change) -> list[int]:
         """Return the places of a change whose messages still have the holder and lease that it gave them."""

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.inquiry.matching import UNKNOWN
-from lapse.core.queue.life.message_state import LIVE, THERE, State
-from lapse.core.queue.life.table import Trigger, route
+from lapse.core.queue.life.message_state import EXPIRES, LIVE, THERE, State
 from lapse.core.queue.rates.rate_wait import RateWait
 from lapse.core.queue.removal.pending_letter import PendingLetter
 from lapse.core.queue.schedule.scheduled import Scheduled
@@ -21,9 +20,8 @@ from lapse.core.queue.settlement.locator import Locator
 from lapse.core.queue.settlement.settlement import Claim
 from lapse.core.queue.step import Queued
 
-_EXPIRING: Final = route(Trigger.DEADLINE).takes
 _SETTLED_BY_FILTER: Final = (*LIVE, State.SENT)
-"""By state: whether a message leaves once its deadline has passed."""
+"""States of messages with a place that a settlement by filter can name."""
 
 _SCHEDULED: Final = "scheduled"
 _DYING: Final = "dying"
@@ -87,7 +85,7 @@ class Inquiry:
         index, slot = divmod(barrier, SIZE)
         waiting = sum(self._state.outline(one).occupied for one in self._state.segments if one < index)
         segment = self._state.segments.look(index)
-        waiting += int(np.isin(segment.state[:slot], (*LIVE, State.SENT)).sum())
+        waiting += int(THERE[segment.state[:slot]].sum())
         letters = sum(one.place <= barrier for one in self._state.pending.values())
         waits_for = {"before_barrier": waiting, "dying_before_barrier": letters}
         return {name: count for name, count in waits_for.items() if count}
@@ -115,7 +113,7 @@ class Inquiry:
         due_ms = self._decisions.deadlines_count_ms(now_ms)
         if segment.min_deadline_ms > due_ms or segment.deadline_ms is None:
             return slots
-        expires = _EXPIRING[segment.state[slots]]
+        expires = EXPIRES[segment.state[slots]]
         return slots[~expires | (segment.deadline_ms[slots] > due_ms)]
 
     def oldest(self, now_ms: int) -> int | None:
@@ -400,5 +398,5 @@ def _unexpired(segment: Segment, due_ms: int) -> list[int]:
     """Return the number of a segment's messages by state, without those that have expired by `due_ms` (L11)."""
     states = segment.state[: segment.used]
     if segment.deadline_ms is not None:
-        states = states[~(_EXPIRING[states] & (segment.deadline_ms[: segment.used] <= due_ms))]
+        states = states[~(EXPIRES[states] & (segment.deadline_ms[: segment.used] <= due_ms))]
     return list(map(int, np.bincount(states, minlength=len(State))))

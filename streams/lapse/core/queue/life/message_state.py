@@ -7,6 +7,7 @@ or binds its group. Each meaning is also a column of booleans, to look up many s
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import cache
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -105,6 +106,7 @@ MEANINGS: Final[dict[State, Meaning]] = {
 }
 
 
+@cache
 def state_mask(*states: State) -> NDArray[np.bool_]:
     """Return a column that says of each state whether it is among the given ones."""
     return np.isin(np.arange(len(State)), states)

@@ -63,6 +63,8 @@ class Guard(StrEnum):
     UNREADABLE = "its lifetime cannot be read"
     LATE = "its deadline has passed"
     REPEATED = "its id was seen within the window"
+    RECORDLESS = "Kafka has removed its record, and nobody gets it"
+    REFUSED = "the target of forwarding does not take it"
     ROOM = "there is room below the target depth"
     NO_ROOM = "there is no room below the target depth"
     AT_LEAST_ONCE = "at-least-once, or it is forwarded"
@@ -106,6 +108,7 @@ _IDLE: Final = (State.AVAILABLE, State.DELAYED)
 _WAITING: Final = (*_IDLE, State.TRANSFERRING)
 _PLANNED: Final = (State.SCHEDULED, State.HELD)
 _DEFERRED: Final = tuple(state for state in State if MEANINGS[state].deferred)
+_EXPIRING: Final = tuple(state for state in State if MEANINGS[state].expires)
 _LEFT: Final = (State.GONE, State.EXPIRED)
 _ENTERS: Final = (ChangeKind.UNSCHEDULED, ChangeKind.ARRIVED)
 _Changes = ChangeKind | tuple[ChangeKind, ...]
@@ -162,13 +165,16 @@ def _table() -> Iterator[Row]:
     at = Trigger.COME_DUE
     yield from _rows(at, state.SCHEDULED, kind.SCHEDULED, state.HELD, EventKind.HELD, when=Guard.NO_ROOM)
     yield from _rows(at, _PLANNED, _ENTERS, state.AVAILABLE, when=Guard.ROOM)
-    yield from _removal_rows(Trigger.DEADLINE, (*_WAITING, *_DEFERRED), Reason.TIME_LIMIT)
+    yield from _removal_rows(Trigger.DEADLINE, _EXPIRING, Reason.TIME_LIMIT)
     at = Trigger.DELIVER
     yield from _rows(at, state.AVAILABLE, kind.LEASED, state.LEASED, when=Guard.AT_LEAST_ONCE)
     yield from _rows(
         at, state.AVAILABLE, kind.SENT, state.SENT, EventKind.DELIVERED_AT_MOST_ONCE, when=Guard.AT_MOST_ONCE
     )
-    yield from _rows(Trigger.RELEASE, state.AVAILABLE, kind.RELEASED, state.GONE, EventKind.BARRIER_RELEASED)
+    at, reason = Trigger.RELEASE, Reason.UNDECODABLE
+    yield from _rows(at, state.AVAILABLE, kind.RELEASED, state.GONE, EventKind.BARRIER_RELEASED)
+    yield from _rows(at, state.AVAILABLE, kind.RELEASED, state.GONE, reason=reason, when=Guard.REFUSED)
+    yield from _removal_rows(at, state.AVAILABLE, Reason.LOG_TRUNCATED, Guard.RECORDLESS)
     yield from _rows(Trigger.END, state.LEASED, kind.RETURNED, state.AVAILABLE, EventKind.LEASE_RETURNED)
     yield from _rows(
         Trigger.END, state.LEASED, kind.RETURNED, state.DELAYED, EventKind.LEASE_RETURNED, when=Guard.DELAY

@@ -11,7 +11,7 @@ from lapse.core.generation import position_of
 from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.decision import Decisions, places_of
 from lapse.core.queue.life.message_state import State
-from lapse.core.queue.life.table import Trigger, route
+from lapse.core.queue.life.table import Guard, Trigger, route
 from lapse.core.queue.life.transitions import Transitions
 from lapse.core.queue.rewind import departing
 from lapse.core.queue.schedule.schedule import Schedule
@@ -19,7 +19,6 @@ from lapse.core.queue.segments.segment import Segment
 from lapse.core.queue.settlement.locator import Locator
 from lapse.core.queue.settlement.settlement import Claim
 from lapse.core.queue.step import Messages, Step
-from lapse.core.reason import Reason
 from lapse.core.shard.event import EventKind
 
 AT_ONCE: Final = 4096
@@ -139,14 +138,15 @@ class Truncation:
             return
         change, event = step.changes[changed_at], step.events.pop(event_at)
         assert event.messages is not None
-        reason = Reason.UNDECODABLE
-        if trigger is Trigger.TRUNCATE:
-            step.changes[changed_at] = Change(ChangeKind.SETTLED, change.places)
-            reason = Reason.LOG_TRUNCATED
+        guard = Guard.RECORDLESS if trigger is Trigger.TRUNCATE else Guard.REFUSED
+        row = route(Trigger.RELEASE, guard).row(State.AVAILABLE)
+        assert row.reason is not None
+        if row.changes[0] is not change.kind:
+            step.changes[changed_at] = Change(row.changes[0], change.places)
         elif receivers := ", ".join(change.facts["receivers"]):
             detail = f"{detail}; the barrier was released to {receivers}"
         places = np.array([place for place, _ in change.places], np.int64)
-        self._decisions.record_removal(event.messages, places, (reason,), now_ms, step, detail)
+        self._decisions.record_removal(event.messages, places, (row.reason,), now_ms, step, detail)
 
     def _undeliver(self, segment: Segment, slots: NDArray[np.intp], step: Step) -> None:
         for of_state in (State.LEASED, State.SENT):
