@@ -10,6 +10,9 @@ from typing import Final
 DRIFT: Final = 1e-4
 """An upper bound for the drift between two clocks, in ms per ms. It makes old measurements uncertain."""
 
+STEP_MS: Final = 1_000
+"""A greater correction means that the broker's clock was stepped, ms. It is then followed backwards, too."""
+
 _CUT_MS: Final = 0.5
 """Timestamps are truncated to the millisecond, so half a millisecond is added, with the same uncertainty."""
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from lapse.core.broker_offset import STEP_MS
 from lapse.core.queue.journal.inherited import inherit
 from lapse.protocol.command import CommandError
 from lapse.protocol.tick import TICK_KEY
@@ -56,12 +57,17 @@ def grow(machine: QueueMachine, epoch: RecordedEpoch) -> None:
 
 
 def reached_ms(read: Iterable[Any]) -> int:
-    """Return the instant of the last tick that was read, ms since the epoch; 0 if there is none.
+    """Return the instant up to which timers act, ms since the epoch; 0 if no tick was read.
+
+    It is that of the latest tick, unless the broker's clock was set back before a later one (C3).
 
     Args:
         read: the commands before the replay begins.
     """
-    return max((record.timestamp for record in read if record.key == TICK_KEY), default=0)
+    reached_ms = 0
+    for at_ms in (record.timestamp for record in read if record.key == TICK_KEY):
+        reached_ms = at_ms if reached_ms - at_ms > STEP_MS else max(reached_ms, at_ms)
+    return reached_ms
 
 
 def restore_last_seen(

@@ -18,6 +18,7 @@ from lapse.runtime.authorization.authorizer_memory import remembering
 from lapse.runtime.authorization.command_authorizer import CommandAuthorizer
 from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.letters.refusal import Refusal
+from lapse.runtime.queue.in_flight import SET_BACK
 from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.rewind import PART
 from lapse.runtime.queue.unwritten import parse_noted, read_written
@@ -210,6 +211,9 @@ class ReplayedShard:
         machine.crowd.give(instants.get("room", _MANY))
         machine.rewinder.give(instants.get("part", PART), "stopped" in instants)
         machine.begin_step()
+        if SET_BACK in instants:
+            machine.set_back(instants[SET_BACK])
+            self._reached_ms = min(self._reached_ms, instants[SET_BACK])
         at_once(machine.hand_on(_write))
         machine.unsent.repeat(instants, BEGIN)
         for take in step.takes:

@@ -11,6 +11,7 @@ import support.workers.skewed
 from lapse_client import SowClient
 from support.kafka.created_topic import create, stamp_by_producers
 from support.kafka.log import Headers, texts, until
+from support.kafka.skewed import SkewedKafka
 from support.processes.deployment import Deploy, Deployment, WorkerProcess, broker_now_ms
 from support.suite.at_length import cases
 
@@ -152,3 +153,32 @@ def test_what_a_worker_with_a_wrong_clock_forwards_arrives_now(deploy: Deploy) -
     here.write("orders", "on")
     (forwarded,) = here.tail(here.name("next")).wait(1)
     assert abs(forwarded.timestamp()[1] - broker_now_ms()) < 60_000
+
+
+@pytest.mark.feature("C3", "L10", "Q5", "S4", "S5")
+@pytest.mark.slow
+def test_a_brokers_clock_that_is_set_back_by_an_hour_makes_nothing_due(deploy: Deploy) -> None:
+    """The worker goes on. Nothing expires early, no lease ends early, and nothing waits for an hour."""
+    with SkewedKafka(3_600_000) as kafka:
+        here = deploy({"orders": QUEUE}, servers=kafka.bootstrap_servers)
+        here.configure({"orders": QUEUE}, {"prices": {"expiration": f"{LIFETIME_MS}ms"}})
+        worker = here.apply().worker().wait_for_shards(2)
+        with here.subscriber("orders", timeout_s=60) as subscriber:
+            here.write("orders", "before", headers=ttl(LIFETIME_MS))
+            delivery = subscriber.receive(20)
+            assert delivery is not None
+            delivery.acknowledge()
+        here.write("prices", "{}", key=b"before", headers=ttl(1))
+        with SowClient(here.name("prices"), connection=here.connection) as prices:
+            until(lambda: not list(prices.query()), "the clock is known")
+        kafka.step(0)
+        with SowClient(here.name("prices"), connection=here.connection, timeout_s=60) as prices:
+            (price,) = here.write("prices", "{}", key=b"a")
+            deadline_ms = price.timestamp_ms + LIFETIME_MS
+            assert abs(price.timestamp_ms - broker_now_ms()) < 60_000
+            until(lambda: [one.expires_at_ms for one in prices.query()] == [deadline_ms], "the record")
+            assert_right_times(here)
+            until(lambda: not list(prices.query()), "its end")
+            assert broker_now_ms() >= deadline_ms - _UNCERTAIN_MS
+        until(lambda: "the broker's clock was set back by" in worker.text, "a warning")
+        assert worker.running

@@ -29,6 +29,12 @@ class SkewedKafka(EmbeddedKafka):
         super().__init__(java_options=class_archive.QUICK)  # no class archive, as it would contain the unchanged class
         self._ahead_ms = ahead_ms
 
+    def step(self, ahead_ms: int) -> None:
+        """Set the clock: the broker is started again, with another one."""
+        self.stop()
+        self._ahead_ms = ahead_ms
+        self.start()
+
     def start(self) -> None:
         """Start the broker with the changed class first on the class path."""
         listed = jars.jar_files

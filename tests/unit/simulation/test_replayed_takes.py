@@ -11,6 +11,7 @@ from lapse.config import QueueConfig
 from lapse.core.shard.changelog import Changelog, claim_key, epoch_header, progress_key
 from lapse.protocol import topic as names
 from lapse.protocol.event import Event, decode
+from lapse.protocol.tick import TICK_KEY
 from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.shard.inbox import Inbox
 from lapse.runtime.shard.sent_log import INSTANTS, PROGRESS_KEY
@@ -113,3 +114,30 @@ def test_takes_of_a_step_come_again_as_they_were(config: QueueConfig, takes: Seq
     assert [(one.event, one.at_ms, one.messages) for one in shard.events()] == [
         (one.event, one.at_ms, one.messages) for one in events
     ]
+
+
+@pytest.mark.feature("X10", "C3", "L10")
+def test_a_shard_that_went_back_with_its_clock_goes_back_again() -> None:
+    hour_ms = 3_600_000
+    messages = [message(A, 0, hour_ms, scheduled=False), message(A, 1, 100, scheduled=False)]
+    ticks = [Recorded(COMMANDS.topic, 0, at, at_ms, 1, TICK_KEY, None, ()) for at, at_ms in enumerate((hour_ms, 1_099))]
+    config = QueueConfig(expiration="1s", topics=("t",), dead_letter=False)
+    recording = Recording({"t": 1, COMMANDS.topic: 1}, [*messages, *ticks])
+    machine = QueueEntity("q", config, recording, None).machine(0, 1, Changelog(), {})
+    assert isinstance(machine, QueueMachine)
+    machine.begin_topics([], {})
+    list(machine.take_over(0))
+    start = {"t:0": 0, f"{COMMANDS.topic}:0": 0}
+    journal = [journaled(0, claim_key(1), b"a worker"), journaled(1, progress_key(1), orjson.dumps(start))]
+    for at in range(2):
+        machine.begin_step()
+        if at:
+            machine.set_back(200)
+        machine.arrive("t", 0, [messages[at]])
+        machine.advance(ticks[at].timestamp)
+        effects = at_once(machine.finish(lambda _: pytest.fail("there are no letters")))
+        assert not effects.before, "nothing expires"
+        read = {"t:0": at + 1, f"{COMMANDS.topic}:0": at + 1, PROGRESS_KEY: {INSTANTS: effects.instants}}
+        journal.append(journaled(len(journal), progress_key(1), orjson.dumps(read)))
+    shard = ReplayedShard("q", {0: Serving(config, None, None)}, 0, recording, RecordedJournal(journal))
+    assert not list(shard.events())

@@ -80,21 +80,11 @@ class QueueShard:
             settings.idle_ms, settings.configured, UsableQueueShard(self._decisions)
         )
         self.transfer_target = TransferTarget(self._decisions, self._schedule)
-        of_end = self._decisions, self._transitions, self._schedule, self._inquiry, self.activity
-        self.retirable = RetirableQueueShard(*of_end, self.transfer_target)
+        parts = self._decisions, self._transitions, self._schedule
+        self.retirable = RetirableQueueShard(*parts, self._inquiry, self.activity, self.transfer_target)
         self.agreement: Agreement[Step] = Agreement(settings.name, settings.partition, settings.shards, self.retirable)
-        self._advance = Advance(
-            self._decisions,
-            self._transitions,
-            self._schedule,
-            self.subscribing,
-            self._locator,
-            self.activity,
-            self.agreement,
-        )
-        self.transfer_source = TransferSource(
-            self._decisions, self._transitions, self._schedule, self._locator, self._inquiry
-        )
+        self._advance = Advance(*parts, self.subscribing, self._locator, self.activity, self.agreement)
+        self.transfer_source = TransferSource(*parts, self._locator, self._inquiry)
 
     # Inputs
 
@@ -390,6 +380,16 @@ class QueueShard:
     def note_arrivals_until(self, to_ms: int) -> None:
         """Note that all arrivals up to an instant were taken in. Without such a note nothing waits for them (C76)."""
         self._schedule.read_to_ms = to_ms
+
+    def set_back(self, now_ms: int) -> None:
+        """Let instants ahead of the clock count as now, because the broker's clock was set back (C3).
+
+        Otherwise a lost consumer would be missed so much later, and a rate would permit nothing until then (C71).
+        """
+        self._decisions.began_ms = min(self._decisions.began_ms, now_ms)
+        self.state.subscription_table.set_back(now_ms)
+        self.allowance.set_back(now_ms)
+        self._schedule.read_to_ms = 0  # earlier arrivals may be to come (C76)
 
     def take_over(self, now_ms: int, step: Step | None = None, unwritten: bool = False) -> None:
         """Begin to own the shard: every subscription gets one full heartbeat timeout from now (C5).

@@ -110,6 +110,10 @@ class SowCommands:
         if command.answer != "none":
             step.answers.append(CommandAnswer(command.id, command.command, command.subscription, at_ms, refusal))
 
+    def set_back(self, now_ms: int) -> None:
+        """Let the epoch have begun by now, because the broker's clock was set back (C3)."""
+        self._began_ms = min(self._began_ms, now_ms)
+
     def resume(self, now_ms: int, step: Step) -> None:
         """Begin an epoch: every subscription gets a full timeout, and unfinished queries begin again (C5)."""
         self._began_ms, self._began_at = now_ms, self._state.sequence

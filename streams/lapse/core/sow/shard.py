@@ -276,6 +276,17 @@ class SowShard:
         self.activity.begin(now_ms, step, self.agreement)
         self.commands.resume(now_ms, step)
 
+    def set_back(self, now_ms: int) -> None:
+        """Make instants ahead of the clock count as now, because the broker's clock was set back (C3).
+
+        Otherwise a subscriber that is gone would be missed so much later. Deadlines keep their instants (L9).
+        """
+        self.state.now_ms = min(self.state.now_ms, now_ms)
+        self._removals.began_ms = min(self._removals.began_ms, now_ms)
+        self.commands.set_back(now_ms)
+        for subscriber in self.state.subscribers.values():
+            subscriber.heard_ms = min(subscriber.heard_ms, now_ms)
+
     def subscriptions(self) -> list[Subscription]:
         """Return the subscriptions of clients."""
         return [subscriber.subscription for subscriber in self.state.subscribers.values()]

@@ -24,6 +24,9 @@ EMITTED: Final = "emitted"
 """Name of the number of events of a step, kept among the instants. They may be written before the journal of the
 step before."""
 
+SET_BACK: Final = "back"
+"""Name of the instant to which a step set the shard back at its beginning (C3)."""
+
 _CHANGE_BYTES: Final = 64
 """Estimated bytes of a change in the journal, without its places."""
 
@@ -96,6 +99,12 @@ class QueueStepInFlight(StepInFlight[Step]):
             self.instants[first_bookmark] = records[-1].offset + 1
             if clock_ms is not None:
                 self.instants[f"{ARRIVED}:{first_bookmark}"] = clock_ms
+
+    def note_set_back(self, now_ms: int) -> int:
+        """Note that the step set the shard back to an instant, since a replay cannot know it (X10); return it."""
+        self.instants[SET_BACK] = now_ms
+        self.stands_alone = True
+        return now_ms
 
     def note_take(self, ends: Mapping[TP, int]) -> None:
         """Note the take before this one, because a replay would make one of two takes of a step (X10).

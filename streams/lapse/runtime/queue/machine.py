@@ -91,18 +91,14 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         letters = QueueLetters(shard, payloads, output, rule)
         super().__init__(shard, output, rule, letters, restored.state.pending)
         self.merged_by_time = merged_by_time
-        self._clock_ms = clock_ms
         self.step_turns = self.delivery_turns = 1
         self.delivery_patience_s = patience_s(settings.lease_ms)
         self.delivery_sendable_s = sendable_s(settings.lease_ms)
-        self.now_ms = 0
-        self._replaced = False
-        self._payloads = payloads
-        self._output = output
+        self.now_ms, self._replaced = 0, False
+        self._payloads, self._output, self._clock_ms = payloads, output, clock_ms
         self._commands = QueueCommands(shard, publish_target, self.retry.why)
         self._parts = PartsJournal(epoch, self._commands.parts)
-        journal = QueueJournal(restored.state, epoch, restored)
-        self._records = StepRecords(shard, journal, self._parts, output)
+        self._records = StepRecords(shard, QueueJournal(restored.state, epoch, restored), self._parts, output)
         self._judge = FilterEvaluator(shard, payloads, lambda: self.under_way, _STEP_RECORDS)
         self._waiting: deque[Admitted] = deque()
         shard.allowance.counts_as_written = True
@@ -122,8 +118,14 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         return QueueStepInFlight(Step())
 
     @property
-    def _instant_ms(self) -> int:
+    def instant_ms(self) -> int:
+        """See `ShardMachine.instant_ms`."""
         return self.now_ms
+
+    def set_back(self, now_ms: int) -> None:
+        """See `ShardMachine.set_back`."""
+        self.now_ms = self._flight.note_set_back(now_ms)
+        self.shard.set_back(now_ms)
 
     def recall(self, epoch: int, journal: Mapping[bytes, bytes]) -> None:
         """See `ShardMachine.recall`; find also what a long command has done so far."""
@@ -380,6 +382,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self._horizon.begin(self.now_ms)
         items = yield from self._records.beginning()
         self.shard.take_over(now_ms, self._step, self._handed_out.has_found)
+        self.shard.allowance.set_back_restored(now_ms)
         self._end_of_others(now_ms)
         self.forwarder.take_over(now_ms, self._step)
         for change in self._handed_out.released:

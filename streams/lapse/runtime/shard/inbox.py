@@ -220,6 +220,12 @@ class Inbox:
             waiting = [tp for tp in waiting if not self.withholds(tp)]
         return any(self._machine.room_for(tp.topic, tp.partition) for tp in waiting)
 
+    def begins_before(self, instant_ms: int) -> bool:
+        """Return whether a message waits that counts as of an earlier instant, ms since the epoch."""
+        return any(
+            batches and self._instant(tp) < instant_ms for tp, batches in self._batches.items() if tp != self.commands
+        )
+
     def take_messages(self, most: int) -> int:
         """Hand messages to the machine, as many as it has room for; return how many."""
         self._waiting_commands.look(self._machine.waits_for_ends)

@@ -26,6 +26,7 @@ class Intake:
         timeline: is notified when messages are taken in.
         topics: the known topics. While one of them is replaced, no message is taken in (C42).
         on_tick: called with each tick among the commands.
+        must_wait: returns whether messages, and the commands behind them, must wait. News comes once that is over.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Intake:
         timeline: Timeline,
         topics: KnownTopics,
         on_tick: Callable[[Any], None],
+        must_wait: Callable[[], bool] = lambda: False,
     ) -> None:
         self._machine = machine
         self._inbox = inbox
@@ -43,6 +45,8 @@ class Intake:
         self._timeline = timeline
         self._topics = topics
         self._on_tick = on_tick
+        self._must_wait = must_wait
+        self._waits = False
         self._turn_limit = TurnLimit()
 
     async def messages(self, most: int, is_over: Callable[[], bool] | None = None) -> int:
@@ -52,7 +56,11 @@ class Intake:
             most: about how many at most.
             is_over: checked between turns, stops the intake once it returns True; None for no such limit.
         """
+        self._waits = False
         if not self._inbox.holds_messages:  # the usual case of a queue that is not busy; measuring would cost more
+            return 0
+        self._waits = self._must_wait()
+        if self._waits:
             return 0
         taken, spent_s = 0, 0.0
         while taken < most and spent_s < STEP_S and not self._topics.replaced and not (is_over and is_over()):
@@ -73,7 +81,7 @@ class Intake:
     async def commands(self, most: int) -> int:
         """Hand commands and ticks to the machine, after the messages that they may name; return how many."""
         self._inbox.held_ms = None  # what is not looked at now waits for nothing: a runner would ask again without end
-        if self._machine.unfinished is not None:
+        if self._machine.unfinished is not None or self._waits:
             return 0
         take_all, below = bool(self._topics.replaced), None
         if self._machine.waits_for_ends:
@@ -95,12 +103,12 @@ class Intake:
     @property
     def has_commands(self) -> bool:
         """Whether commands can be taken in now, that is, none of them waits for earlier messages (C1, C76)."""
-        held = self._inbox.held_ms is not None or (self._machine.waits_for_ends and self._gate.is_closed)
+        held = self._inbox.held_ms is not None or (self._machine.waits_for_ends and self._gate.is_closed) or self._waits
         return self._inbox.has_commands and not held
 
     def has_messages(self, taken: int) -> bool:
         """Return whether more messages wait after a step has taken `taken` of them."""
-        return not self._topics.replaced and self._inbox.has_messages(taken)
+        return not (self._topics.replaced or self._waits) and self._inbox.has_messages(taken)
 
     def processed(self) -> dict[TP, int]:
         """Return the next offset of each source.

@@ -109,12 +109,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
         self.letters = ShardLetters(shard, source, left, self.figures)
 
     def recall(self, epoch: int, journal: Mapping[bytes, bytes]) -> None:
-        """Begin to keep answers in the journal, and find what earlier epochs left there; called before the first step.
-
-        Args:
-            epoch: the shard's epoch.
-            journal: the runtime's keys of the changelog.
-        """
+        """Begin to keep answers in the journal, and find earlier ones in the runtime's keys; called before any step."""
         self.answers.recall(epoch, journal)
 
     # The step
@@ -170,7 +165,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
         self._write(flight, effects)
         for verdict in step.verdicts:
             if not verdict.asker.silent:
-                answer = shard_message.answer(verdict, self._instant_ms)
+                answer = shard_message.answer(verdict, self.instant_ms)
                 self.answers.put(answer, shard_message.encoding(verdict), flight)
         effects.after += [*flight.answers, *self._admission.written(step.shard_messages)]
         effects.must_arrive |= shard_message.must_arrive(step.shard_messages)
@@ -190,8 +185,12 @@ class ShardMachine(ABC, Generic[C, S, F]):
 
     @property
     @abstractmethod
-    def _instant_ms(self) -> int:
+    def instant_ms(self) -> int:
         """The latest instant that the machine knows, ms since the epoch."""
+
+    @abstractmethod
+    def set_back(self, now_ms: int) -> None:
+        """Go back to an instant, because the broker's clock was set back (C3); called at the beginning of a step."""
 
     @property
     def retry(self) -> LetterRetry[Any]:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
+from lapse.core.broker_offset import STEP_MS
 from lapse.core.shard.changelog import Items
 from lapse.runtime.event_loop_turns import in_turns
 from lapse.runtime.journal import refused_shard
@@ -116,7 +117,8 @@ class Runner:
         self._timeline = Timeline(clock, machine.figures)
         self._ticker = Ticker(shown, commands, machine, producer, clock, self._news.set)
         gate = Gate(self._inbox, log, self._news.set)
-        self._intake = Intake(machine, self._inbox, gate, self._timeline, found.topics, self._ticker.read)
+        ticks = self._ticker.read, self._may_be_set_back
+        self._intake = Intake(machine, self._inbox, gate, self._timeline, found.topics, *ticks)
         self._work = StepWork(machine, self._inbox, self._intake, self._ticker, clock, self._news, self._may_run)
         self._deliveries = DeliveriesUnderWay(shown, machine, producer, found.floors)
         self._writer = EffectWriter(
@@ -279,6 +281,15 @@ class Runner:
         self._inbox.close()
         self._on_stopped(self.partition)
 
+    def _may_be_set_back(self) -> bool:
+        """Whether messages must wait until the broker's clock is measured, since it was perhaps set back (C3).
+
+        While nothing is due, nobody measures it. A message that comes then with an early stamp shows it, or is late.
+        """
+        if not self._ticker.may_measure:
+            return False
+        return self._inbox.begins_before(self.machine.instant_ms - STEP_MS) and self._ticker.measures()
+
     async def _step(self) -> None:
         machine, figures = self.machine, self.machine.figures
         began = time.monotonic()
@@ -287,6 +298,7 @@ class Runner:
             await machine.under_way.ready()
         await self._pass_end_of_commands()
         machine.begin_step()
+        self._ticker.follow_back()
         await machine.hand_on(self._write_letters)
         ahead, self._ahead = self._ahead, WorkAhead()
         if not ahead.taken:  # a replay takes in all messages of a step at once

@@ -109,8 +109,14 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
         return StepInFlight(Step())
 
     @property
-    def _instant_ms(self) -> int:
+    def instant_ms(self) -> int:
+        """See `ShardMachine.instant_ms`."""
         return self.shard.state.now_ms
+
+    def set_back(self, now_ms: int) -> None:
+        """See `ShardMachine.set_back`. Queries must not wait for what was due by the instant of the take-over."""
+        self._took_over_ms = min(self._took_over_ms, now_ms)
+        self.shard.set_back(now_ms)
 
     # Records
 
@@ -167,7 +173,7 @@ class SowMachine(ShardMachine[SowShard, Step, StepInFlight[Step]]):
     def _end_too_costly(self) -> None:
         """End subscriptions whose filters take too much CPU (X7)."""
         for subscription, refusal in self._standing.too_costly():
-            self.shard.unsubscribe(subscription, self._instant_ms, self._step, refusal.text)
+            self.shard.unsubscribe(subscription, self.instant_ms, self._step, refusal.text)
 
     def note_received(self, topic: str, partition: int) -> None:
         """Note records that have come. If the shard has agreed to end and they wait, that alone is use (Q18)."""

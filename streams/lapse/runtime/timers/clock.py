@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from lapse.core.broker_offset import BrokerOffset
+from lapse.core.broker_offset import STEP_MS, BrokerOffset
 from lapse.core.skew_warning import SkewWarning
 
 logger = logging.getLogger(__name__)
@@ -21,9 +21,6 @@ BY_THE_BROKER: Final = 1
 
 _MEASURE_EVERY_S: Final = 0.9
 """After how long a measurement is due again, s. It takes a moment, so this is less than a second (C3)."""
-
-_STEP_MS: Final = 1_000
-"""A greater correction means that the broker's clock was stepped. It is then followed backwards, too."""
 
 
 class WorkerClock:
@@ -78,8 +75,12 @@ class WorkerClock:
         return self.now_ms() if self.is_measured else int(self._wall() * 1000)
 
     def note_instant(self, instant_ms: int) -> None:
-        """Note that the broker's clock has reached an instant. `now_ms` is not behind it from now on."""
-        self._floor_ms = max(self._floor_ms, instant_ms)
+        """Note that the broker's clock has reached an instant. `now_ms` is not behind it from now on.
+
+        An instant that is far ahead of the measured clock is from before that clock was set back.
+        """
+        if not self.is_measured or instant_ms - self.now_ms() <= STEP_MS:
+            self._floor_ms = max(self._floor_ms, instant_ms)
 
     def seconds_until(self, instant_ms: int) -> float:
         """Return the seconds until the broker's clock reaches an instant; 0 if it has."""
@@ -113,7 +114,7 @@ class WorkerClock:
         before_ms = self._offset.offset_ms if self.is_measured else None
         self.measured_at = acknowledged
         self._offset.observe(sent * 1000, broker_ms, acknowledged * 1000)
-        if before_ms is not None and abs(self._offset.offset_ms - before_ms) > _STEP_MS:
+        if before_ms is not None and abs(self._offset.offset_ms - before_ms) > STEP_MS:
             self._floor_ms = 0  # stepped: follow the broker's clock, also backwards
         if self._warning.is_due(self.skew_ms, acknowledged):
             logger.warning(

@@ -32,6 +32,7 @@ class Machine:
     waits_for_updates = False
     under_way = NOTHING_NOTED
     step_bytes = 0
+    most_at_once = 100
 
     def __init__(self, merged_by_time: bool = False) -> None:
         self.got: list[str] = []
@@ -201,6 +202,28 @@ def test_a_check_that_nothing_is_left_goes_on_where_markers_end_the_commands_of_
             await intake.commands(100)
         assert machine.got == ["m4", "m9", "c5"]
         assert inbox.processed[COMMANDS] == 2
+
+    asyncio.run(main())
+
+
+@pytest.mark.feature("C1", "C3")
+def test_messages_that_wait_for_the_clock_keep_the_commands_behind_them() -> None:
+    async def main() -> None:
+        machine, waits = Machine(), [True, True, False]
+        anything: Any = machine
+        inbox = inbox_of(machine, 0)
+        gate, timeline = Gate(inbox, anything, lambda: None), SimpleNamespace(note_take=lambda more: None)
+        topics: Any = SimpleNamespace(replaced=())
+        intake = Intake(anything, inbox, gate, timeline, topics, lambda _: None, lambda: waits.pop(0))  # type: ignore[arg-type]
+        inbox.receive(ORDERS, [record(0, 1)])
+        inbox.receive(COMMANDS, [record(0, 3, OTHER)])
+        for _ in range(2):
+            assert await intake.messages(100) + await intake.commands(100) == 0
+            assert not intake.has_commands, "nothing to do until there is news"
+            assert not intake.has_messages(0)
+        await intake.messages(100)
+        await intake.commands(100)
+        assert machine.got == ["m1", "c3"]
 
     asyncio.run(main())
 

@@ -479,3 +479,21 @@ def test_a_deletion_waits_for_a_crowd_of_scheduled_updates_that_were_due_before_
     assert steps > 1
     assert [one.counts["removed"] for one in answers] == [count // 2]
     assert len(running.shard.state.entries) == count - count // 2
+
+
+@pytest.mark.feature("C3", "S4", "S5", "S9")
+def test_after_its_clock_was_set_back_queries_are_answered_and_a_subscriber_that_is_gone_is_missed():
+    running, hour_ms = machine(), 3_600_000
+    running.take_over(T + hour_ms)
+    body = b'{"command": "subscribe", "id": "s", "subscription": "s", "heartbeat_timeout_ms": 3000}'
+    running.command(Arrived(0, T + hour_ms, None, body))
+    running.set_back(T)
+    running.arrive("prices", 0, [Arrived(0, T, b"k", b"{}", [("lapse-ttl-ms", b"5000")])])
+    running.command(Arrived(1, T, None, b'{"command": "sow", "id": "q"}'))
+    running.deliver(T)
+    answers = [decode_answer(one.value or b"") for one in outputs_of(finish(running).after)]
+    assert [one.id for one in answers] == ["s", "q"], "it does not wait for what was due by the take-over's instant"
+    for at_ms, are_there in ((2_999, (1, 1)), (3_000, (1, 0)), (5_000, (0, 0))):
+        running.advance(T + at_ms)
+        finish(running)
+        assert (running.gauges()["records"], running.gauges()["subscriptions"]) == are_there

@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("faust")
 
+from lapse.core.lifetime import NEVER
 from lapse.runtime.timers.clock import WorkerClock
 from lapse.runtime.timers.ticker import Ticker
 from lapse.runtime.tp import TP
@@ -24,12 +25,17 @@ class World:
 
     def __init__(self) -> None:
         self.now_s = 50.0
+        self.behind_ms = 0
         self.sent: list[str] = []
+        self.answers = asyncio.Event()
         self.clock = WorkerClock(monotonic=lambda: self.now_s)
         self.measure()
 
+    def broker_now_ms(self) -> int:
+        return START_MS + int(self.now_s * 1000) - self.behind_ms
+
     def measure(self) -> None:
-        self.clock.measured(self.now_s, self.now_s, START_MS + int(self.now_s * 1000))
+        self.clock.measured(self.now_s, self.now_s, self.broker_now_ms())
 
     def ticker(self, name: str) -> Ticker:
         machine: Any = SimpleNamespace(
@@ -39,9 +45,10 @@ class World:
 
     @property
     def producer(self) -> Any:
-        async def send_one(topic: str, *_: object) -> None:
+        async def send_one(topic: str, *_: object) -> Any:
             self.sent.append(topic)
-            await asyncio.Event().wait()
+            await self.answers.wait()
+            return SimpleNamespace(timestamp_type=1, timestamp=self.broker_now_ms())
 
         return SimpleNamespace(send_one=send_one)
 
@@ -113,5 +120,73 @@ def test_one_of_many_shards_measures_and_the_others_follow_if_it_hangs() -> None
         assert world.sent == ["a", "b"]
         for ticker in tickers:
             await stop(ticker)
+
+    finished(run())
+
+
+class Machine:
+    """A machine that knows an instant, and nothing that is due."""
+
+    def __init__(self, instant_ms: int) -> None:
+        self.instant_ms = instant_ms
+        self.figures = SimpleNamespace(tick_lag=SimpleNamespace(add=lambda _: None))
+
+    def next_due_ms(self) -> int:
+        return NEVER
+
+    def is_due(self, at_ms: int) -> bool:
+        return False
+
+    def set_back(self, now_ms: int) -> None:
+        self.instant_ms = now_ms
+
+
+@pytest.mark.feature("L10", "L13")
+def test_a_shard_follows_a_clock_that_is_set_back_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Otherwise everything would be due until the clock is there again. A tick that is read late proves nothing."""
+    world = World()
+    machine: Any = Machine(world.broker_now_ms())
+    ticker = Ticker("orders", TP("orders", 0), machine, world.producer, world.clock)
+    ahead_ms = world.broker_now_ms()
+    ticker.read(SimpleNamespace(timestamp=ahead_ms))
+    ticker.read(SimpleNamespace(timestamp=ahead_ms - 5_000))
+    ticker.follow_back()
+    assert (ticker.reached_ms, machine.instant_ms) == (ahead_ms, ahead_ms)
+    for _ in range(2):
+        world.behind_ms += HOUR_MS
+        world.measure()
+        ticker.read(SimpleNamespace(timestamp=ahead_ms))  # was written before the step, and is read behind it
+        ticker.follow_back()
+        assert ticker.reached_ms == machine.instant_ms == world.clock.now_ms() == world.broker_now_ms()
+        ahead_ms = machine.instant_ms
+    assert caplog.text.count("was set back by") == 1
+    assert f"{HOUR_MS} ms" in caplog.text
+
+
+def test_a_message_with_an_early_stamp_waits_until_the_clock_is_measured() -> None:
+    """While nothing is due, nobody measures the clock, and it may have been set back."""
+
+    async def run() -> None:
+        world, news = World(), list[str]()
+        ticker = Ticker(
+            "orders",
+            TP("orders", 0),
+            Machine(0),
+            world.producer,
+            world.clock,
+            lambda: news.append("!"),  # type: ignore[arg-type]
+        )
+        assert not ticker.measures(), "it was measured just now"
+        world.now_s += 1
+        assert ticker.measures()
+        await asyncio.sleep(0)
+        assert ticker.measures()
+        assert (world.sent, news) == (["orders"], [])
+        world.answers.set()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert news == ["!"]
+        assert not ticker.measures()
+        await stop(ticker)
 
     finished(run())

@@ -187,7 +187,7 @@ class Dispatch:
         """Assign messages of groups, many at once."""
         allowance = self._allowance
         if allowance.by_group:
-            for until_ms in columns.restore_due(allowance.at_ms(now_ms), allowance.was_written()):
+            for until_ms in columns.restore_due(allowance.waited_to_ms(now_ms), allowance.was_written()):
                 allowance.note_wait_until(until_ms)
         runs = RunsInTurn(self._state, columns, allowance, now_ms, deadlines_count_ms)
         places = runs.choose(limit)

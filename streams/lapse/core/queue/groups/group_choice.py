@@ -165,7 +165,7 @@ class GroupChooser:
         """Assign at most `limit` messages; return each subscription's places in the order of assignment."""
         if self._allowance.by_group:
             allowance = self._allowance
-            for until_ms in self._lines.restore_due(allowance.at_ms(now_ms), allowance.was_written()):
+            for until_ms in self._lines.restore_due(allowance.waited_to_ms(now_ms), allowance.was_written()):
                 allowance.note_wait_until(until_ms)
         self._filters = frozenset(one.filter for one in subscriptions if one.space)
         self._others = frozenset(one.filter for one in subscriptions) - self._filters

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from lapse.core.broker_offset import STEP_MS
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.arrival.trait import OWN_GROUP
 from lapse.core.queue.change import Change, ChangeKind, Places, count_places
@@ -39,7 +40,7 @@ class Allowance:
         self.counts_as_written = False
         self.written_within_ms = decisions.settings.lease_ms + _PATIENCE_MS
         self.frees_ms = NEVER
-        self._waits_for_writing = self._was_written = False
+        self._waits_for_writing = self._was_written = self._was_set_back = False
         self._decisions = decisions
         self._state = decisions.state
         self._rate = decisions.settings.rate
@@ -104,6 +105,21 @@ class Allowance:
         """Clear `frees_ms` if it has come, so that the next delivery computes it again."""
         if self.frees_ms <= now_ms:
             self.frees_ms = NEVER
+
+    def waited_to_ms(self, now_ms: int) -> int:
+        """Return up to which instant waits of messages are over; all are once after `set_back`, ms since the epoch."""
+        set_back, self._was_set_back = self._was_set_back, False
+        return NEVER - 1 if set_back else self.at_ms(now_ms)
+
+    def set_back(self, now_ms: int) -> None:
+        """Forget until when messages wait, since the broker's clock was set back: see `Counted.set_back`."""
+        self._state.counted.set_back(now_ms)
+        self._was_set_back, self.frees_ms = True, NEVER
+
+    def set_back_restored(self, now_ms: int) -> None:
+        """Do the same with restored counts from before the broker's clock was set back."""
+        if self._state.counted.newest_ms - now_ms > STEP_MS:
+            self.set_back(now_ms)
 
     def was_written(self) -> bool:
         """Return whether any counted deliveries were written since the last call."""

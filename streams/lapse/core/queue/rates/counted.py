@@ -241,6 +241,17 @@ class Counted:
         self.newest_ms = max(self.newest_ms, at_ms) if found else self.newest_ms
         return found
 
+    def set_back(self, now_ms: int) -> None:
+        """Count what was decided or written in the future as of now, because the broker's clock was set back.
+
+        So the windows that begin now include all of it (C71), and the rate is not used up until the clock is there.
+        """
+        self.newest_ms = min(self.newest_ms, now_ms)
+        counts_ms = 0
+        for number in self.batches:
+            counts_ms = max(counts_ms, min(self.counts_ms(number), now_ms))  # no batch counts from before the last one
+            self._written_ms[number] = counts_ms
+
     def written_ms(self, number: int) -> int | None:
         """Return when a batch was written, ms since the epoch; None = not known."""
         written_ms = self._written_ms.get(number, NEVER)

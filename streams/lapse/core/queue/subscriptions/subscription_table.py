@@ -40,6 +40,12 @@ class SubscriptionTable:
                 self._lost_at_ms = None
             subscription.last_seen_ms = at_ms
 
+    def set_back(self, now_ms: int) -> None:
+        """Count signs of life from the future as of now, because the broker's clock was set back."""
+        for subscription in self.by_id.values():
+            subscription.last_seen_ms = min(subscription.last_seen_ms, now_ms)
+        self._lost_at_ms = None
+
     def find(self, number: int) -> Subscription | None:
         """Return the subscription with a number; None if it has ended."""
         return self._by_number.get(number)
