@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import Final, TypeVar, overload
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lapse.core.lazy_sequence import LazySequence
 from lapse.runtime.kafka import columns
 
 R = TypeVar("R")
@@ -18,7 +19,7 @@ _BEFORE_NUMBER: Final = 2
 """The bytes of attributes and timestamp, one each."""
 
 
-class PackedRun(Sequence[bytes]):
+class PackedRun(LazySequence[bytes]):
     """Records in the format of `packed_record`, one behind the other. A single item is bytes.
 
     Args:
@@ -35,18 +36,8 @@ class PackedRun(Sequence[bytes]):
     def __len__(self) -> int:
         return len(self._ends)
 
-    @overload
-    def __getitem__(self, at: int) -> bytes: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> list[bytes]: ...
-
-    def __getitem__(self, at: int | slice) -> bytes | list[bytes]:
-        if isinstance(at, slice):
-            return [self[one] for one in range(*at.indices(len(self)))]
-        if not -len(self) <= at < len(self):
-            raise IndexError(at)
-        at %= len(self)
+    def item(self, at: int) -> bytes:
+        """Return a packed record, by its index from 0 on."""
         return self._data[int(self._ends[at - 1]) if at else 0 : int(self._ends[at])].tobytes()
 
     @classmethod

@@ -9,9 +9,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, overload
+from typing import Any
 
 from lapse.core.generation import FIRST_REWOUND
+from lapse.core.lazy_sequence import LazySequence
 from lapse.core.queue.removal.pending_letters import OfLetter
 from lapse.core.queue.step import Messages, Removal
 
@@ -46,7 +47,7 @@ class GatheredRemovals:
         return self._removals[which], at - self._begins[which]
 
 
-class Subjects(Sequence[OfLetter]):
+class Subjects(LazySequence[OfLetter]):
     """The subjects of letters, which are needed one by one only if Kafka refuses a letter."""
 
     __slots__ = ("_firsts", "_runs", "_stop")
@@ -65,18 +66,8 @@ class Subjects(Sequence[OfLetter]):
     def __len__(self) -> int:
         return self._stop
 
-    @overload
-    def __getitem__(self, at: int) -> OfLetter: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> list[OfLetter]: ...
-
-    def __getitem__(self, at: int | slice) -> OfLetter | list[OfLetter]:
-        if isinstance(at, slice):
-            return [self[one] for one in range(*at.indices(len(self)))]
-        if not -len(self) <= at < len(self):
-            raise IndexError(at)
-        at %= len(self)
+    def item(self, at: int) -> OfLetter:
+        """Return the subject of a letter, by its index from 0 on."""
         which = bisect_right(self._firsts, at) - 1
         removals, first = self._runs[which]
         return removals.subject(first + at - self._firsts[which])
