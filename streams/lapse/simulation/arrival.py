@@ -106,16 +106,18 @@ def drawn(
     if expected > MOST:
         raise ValueError(f"these are more than {MOST:,} messages; shorten the time, or slow the pace")
     chance, of_lifetimes = seeded(f"{seed}:arrivals"), seeded(f"{seed}:lifetimes")
+    draw_gap = gaps.gap_ms.drawing(chance)
+    draw_lifetime = None if lifetimes is None else lifetimes.drawing(of_lifetimes)
     some: list[Arrival] = []
     at_ms = float(BEGIN_MS)
     end_ms = float("inf") if for_ms is None else BEGIN_MS + for_ms
     while most is None or len(some) < most:
-        at_ms += gaps.gap_ms.draw(chance)
+        at_ms += draw_gap()
         if at_ms >= end_ms:
             break
         offset, partition = divmod(len(some), partitions)
         headers: Sequence[tuple[str, bytes]] = ()
-        if lifetimes is not None:
-            headers = ((TTL_MS, b"%d" % max(1, round(lifetimes.draw(of_lifetimes)))),)
+        if draw_lifetime is not None:
+            headers = ((TTL_MS, b"%d" % max(1, round(draw_lifetime()))),)
         some.append(Arrival(int(at_ms), topic, partition, Record(offset, int(at_ms), None, b"{}", headers)))
     return Arrivals(some, partitions)

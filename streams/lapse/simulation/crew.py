@@ -82,7 +82,7 @@ class Work:
         self._crew = crew
         self._seed = seed
         self._times: list[list[float]] = [[] for _ in range(_DRAWN)]
-        self._chances = [seeded(f"{seed}:service:{attempt}") for attempt in range(_DRAWN)]
+        self._draw = [crew.service.drawing(seeded(f"{seed}:service:{attempt}")) for attempt in range(_DRAWN)]
 
     def work_ms(self, one: Handed) -> int:
         """Return how long a consumer works on a delivery, ms; at least 1."""
@@ -99,7 +99,7 @@ class Work:
 
     def _drawn_ms(self, one: Handed) -> float:
         attempt = (one.times - 1) % _DRAWN
-        times, chance = self._times[attempt], self._chances[attempt]
+        times, draw = self._times[attempt], self._draw[attempt]
         if len(times) <= one.at:
-            times += self._crew.service.draws(chance, one.at + _AHEAD - len(times))
+            times += [draw() for _ in range(one.at + _AHEAD - len(times))]
         return times[one.at]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,26 +48,21 @@ class Distribution:
                 return self.first_ms * math.exp(self.second**2 / 2)
         return self.first_ms
 
-    def draw(self, chance: random.Random) -> float:
-        """Draw a duration, ms."""
-        if self.kind == "constant":
-            return self.first_ms
-        if self.kind == "recorded":
-            return self.recorded_ms[int(chance.random() * len(self.recorded_ms))]
-        if self.kind == "exponential":
-            drawn = chance.expovariate(1.0) * self.first_ms
-        elif self.kind == "uniform":
-            drawn = chance.uniform(self.first_ms, self.second)
-        else:
-            drawn = self.first_ms * chance.lognormvariate(0.0, self.second)
-        return min(drawn, float(LONGEST_MS))
-
-    def draws(self, chance: random.Random, count: int) -> list[float]:
-        """Draw durations, ms; the same as `draw` one by one."""
-        if self.kind != "exponential":
-            return [self.draw(chance) for _ in range(count)]
-        draw, mean_ms, longest_ms = chance.expovariate, self.first_ms, float(LONGEST_MS)
-        return [min(draw(1.0) * mean_ms, longest_ms) for _ in range(count)]
+    def drawing(self, chance: random.Random) -> Callable[[], float]:
+        """Return what draws a duration at each call, ms."""
+        first, second, longest = self.first_ms, self.second, float(LONGEST_MS)
+        match self.kind:
+            case "constant":
+                return lambda: first
+            case "recorded":
+                recorded_ms, draw = self.recorded_ms, chance.random
+                return lambda: recorded_ms[int(draw() * len(recorded_ms))]
+            case "exponential":
+                draw_one = chance.expovariate
+                return lambda: min(draw_one(1.0) * first, longest)
+            case "uniform":
+                return lambda: min(chance.uniform(first, second), longest)
+        return lambda: min(first * chance.lognormvariate(0.0, second), longest)
 
     def __str__(self) -> str:
         first = f"{self.first_ms:g}ms"
