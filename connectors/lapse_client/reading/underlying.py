@@ -31,12 +31,12 @@ def reads_others_only(connection: Connection, topics: Mapping[str, int]) -> Call
     @functools.cache
     def answer(entity: str, topic: str) -> bool:
         known = defined.get(entity, [])
-        return bool(known) and not any(may_read(definition, entity, topic) for definition in known)
+        return bool(known) and not any(may_be_underlying(definition, entity, topic) for definition in known)
 
     return answer
 
 
-def may_read(definition: bytes, entity: str, topic: str) -> bool:
+def may_be_underlying(definition: bytes, entity: str, topic: str) -> bool:
     """Return whether an entity reads a topic by its definition, or the definition cannot be understood."""
     try:
         found = orjson.loads(definition)

@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from lapse_client.reading.underlying import may_read
+from lapse_client.reading.underlying import may_be_underlying
 
 
 @pytest.mark.feature("Q2", "Q23", "C28")
@@ -20,7 +20,7 @@ from lapse_client.reading.underlying import may_read
 )
 def test_what_an_entity_reads(kind: str, settings: object, read: set[str], left_out: set[str]) -> None:
     definition = orjson.dumps({"kind": kind, "settings": settings})
-    assert {one for one in read | left_out if may_read(definition, "q", one)} == read
+    assert {one for one in read | left_out if may_be_underlying(definition, "q", one)} == read
 
 
 @pytest.mark.feature("X7")
@@ -37,4 +37,4 @@ def test_what_an_entity_reads(kind: str, settings: object, read: set[str], left_
     ],
 )
 def test_what_cannot_be_understood_leaves_nothing_out(definition: bytes) -> None:
-    assert may_read(definition, "q", "orders")
+    assert may_be_underlying(definition, "q", "orders")
