@@ -16,8 +16,9 @@ from rich.text import Text
 from lapse.cli import cluster
 from lapse.cli.confirmation import confirm
 from lapse.cli.ending import interrupted_afterwards, treat_sigterm_as_ctrl_c
-from lapse.cli.instant import INSTANT, When, at_ms
+from lapse.cli.instant import When, at_ms
 from lapse.cli.lazy_group import Lazy, LazyGroup
+from lapse.cli.rewind_point import RewindPoint
 from lapse.cli.subscribed import print_subscriptions
 from lapse.cli.unserved import delete_unserved, deletion_figures
 from lapse.option_type import Number
@@ -28,7 +29,7 @@ from lapse_client.delivery.delivery import Delivery
 from lapse_client.error import AnswerTimeout, ConnectionFailed, LapseError
 from lapse_client.kafka import time_check
 from lapse_client.queue.queue import Queue
-from lapse_client.queue.rewind import left_out_text, point
+from lapse_client.queue.rewind import left_out_text
 from lapse_client.reading.count_text import count_text
 from lapse_client.reading.instant import shown
 from lapse_client.subscriber.settlement import SettlementResult
@@ -289,34 +290,12 @@ def purge(
     click.echo(f"{count_text(counts.get('removed', 0), 'message')} removed{f' ({states})' if states else ''}.")
 
 
-class _Point(click.ParamType):
-    """An option that says where a rewind begins."""
-
-    name = "point"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | When:
-        """Parse the value. `beginning` and bookmarks are returned unchanged."""
-        if not isinstance(value, str):
-            return value  # type: ignore[no-any-return]
-        with contextlib.suppress(ValueError):
-            return point(value)
-        try:
-            return INSTANT.convert(value, param, ctx)
-        except click.BadParameter:
-            self.fail(
-                f'{value!r}: expected "beginning", a bookmark such as "orders:0:1200", "2026-01-31T12:00:00", ms since '
-                'the epoch, or "2h" for two hours ago',
-                param,
-                ctx,
-            )
-
-
 @queue.command()
 @click.argument("name")
 @click.option(
     "--to",
     required=True,
-    type=_Point(),
+    type=RewindPoint(),
     metavar="beginning|INSTANT|BOOKMARK",
     help="From where on: the beginning of the log, an instant (2026-01-31T12:00:00, ms since the epoch, or 2h for two "
     "hours ago), or a message.",

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 import click
 import orjson
 from click.core import ParameterSource
-from rich.table import Column, Table
 
 from lapse.cli import cluster
 from lapse.cli.config_option import CONFIG
 from lapse.cli.define import read_settings
 from lapse.cli.instant import INSTANT, When, at_ms
+from lapse.cli.simulation_table import duration_text, endless_text, show, show_advice, varied_parameters
 from lapse.config import Config, ConfigError, load
 from lapse.config.definition import Definition, in_file
 from lapse.core.duration import period_ms
@@ -26,11 +26,9 @@ from lapse.simulation.arrival import Arrivals, drawn
 from lapse.simulation.crew import Crew
 from lapse.simulation.distribution import Distribution, Pace, distribution, pace
 from lapse.simulation.goal import Goal, goals
-from lapse.simulation.outcome import SERVED
 from lapse.simulation.scenario import Run, Scenario, Setting, changed, scenarios
 from lapse.simulation.scenario import simulate as run
 from lapse.simulation.serving import Serving, by_version
-from lapse.tables import print_table
 from lapse_client.error import LapseError
 from lapse_client.kafka.connection import Connection
 
@@ -197,7 +195,7 @@ def simulate(
     if goal is not None:
         adviser = Adviser(_first_values(definition, settings), config.absolute().parent, some[0], arrivals, seed, goal)
         advice = list(adviser.advice())
-        _advise(advice, goal, as_json)
+        show_advice(advice, goal, as_json)
     if page is not None:
         _write_page(page, queue, runs, advice, goal or ())
 
@@ -238,10 +236,10 @@ def _run_and_show(queue: str, some: Sequence[Scenario], arrivals: Arrivals, seed
         if as_json:
             click.echo(orjson.dumps(runs[-1].facts()))
     if not as_json:
-        _show(runs, arrivals)
+        show(runs, arrivals)
     for one_run in runs:
         if one_run.outcome.endless:
-            click.echo(_endless(one_run), err=True)
+            click.echo(endless_text(one_run), err=True)
     return runs
 
 
@@ -358,17 +356,6 @@ def _drawn(
     return drawn(topic, config.partitions, gaps, messages, for_ms, lifetime, seed)
 
 
-def _endless(one: Run) -> str:
-    return (
-        f"{_scenario_name(one.scenario)}: stopped after {one.outcome.deliveries:,} deliveries: the same messages go "
-        "round and round. Set max_deliveries, max_cancels or expiration, so that they leave."
-    )
-
-
-def _scenario_name(scenario: Scenario) -> str:
-    return ", ".join(f"{name} = {value}" for name, value in scenario.label.items())
-
-
 def _write_page(path: Path, queue: str, runs: Sequence[Run], advice: Sequence[Advice], goal: Sequence[Goal]) -> None:
     try:
         from lapse.cli import simulation_page  # few runs need what makes pages
@@ -376,75 +363,9 @@ def _write_page(path: Path, queue: str, runs: Sequence[Run], advice: Sequence[Ad
         remedy = f"--page needs the Python package {error.name}. Install it with: pip install 'lapse[spark]'"
         raise click.ClickException(remedy) from error
     try:
-        simulation_page.write(path, queue, runs, _varied(runs), _duration, advice, ", ".join(map(str, goal)))
+        simulation_page.write(
+            path, queue, runs, varied_parameters(runs), duration_text, advice, ", ".join(map(str, goal))
+        )
     except OSError as error:
         raise click.ClickException(f"{path}: cannot be written: {error}") from error
     click.echo(f"{path}: written", err=True)
-
-
-def _advise(found: Sequence[Advice], goal: Sequence[Goal], as_json: bool) -> None:
-    wanted = ", ".join(map(str, goal))
-    if as_json:
-        click.echo(orjson.dumps({"goal": wanted, "advice": [one.facts() for one in found]}))
-        return
-    click.echo(f"\nThe smallest values for {wanted}, each with all else as in the first row:")
-    table = Table("what", "now", "smallest", "served", "wait 99%", "stay 99%")
-    for one in found:
-        outcome = None if one.run is None else one.run.outcome
-        waits, stays = (None, None) if outcome is None else (outcome.waits, outcome.stays)
-        table.add_row(
-            one.what,
-            one.now,
-            one.smallest or "none",
-            "" if outcome is None else f"{outcome.served_share:.2%}",
-            _duration(None if waits is None else waits.p99),
-            _duration(None if stays is None else stays.p99),
-        )
-    print_table(table)
-
-
-def _varied(runs: Sequence[Run]) -> list[str]:
-    """Return the parameters that differ between the runs."""
-    labels = [one.scenario.label for one in runs]
-    return [name for name in labels[0] if len({label[name] for label in labels}) > 1]
-
-
-def _show(runs: Sequence[Run], arrivals: Arrivals) -> None:
-    """Print a row for each combination. Print parameters that all of them share above the table."""
-    varied = _varied(runs)
-    same = [f"{name} = {value}" for name, value in runs[0].scenario.label.items() if name not in varied]
-    same.append(f"service = {runs[0].scenario.crew.service}")
-    click.echo(f"{len(arrivals):,} messages in {_duration(arrivals.last_ms - arrivals.first_ms)}; {', '.join(same)}")
-    fates = list(dict.fromkeys(name for one in runs for name in one.outcome.counts if name not in SERVED))
-    figures = ("served", *fates, "redelivered", "wait median", "wait 99%", "stay 99%", "deepest", "busy")
-    table = Table(
-        *(Column(name, no_wrap=True) for name in varied), *(Column(name, justify="right") for name in figures)
-    )
-    for one in runs:
-        outcome, label = one.outcome, one.scenario.label
-        counts, waits, stays = outcome.counts, outcome.waits, outcome.stays
-        table.add_row(
-            *(label[name] for name in varied),
-            f"{outcome.served:,} ({outcome.served_share:.2%})",
-            *(f"{counts.get(name, 0):,}" for name in fates),
-            f"{max(0, outcome.deliveries - outcome.handed_out):,}",
-            _duration(None if waits is None else waits.median),
-            _duration(None if waits is None else waits.p99),
-            _duration(None if stays is None else stays.p99),
-            f"{outcome.deepest:,}",
-            f"{outcome.busy_share(one.scenario.crew.subscribers):.0%}",
-        )
-    print_table(table)
-
-
-_UNITS_MS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
-
-
-def _duration(ms: float | None) -> str:
-    """Write a duration in the largest unit that fits."""
-    if ms is None:
-        return ""
-    for unit, length in _UNITS_MS:
-        if ms >= length:
-            return f"{ms / length:.3g} {unit}"
-    return f"{ms:.0f} ms"
