@@ -125,13 +125,13 @@ class QueueCommands:
             return
         if command.state and command.state not in PLACED:  # a peek at others
             return
-        while places := self._shard.places_to_judge(text):
+        while places := self._shard.selection.places_to_judge(text):
             yield places
 
     def scheduled_to_judge(self, command: Command, text: str) -> Iterator[tuple[str, int, list[int]]]:
         """Yield topic, partition and offsets of messages without a place that a filter covers as well (C82, C83)."""
         judged = command.command in _ABOUT_SCHEDULED and command.filter and not chooses_spare_messages(command)
-        return self._shard.scheduled_to_judge(text) if judged else iter(())
+        return self._shard.selection.scheduled_to_judge(text) if judged else iter(())
 
     def _places_not_held(self, command: Command) -> Iterator[Sequence[int]]:
         """Yield places of messages that a settlement names and that its subscription does not hold (X4)."""

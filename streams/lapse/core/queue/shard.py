@@ -18,8 +18,9 @@ from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.decision import Decisions
 from lapse.core.queue.delivery.dispatch import STEP_MESSAGES, Dispatch
 from lapse.core.queue.delivery.handed_out import HandedOut
-from lapse.core.queue.inquiry.inquiry import JUDGED_AT_ONCE, Inquiry
+from lapse.core.queue.inquiry.inquiry import Inquiry
 from lapse.core.queue.inquiry.matching import Matching
+from lapse.core.queue.inquiry.selection import JUDGED_AT_ONCE, Selection
 from lapse.core.queue.inquiry.view import RecordView
 from lapse.core.queue.inquiry.visibility import Visibility
 from lapse.core.queue.life.table import Trigger
@@ -63,6 +64,7 @@ class QueueShard:
         self._locator = Locator(self.state)
         self._visibility = Visibility(self._decisions, self._locator)
         self._inquiry = Inquiry(self._decisions)
+        self.selection = Selection(self._decisions, self._inquiry)
         self._target_depth = TargetDepth(self._decisions, self._inquiry)
         self._schedule = Schedule(self._decisions, self._target_depth, self._transitions)
         self._entrance = Entrance(self._decisions, self._schedule, self._target_depth)
@@ -271,29 +273,6 @@ class QueueShard:
         self.activity.note_use(at_ms, step, self.agreement)
 
     # Queries
-
-    def selected(self, text: str, sent_to: int | None = None) -> list[Claim]:
-        """Return messages in the horizon that match a filter; all once `places_to_judge` returns none (Q8).
-
-        `sent_to` adds those sent to the subscription of this number; `NOBODY` = to any, None = none (C18).
-        """
-        return self._inquiry.selected(text, sent_to)
-
-    def selected_part(self, text: str, behind: int, most: int, sent_to: int | None) -> tuple[list[Claim], int | None]:
-        """Do the same for the segments after `behind`: see `Inquiry.selected_part` (C60)."""
-        return self._inquiry.selected_part(text, behind, most, sent_to)
-
-    def selected_scheduled(self, text: str) -> list[Claim]:
-        """Do the same for messages without a place, except unconfirmed ones, complete after `scheduled_to_judge`."""
-        return self._inquiry.selected_scheduled(text)
-
-    def scheduled_to_judge(self, text: str) -> Iterator[tuple[str, int, list[int]]]:
-        """Yield topic, partition, offsets of messages without a place that no filter under selection judged (C82)."""
-        return self._inquiry.scheduled_to_judge(text)
-
-    def places_to_judge(self, text: str, limit: int = JUDGED_AT_ONCE) -> list[int]:
-        """Return places that must be judged under a filter under selection."""
-        return self._inquiry.places_to_judge(text, limit)
 
     def depth(self, text: str = "", now_ms: int = -1) -> dict[str, int]:
         """Return how many messages there are, by state. Scheduled and dying ones are not in `depth` (Q15, C12).

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from lapse.core.queue.command import QueueCommands
-from lapse.core.queue.inquiry.inquiry import JUDGED_AT_ONCE
+from lapse.core.queue.inquiry.selection import JUDGED_AT_ONCE
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 from lapse.protocol.command import Command

@@ -134,7 +134,7 @@ def test_a_purge_reads_each_segment_once_and_keeps_few(text: str) -> None:
     shard, spill_store = deep()
     if text:
         shard.matching.begin_selection(text)
-        while places := shard.places_to_judge(text):
+        while places := shard.selection.places_to_judge(text):
             named = [shard.bookmark_of(place) for place in places]
             found = {one.offset: one for one in records(named[0][2], named[-1][2] + 1, lambda _: 0)}
             shard.judge([(place, *mark[:2], found[mark[2]]) for place, mark in zip(places, named, strict=True)])

@@ -248,7 +248,7 @@ class World(Endings, Rewinds, HandingOver):
         self, action: str, subscription: str, text: str, younger: int = 0, **options: int
     ) -> list[str]:
         with self.selection(text), self._horizon(younger) as ends:
-            claims = self.shard.selected(text, NOBODY)
+            claims = self.shard.selection.selected(text, NOBODY)
             named = [(c.topic, c.partition, offset) for c in claims for offset in range(c.first, c.last + 1)]
             assert named == self.oracle.selected(text, ends, "")
             return self.settle(action, subscription, *claims, **options)

@@ -20,8 +20,8 @@ from lapse.core.queue.groups.group_choice import GroupChooser
 from lapse.core.queue.groups.runs_in_turn import RunsInTurn
 from lapse.core.queue.groups.turn_columns import TurnColumns
 from lapse.core.queue.groups.waiting import Waiting
-from lapse.core.queue.inquiry.inquiry import JUDGED_AT_ONCE
 from lapse.core.queue.inquiry.matching import UNKNOWN, YES
+from lapse.core.queue.inquiry.selection import JUDGED_AT_ONCE
 from lapse.core.queue.life.table import Guard, Trigger, route
 from lapse.core.queue.modes import Semantics
 from lapse.core.queue.rates.allowance import Allowance

@@ -1,4 +1,4 @@
-"""Inquiry: depth, peek, and messages selected by a filter (Q15, Q8, C12)."""
+"""Inquiry: depth and peek (Q15, C12)."""
 
 from __future__ import annotations
 
@@ -10,18 +10,14 @@ from numpy.typing import NDArray
 
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.decision import Decisions
-from lapse.core.queue.inquiry.matching import UNKNOWN
 from lapse.core.queue.life.message_state import EXPIRES, LIVE, THERE, State
 from lapse.core.queue.rates.rate_wait import RateWait
 from lapse.core.queue.removal.pending_letter import PendingLetter
 from lapse.core.queue.schedule.scheduled import Scheduled
-from lapse.core.queue.segments.segment import NOBODY, SIZE, Segment
+from lapse.core.queue.segments.segment import SIZE, Segment
 from lapse.core.queue.settlement.locator import Locator
 from lapse.core.queue.settlement.settlement import Claim
 from lapse.core.queue.step import Queued
-
-_SETTLED_BY_FILTER: Final = (*LIVE, State.SENT)
-"""States of messages with a place that a settlement by filter can name."""
 
 _SCHEDULED: Final = "scheduled"
 _DYING: Final = "dying"
@@ -35,11 +31,6 @@ _WITHOUT_PLACE: Final = {
     "transferring": State.TRANSFERRING_EARLY,
 }
 """States of messages without a place, by their names in a peek."""
-
-_ALL: Final = 1 << 62
-
-JUDGED_AT_ONCE: Final = 1_000
-"""The greatest number of messages that are read back and judged under the filters at a time."""
 
 
 class Inquiry:
@@ -200,18 +191,6 @@ class Inquiry:
         source = self._state.sources[number]
         return offset in self._decisions.matching.matched_offsets(text, source.topic, source.partition)
 
-    def scheduled_to_judge(self, text: str) -> Iterator[tuple[str, int, list[int]]]:
-        """See `QueueShard.scheduled_to_judge`."""
-        by_source: dict[int, list[int]] = {}
-        for number, offset in self._state.scheduled.source_offsets():
-            by_source.setdefault(number, []).append(offset)
-        for number, offsets in by_source.items():
-            source = self._state.sources[number]
-            offsets.sort()
-            offsets = self._decisions.matching.untried_offsets(text, source.topic, source.partition, offsets)
-            for first in range(0, len(offsets), JUDGED_AT_ONCE):
-                yield source.topic, source.partition, offsets[first : first + JUDGED_AT_ONCE]
-
     def peek(
         self,
         skip: int,
@@ -295,55 +274,6 @@ class Inquiry:
         (number, offset), scheduled = item
         source = self._state.sources[number]
         return scheduled.at_ms, source.topic, source.partition, offset
-
-    def selected(self, text: str, sent_to: int | None = None) -> list[Claim]:
-        """See `QueueShard.selected`."""
-        return self.selected_part(text, -1, _ALL, sent_to)[0]
-
-    def selected_part(self, text: str, behind: int, most: int, sent_to: int | None) -> tuple[list[Claim], int | None]:
-        """Do as `selected` for the segments after `behind`, up to about `most` messages or `most / 8` ranges (C60).
-
-        Returns:
-            The claims, and the `behind` of the next part; None = there is none.
-        """
-        claims: list[Claim] = []
-        count = 0
-        for index in sorted(index for index in self._state.segments if index > behind):
-            segment = self._state.segments.look(index)
-            slots = self._decisions.slots_in(segment, LIVE if sent_to is None else _SETTLED_BY_FILTER, text)
-            if sent_to not in (None, NOBODY) and segment.holder is not None:
-                slots = slots[(segment.state[slots] != State.SENT) | (segment.holder[slots] == sent_to)]
-            slots = self._decisions.horizon.slots_within(segment, slots)
-            for messages in self._decisions.messages([(segment, slots)]):
-                count += len(messages)
-                claims += [Claim(messages.topic, messages.partition, *ends, found=True) for ends in messages.ranges()]
-            if count >= most or len(claims) >= most // 8:
-                return claims, index
-        return claims, None
-
-    def selected_scheduled(self, text: str) -> list[Claim]:
-        """See `QueueShard.selected_scheduled`."""
-        claims: list[Claim] = []
-        for (number, offset), scheduled in self.scheduled(text):
-            within = self._decisions.horizon.contains(number, offset)
-            if within and (scheduled.in_transfer or not scheduled.transfer):
-                source = self._state.sources[number]
-                claims.append(Claim(source.topic, source.partition, offset, offset, found=True))
-        return claims
-
-    def places_to_judge(self, text: str, limit: int) -> list[int]:
-        """See `QueueShard.places_to_judge`."""
-        places: list[int] = []
-        for index in sorted(self._state.segments):
-            if index < self._decisions.matching.first_unjudged_segment(text):
-                continue
-            segment = self._state.segments.look(index)
-            slots = self._decisions.slots_in(segment, _SETTLED_BY_FILTER, text, UNKNOWN)
-            places += (slots[: limit - len(places)] + segment.base).tolist()
-            if len(places) >= limit:
-                self._decisions.matching.note_judged(text, index)
-                break
-        return places
 
     def bookmark_of(self, place: int) -> tuple[str, int, int] | None:
         """Return topic, partition and offset of the message at a place; None if its segment does not hold the place."""

@@ -53,7 +53,7 @@ class SettlementCommands:
         if command.filter and command.bookmarks:
             raise CommandRefused(f"{command.command}: name either bookmarks or a filter, not both")
         if command.filter:
-            return self._shard.selected(command.filter, self._sent_to(command))
+            return self._shard.selection.selected(command.filter, self._sent_to(command))
         if not command.bookmarks:
             raise CommandRefused(f"{command.command}: field bookmarks names no message")
         return self._named_settlement(command).claims()
@@ -83,7 +83,9 @@ class SettlementCommands:
         if command.command == "renew" and self._renew_refusal(command) is not None:
             return False
         sent_to = self._sent_to(command)
-        claims, at = self._shard.selected_part(command.filter, self._parts.settled_to, SETTLED_AT_ONCE, sent_to)
+        claims, at = self._shard.selection.selected_part(
+            command.filter, self._parts.settled_to, SETTLED_AT_ONCE, sent_to
+        )
         if at is None:
             return False
         self._add(command, self._carry_out(command, claims, at_ms, step))
@@ -104,7 +106,7 @@ class SettlementCommands:
             claims = self.claims(command)
         else:
             sent_to = self._sent_to(command)
-            claims, _ = self._shard.selected_part(command.filter or "", parts.settled_to, UNLIMITED, sent_to)
+            claims, _ = self._shard.selection.selected_part(command.filter or "", parts.settled_to, UNLIMITED, sent_to)
         self._add(command, self._carry_out(command, claims, at_ms, step))
         return parts.settled
 
@@ -113,7 +115,9 @@ class SettlementCommands:
         if not command.filter:
             return bounded_fields(self._settle_named(command, at_ms, step), command, {})
         settled, parts = self._settle_rest(command, at_ms, step), self._parts
-        out_of_sight = len(self._shard.selected_scheduled(command.filter))  # a filter does not settle them (C16)
+        out_of_sight = len(
+            self._shard.selection.selected_scheduled(command.filter)
+        )  # a filter does not settle them (C16)
         counts = {"settled": count_messages(settled), "skipped": parts.skipped + out_of_sight}
         answered = bounded_fields(settled, command, counts)
         parts.clear()

@@ -64,7 +64,8 @@ class TransferCommands:
         """
         named = [_claim(BookmarkRange.parse(text)) for text in command.bookmarks]
         if command.filter:
-            selected = self._shard.selected(command.filter) + self._shard.selected_scheduled(command.filter)
+            selection = self._shard.selection
+            selected = selection.selected(command.filter) + selection.selected_scheduled(command.filter)
             return [both for one in selected for both in _intersect(one, named)] if named else selected
         if named or command.command != "transfer":
             return named

@@ -92,9 +92,9 @@ class ComparedShard:
             yield
             return
         self.shard.matching.begin_selection(text, most_kept)
-        while places := self.shard.places_to_judge(text, 2):
+        while places := self.shard.selection.places_to_judge(text, 2):
             self.judge(places)
-        for topic, partition, offsets in self.shard.scheduled_to_judge(text):
+        for topic, partition, offsets in self.shard.selection.scheduled_to_judge(text):
             there = self._records(topic, partition, offsets)
             self.shard.judge_bookmarks(text, [(topic, partition, one) for one in there])
         yield
