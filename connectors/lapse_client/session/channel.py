@@ -196,7 +196,7 @@ class Channel(Generic[T]):
         if future is None:
             if not is_deletion(answer):
                 listener.on_refused(shard, answer)
-            elif not shard.gone and not listener.on_deleted(thread, shard.entity):
+            elif not (shard.gone or listener.awaits_others(shard) or listener.on_deleted(thread, shard.entity)):
                 raise EntityDeleted(shard.entity, answer.error)
         elif answer.code == ErrorCode.SIGNATURE_EXPIRED and self.sender.resend_signed(
             fields[header.COMMAND_ID], future

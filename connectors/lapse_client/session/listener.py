@@ -42,6 +42,10 @@ class Listener(Generic[T]):
     def on_size(self, entity: str, shards: int) -> None:
         """Handle an entity's number of shards, which may have grown (C81)."""
 
+    def awaits_others(self, shard: Shard) -> bool:
+        """Return whether other shards of a deleted entity may send more, after one shard has reported the deletion."""
+        return False
+
     def on_deleted(self, thread: ChannelThread, entity: str) -> bool:
         """Handle the deletion of an entity. Returns whether to go on; if not, the channel ends."""
         return False

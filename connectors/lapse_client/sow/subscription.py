@@ -205,6 +205,8 @@ class SowListener(Listener[SowRecord]):
         self._subscribed: deque[tuple[Shard, Future[Answer]]] = deque()  # filled by the thread that ends a future
         self._returning: dict[int, float] = {}
         """Shards that have forgotten the subscription, and not yet answered the next `subscribe`: since when, in ms."""
+        self._ended: set[int] = set()
+        """Shards that have reported the deletion of the topic. The records of the others may go out of focus yet."""
         self._latest: dict[int, Future[Answer]] = {}
         """By shard, the answer to its latest `subscribe`. An earlier one that ended is of no interest."""
 
@@ -247,6 +249,11 @@ class SowListener(Listener[SowRecord]):
         self._arrivals.put([SowRecord(kind="resubscribed", partition=shard.partition)])
         self._begun.discard(shard.partition)
         self._to_subscribe.append(shard)
+
+    def awaits_others(self, shard: Shard) -> bool:
+        """Go on until all shards of a deleted topic have ended: each sends its records out of focus first (S7)."""
+        self._ended.add(shard.index)
+        return len(self._ended) < len(self._session.shards)
 
     def on_taken_over(self, shard: Shard) -> None:
         """Send an unanswered `subscribe` again (C55). The new owner repeats a query by itself."""

@@ -10,7 +10,17 @@ import pytest
 from confluent_kafka import Producer
 
 from lapse.protocol import topic
-from lapse_client import CommandFailed, Connection, InvalidPublication, Publisher, Queue, SowClient, UnknownEntity, aio
+from lapse_client import (
+    CommandFailed,
+    Connection,
+    EntityDeleted,
+    InvalidPublication,
+    Publisher,
+    Queue,
+    SowClient,
+    UnknownEntity,
+    aio,
+)
 from support.clients.scripted_sow import ScriptedSow
 from support.kafka.log import until
 
@@ -151,6 +161,29 @@ def test_a_subscription_that_is_lost_twice_before_its_query_is_finished_begins_a
     assert kinds.count(("resubscribed", 1)) == 3
     assert kinds[-1][0] == "group-end"
     assert [kind for kind, _ in kinds].count("sow") == prices.size()
+
+
+@pytest.mark.feature("S7", "C4", "X3")
+def test_a_deleted_topic_ends_a_subscription_once_all_shards_have_sent_their_records_out_of_focus(
+    prices: ScriptedSow,
+) -> None:
+    with client(prices) as sow, sow.sow_and_subscribe() as updates:
+        stream = updates.updates(timeout=10)
+        keys, gone = set(), set()
+        for update in stream:
+            if update.kind == "group-end":
+                break
+            keys.add(update.key)
+        for partition in range(3):
+            prices.end(partition)
+            until(lambda one=partition: prices.ended[one], "it refuses a heartbeat")
+        for _ in range(30):
+            update = next(stream)
+            assert update.kind == "oof"
+            gone.add(update.key)
+        assert gone == keys
+        with pytest.raises(EntityDeleted):
+            next(stream)
 
 
 @pytest.mark.feature("S6", "S7", "X3")

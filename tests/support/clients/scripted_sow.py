@@ -36,6 +36,8 @@ class ScriptedSow:
         """How many results of queries were begun."""
         self.most_sent: int | None = None
         """After how many records a result breaks off, as if the worker died; None = it is whole."""
+        self.ended: dict[int, int] = {}
+        """By shard that has ended with its topic, how many heartbeats it has refused."""
         self._epoch = 1
         self._running = True
         admin = AdminClient({"bootstrap.servers": servers})
@@ -70,6 +72,12 @@ class ScriptedSow:
         del self.records[partition][gone]
         for command in list(self.subscriptions[partition].values()):
             self._group(partition, command)
+
+    def end(self, partition: int) -> None:
+        """End a shard, because the topic is deleted with all records."""
+        for key in list(self.records[partition]):
+            self._update(partition, key, None)
+        self.ended[partition] = 0
 
     def size(self) -> int:
         return sum(map(len, self.records))
@@ -130,6 +138,9 @@ class ScriptedSow:
                 self._group(partition, command)
             case "subscribe" | "sow_and_subscribe" | "delta_subscribe" | "sow_and_delta_subscribe":
                 self._subscribe(partition, command)
+            case "heartbeat" if partition in self.ended:
+                self._answer(partition, command, error=f"{self.name} is no more", code=ErrorCode.DELETED)
+                self.ended[partition] += 1
             case "heartbeat" if command.subscription not in self.subscriptions[partition]:
                 for _ in range(self.refusals):
                     unknown = "unknown subscription 'x'"
