@@ -66,3 +66,58 @@ def defined(file: Path) -> set[str]:
 def test_each_station_of_a_messages_life_is_where_the_page_says(function: str, where: str) -> None:
     paths = [root / name for name in where.split(", ") for root in (ROOT / "streams/lapse", ROOT / "connectors")]
     assert any(function in defined(path) for path in paths if path.exists())
+
+
+CODE = ("streams/lapse", "connectors", "tests", "benchmarks")
+DOTTED = re.compile(r"`((?:lapse|lapse_client|lapse_spark|lapse_gateway|lapse_kombu)(?:\.\w+)+)(?:\(\))?`")
+METHOD = re.compile(r"`([A-Z]\w+)\.(\w+)(?:\(\))?`")
+CLASS = re.compile(r"^class (\w+)(?:\((.*)\))?:", re.MULTILINE)
+
+
+@cache
+def code() -> dict[str, str]:
+    return {
+        file: (ROOT / file).read_text("utf-8") for file in files() if file.startswith(CODE) and file.endswith(".py")
+    }
+
+
+def module_of(name: str) -> tuple[str, list[str]]:
+    """The text of the module or package in which a dotted name ends, and the rest of the name; empty without one."""
+    parts = name.split(".")
+    for count in range(len(parts), 1, -1):
+        path = "/".join(parts[:count])
+        for root in ("streams", "connectors"):
+            for file in (f"{root}/{path}.py", f"{root}/{path}/__init__.py"):
+                if file in code():
+                    return code()[file], parts[count:]
+    return "", parts[1:]
+
+
+def test_modules_that_code_names_exist() -> None:
+    """A name such as `lapse.redriven` is that of a topic, and no module's."""
+    lost = set()
+    for file, text in code().items():
+        for name in DOTTED.findall(text):
+            module, rest = module_of(name)
+            if module and not all(re.search(rf"\b{one}\b", module) for one in rest):
+                lost.add(f"{file}: {name}")
+    assert sorted(lost) == []
+
+
+def test_methods_that_code_names_are_in_their_classes() -> None:
+    homes: dict[str, list[tuple[str, list[str]]]] = {}
+    for text in code().values():
+        for name, bases in CLASS.findall(text):
+            homes.setdefault(name, []).append((text, re.findall(r"\w+", bases)))
+
+    def has(name: str, method: str) -> bool:
+        if name not in homes:
+            return True  # another package's
+        return any(
+            re.search(rf"\b{method}\b", text) or any(has(one, method) for one in bases if one != name and one in homes)
+            for text, bases in homes[name]
+        )
+
+    named = {(file, *one) for file, text in code().items() for one in METHOD.findall(text)}
+    assert len(named) > 100
+    assert sorted(f"{file}: {name}.{method}" for file, name, method in named if not has(name, method)) == []

@@ -35,7 +35,7 @@ class Conversation(Client[None]):
         return self._live().shards_of(partition)
 
     def ask(self, partitions: Iterable[int], command: Command, timeout_s: float) -> list[Answer]:
-        """Send a command to some shards and wait for all answers, as `Channel.ask` does."""
+        """Send a command to some shards and wait for all answers, as `CommandSender.ask` does."""
         return self._live().ask(partitions, command, timeout_s)
 
     def ask_each(self, asked: Iterable[tuple[int, Command]], timeout_s: float) -> list[Answer]:

@@ -179,9 +179,9 @@ class Session(Generic[T]):
         return list(dict.fromkeys(partition % fewer for fewer in range(count, 0, -1) if count % fewer == 0))
 
     def ask(self, partitions: Iterable[int], command: Command, timeout_s: float) -> list[Answer]:
-        """Send a command to some shards and wait for all answers, as `Channel.ask` does."""
+        """Send a command to some shards and wait for all answers, as `CommandSender.ask` does."""
         return self.ask_each([(number, command) for number in partitions], timeout_s)
 
     def ask_each(self, asked: Iterable[tuple[int, Command]], timeout_s: float) -> list[Answer]:
-        """Send each shard a command of its own and wait for all answers, as `Channel.ask` does."""
+        """Send each shard a command of its own and wait for all answers, as `CommandSender.ask` does."""
         return self.channel.sender.ask([(self.shards[number], command) for number, command in asked], timeout_s)

@@ -190,7 +190,7 @@ class SubscriptionSettler:
             delay_ms: for cancel: delay before the next delivery, in ms.
             lease_ms: for renew: length of the lease from now, in ms.
             fault: for expire: what is wrong with the messages. It is cut to the length that a command allows.
-            answer: whether to return the commands unsent, for `Channel.ask`.
+            answer: whether to return the commands unsent, for `CommandSender.ask`.
 
         Returns:
             The unsent commands; none without `answer`.

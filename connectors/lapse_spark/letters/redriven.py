@@ -106,6 +106,6 @@ def make_topic(connection: Connection) -> None:
 
 
 def _name() -> Column:
-    """Return the name of a letter in notes, its id or bookmark, as `lapse_client.letters.redriven.name_of` does."""
+    """Return the name of a letter in notes, its id or bookmark, as `lapse_client.letters.redriven.letter_name` does."""
     place = F.concat_ws(":", "letter_topic", "letter_partition", "letter_offset")
     return F.when(F.col("family") == LAPSE.name, F.col("id")).otherwise(place)

@@ -50,7 +50,7 @@ def test_it_is_never_wrong_by_more_than_it_says_whatever_steps(trips: list[tuple
 
 @given(trips)
 def test_the_clocks_of_worker_and_client_show_the_same(trips: list[tuple[int, float, float, float]]) -> None:
-    """`lapse.runtime.timers.clock.WorkerClock` and `lapse_client.kafka.clock.WorkerClock` measure by one rule."""
+    """`lapse.runtime.timers.clock.WorkerClock` and `lapse_client.kafka.clock.ClientClock` measure by one rule."""
     now_ms = 0.0
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(client, "elapsed_ms", lambda: now_ms)
