@@ -63,7 +63,7 @@ class RetirableSowShard:
             else:
                 self._removals.purge(journal_key, entry, now_ms, step, reason)
         for journal_key, _ in list(islice(state.schedule, _AT_ONCE)):
-            self._updates.purge_version(journal_key, now_ms, step)
+            self._updates.remove_version(journal_key, reason, now_ms, step)
         if state.entries or state.schedule:
             return False
         for journal_key in list(islice(state.tombstones, _AT_ONCE)):

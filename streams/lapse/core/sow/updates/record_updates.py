@@ -117,19 +117,12 @@ class RecordUpdates:
         except Refused as refused:
             self._removals.record_version_removal(version, refused.reason, now_ms, step, str(refused))
 
-    def withdraw(self, version_key: bytes, at_ms: int, step: Step) -> None:
-        """Remove a scheduled version by request (L5)."""
+    def remove_version(self, version_key: bytes, reason: Reason, at_ms: int, step: Step) -> None:
+        """Remove a scheduled version: by request (L5), or because the SOW topic is deleted (C4)."""
         version = self._state.schedule.get(version_key)
-        assert version is not None, "only versions that are there are withdrawn"
+        assert version is not None, "only versions that are there are removed"
         self._state.apply_change(step, version_key, None)
-        self._removals.record_version_removal(version, Reason.WITHDRAWN, at_ms, step)
-
-    def purge_version(self, version_key: bytes, now_ms: int, step: Step) -> None:
-        """Remove a scheduled version because the SOW topic is deleted (C4)."""
-        version = self._state.schedule.get(version_key)
-        assert version is not None, "only versions that are there are purged"
-        self._state.apply_change(step, version_key, None)
-        self._removals.record_version_removal(version, Reason.PURGED, now_ms, step)
+        self._removals.record_version_removal(version, reason, at_ms, step)
 
     def _apply_update(self, journal_key: bytes, update: Update, step: Step, *, scheduled: bool) -> None:
         """Replace, merge into or delete the stored record, unless that is later than the update (C46)."""

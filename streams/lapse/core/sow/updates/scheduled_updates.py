@@ -9,6 +9,7 @@ from typing import Final
 
 from lapse.core.lifetime import NEVER
 from lapse.core.portions import JudgedBytes
+from lapse.core.reason import Reason
 from lapse.core.shard.answer import CommandAnswer
 from lapse.core.shard.refused import CommandRefused
 from lapse.core.sow.records.record_names import Walk
@@ -255,5 +256,5 @@ class Withdrawal(Deletion):
             return
         self._judged.add(judged_bytes(version, self._predicates))
         if is_seen(self._state, version, self._predicates):
-            self._updates.withdraw(journal_key, self._at_ms, step)
+            self._updates.remove_version(journal_key, Reason.WITHDRAWN, self._at_ms, step)
             self.removed += 1
