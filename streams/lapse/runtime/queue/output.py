@@ -9,9 +9,9 @@ import numpy as np
 
 from lapse.core.generation import FIRST_REWOUND, format_position
 from lapse.core.lifetime import EXPIRES_AT_MS, NEVER, Headers
+from lapse.core.queue.removal.truncation import UNREAD
 from lapse.core.queue.step import Delivery, Messages, Removal
-from lapse.core.reason import Reason
-from lapse.core.shard.event import EventKind, ShardEvent
+from lapse.core.shard.event import ShardEvent
 from lapse.protocol import header, packed_delivery, reference
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.runtime.kafka.fetched_rows import FetchedRows
@@ -93,7 +93,8 @@ class QueueOutput(ShardOutput):
         """Return events for messages of an underlying partition that Kafka removed before they were read (C80)."""
         named = [BookmarkRange(source, partition, *one) for one in ranges]
         detail = "Kafka removed the record before it was read"
-        return self._event_records(EventKind.EXPIRED, at_ms, named, (Reason.LOG_TRUNCATED,), detail=detail)
+        assert UNREAD.reason is not None
+        return self._event_records(UNREAD.event, at_ms, named, (UNREAD.reason,), detail=detail)
 
     def letters(self, removal: Removal, messages: Messages, records: Sequence[Any | None]) -> Packed:
         """Return the dead letters of a removal, or of some of its messages (D2).

@@ -192,6 +192,7 @@ def _table() -> Iterator[Row]:
     yield from _removal_rows(Trigger.PURGE, state.LEASED, Reason.PURGED, Guard.LEASED_TOO)
     at = Trigger.TRUNCATE
     yield from _removal_rows(at, (*_WAITING, *_DEFERRED), Reason.LOG_TRUNCATED)
+    yield from _rows(at, state.UNREAD, (), state.GONE, EventKind.EXPIRED, Reason.LOG_TRUNCATED)
     yield from _rows(at, state.REMEMBERED, kind.HONOURED, state.GONE)
     at = Trigger.REPLACE_TOPIC
     yield from _removal_rows(at, (*LIVE, *_DEFERRED), Reason.LOG_TRUNCATED)

@@ -24,6 +24,9 @@ from lapse.core.shard.event import EventKind
 AT_ONCE: Final = 4096
 """About how many messages may leave in one step."""
 
+UNREAD: Final = route(Trigger.TRUNCATE).row(State.UNREAD)
+"""The row of messages that Kafka removed before they were taken in. They may be millions, so ranges name them (C80)."""
+
 
 class Truncation:
     """Removes messages whose records are no longer in the log, a limited number at a time."""
