@@ -209,6 +209,7 @@ def test_what_pages_and_errors_tell_to_install_is_there(project: dict[str, Any])
     assert {"worker", "java", "gateway", "spark", "kombu", "celery", "fastapi", "testing"} <= wanted
 
 
+@pytest.mark.slow
 def test_entry_points_can_be_loaded(project: dict[str, Any]) -> None:
     scripts = project["project"]["scripts"]
     assert EntryPoint("lapse", scripts["lapse"], "console_scripts").load().__name__ == "main"
@@ -227,6 +228,7 @@ def test_no_package_is_imported_by_the_directory_it_lives_in() -> None:
         assert not (ROOT / root / "__init__.py").exists()
 
 
+@pytest.mark.slow
 def test_every_lazy_subcommand_exists() -> None:
     from click.testing import CliRunner
 

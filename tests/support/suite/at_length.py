@@ -15,8 +15,8 @@ LONG: Final = "LAPSE_LONG" in os.environ and not AT_LENGTH
 QUICK: Final = "LAPSE_QUICK" in os.environ and not AT_LENGTH
 _FEWEST = 50
 _SHARE = 4
-_QUICK_FEWEST = 25
-_QUICK_SHARE = 16
+_QUICK_FEWEST = 10
+_QUICK_SHARE = 40
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 def examples(all_of_them: int) -> int:
     """Return how many examples a generated test tries.
 
-    `make test` tries a quarter, and at least 50. `make test-fast` tries a sixteenth, and at least 25.
+    `make test` tries a quarter, and at least 50. `make test-fast` tries a fortieth, and at least 10.
     """
     if AT_LENGTH:
         return all_of_them

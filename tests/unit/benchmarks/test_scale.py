@@ -57,6 +57,7 @@ def test_every_shard_is_at_one_worker_whatever_happens() -> None:
         assert len(shards) == len(set(shards)) == 100, what
 
 
+@pytest.mark.slow
 def test_the_page_shows_what_the_model_says() -> None:
     text = PAGE.read_text(encoding="utf-8")
     for title, table in page().items():

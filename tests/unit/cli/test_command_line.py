@@ -200,6 +200,7 @@ def test_a_worker_that_logs_json_says_in_json_why_it_ends(tmp_path: Path) -> Non
         assert "nonsense" in json.loads(line)["message"]
 
 
+@pytest.mark.slow
 @pytest.mark.feature("X7")
 def test_a_command_whose_standard_streams_are_closed_takes_them_as_empty() -> None:
     script = 'exec "$0" -m lapse publish orders -b 127.0.0.1:1 <&- >&-'
@@ -207,6 +208,7 @@ def test_a_command_whose_standard_streams_are_closed_takes_them_as_empty() -> No
     assert (done.returncode, done.stderr.startswith("Error: no connection to Kafka")) == (1, True), done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.feature("X7")
 def test_a_full_disk_under_the_output_is_named() -> None:
     with Path("/dev/full").open("wb") as full:

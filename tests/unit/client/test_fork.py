@@ -88,6 +88,7 @@ def test_a_forked_process_asks_for_metadata_by_a_client_of_its_own() -> None:
     assert metadata.ask() == 1  # type: ignore[comparison-overlap]
 
 
+@pytest.mark.slow
 @pytest.mark.feature("X3")
 def test_a_forked_process_opens_clients_of_its_own_and_ends() -> None:
     script = """

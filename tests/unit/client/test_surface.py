@@ -92,6 +92,7 @@ def test_the_error_tree_is_drawn_as_it_is() -> None:
             assert name == "LapseError" or name in lapse_client.__all__
 
 
+@pytest.mark.slow
 @pytest.mark.feature("X3")
 def test_the_client_needs_neither_faust_nor_spark() -> None:
     code = (

@@ -31,6 +31,7 @@ def test_only_figures_that_there_are_are_asked_for(file: Path) -> None:
     assert figures_in(file.read_text()) <= documented()
 
 
+@pytest.mark.slow
 def test_every_alert_is_raised_by_what_it_is_for_and_by_nothing_else(tmp_path: Path) -> None:
     promtool = program("promtool")
     shutil.copy(ALERTS, tmp_path)
@@ -40,6 +41,7 @@ def test_every_alert_is_raised_by_what_it_is_for_and_by_nothing_else(tmp_path: P
     assert tried == set(re.findall(r"- alert: (\w+)", ALERTS.read_text()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["deploy/prometheus/prometheus.yml", "docker/prometheus.yml"])
 def test_the_configuration_of_prometheus_is_one(file: str, tmp_path: Path) -> None:
     shutil.copy(ALERTS, tmp_path)

@@ -9,6 +9,7 @@ from lapse_gateway.application import DESCRIBED
 
 
 @pytest.mark.feature("X2")
+@pytest.mark.slow
 @pytest.mark.parametrize("users", [False, True])
 def test_the_description_is_valid_by_the_specification(users: bool) -> None:
     described = orjson.loads(orjson.dumps(openapi.description(DESCRIBED, users=users, at="/deployments/north")))

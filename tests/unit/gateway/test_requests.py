@@ -50,6 +50,7 @@ def test_an_encoded_slash_belongs_to_the_name() -> None:
     assert ask(case).json()["error"]["text"] == "subscription a/b%2F is not open at this gateway"
 
 
+@pytest.mark.slow
 def test_no_key_is_reported() -> None:
     for case in CASES:
         assert KEY not in ask(case).text
@@ -75,6 +76,7 @@ SHARDS_READ = {"select"}
 """Parameters that may be any text for the gateway. The refusals are among those of commands to a SOW topic."""
 
 
+@pytest.mark.slow
 @pytest.mark.feature("X7")
 def test_every_parameter_and_field_of_a_body_has_a_refusal() -> None:
     described = orjson.loads(orjson.dumps(openapi.description(DESCRIBED, users=True)))

@@ -43,5 +43,6 @@ def test_what_comes_next_is_as_if_nothing_had_been(chapter, case):
         assert (b"rnext" in machine.shard.state.entries) or (b'r["A"]' in machine.shard.state.entries)
 
 
+@pytest.mark.slow
 def test_the_page_shows_the_messages():
     assert PAGE.read_text(encoding="utf-8") == page(), "python tests/unit/runtime/bad_input.py > docs/bad-input.md"

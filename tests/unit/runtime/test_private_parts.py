@@ -22,6 +22,8 @@ from typing import Any
 
 import pytest
 
+from support.suite.statement import statements
+
 _PUBLIC = {"_replace", "_exit"}
 """Public names of Python that begin with an underscore."""
 
@@ -253,8 +255,7 @@ def test_only_the_room_for_it_imports_private_modules(package: str) -> None:
         f"{name}: {module}"
         for name, text in _texts().items()
         if not name.startswith(rooms) and _may_know(text, foreign)
-        for node in ast.walk(ast.parse(text))
-        for module in _imported(node)
+        for module in _imported(name)
         if module.partition(".")[0] in foreign
         if "._" in module or (package == "Faust" and module not in _PUBLIC_MODULES)
     }
@@ -283,17 +284,26 @@ def test_only_the_room_for_it_reaches_for_private_attributes(package: str) -> No
     Constants of librdkafka begin with `_` as well, in capitals.
     """
     foreign, rooms, _ = ROOMS[package]
-    own = _PUBLIC | {
-        name for text in _texts().values() for name in re.findall(r"(?:def |^ +)(_\w+)(?:\(|:)", text, re.MULTILINE)
-    }
     reached = {
         f"{name}: {attribute}"
         for name, text in _texts().items()
         if not name.startswith(rooms) and _may_know(text, foreign)
-        for node in ast.walk(ast.parse(text))
-        if re.match(r"_[a-z]", attribute := _reached(node)) and attribute not in own
+        for attribute in _reached_in(name) - _own()
     }
     assert sorted(reached) == []
+
+
+@cache
+def _own() -> set[str]:
+    """The private attributes that a class of lapse has."""
+    defined = re.compile(r"(?:def |^ +)(_\w+)(?:\(|:)", re.MULTILINE)
+    return _PUBLIC | {name for text in _texts().values() for name in defined.findall(text)}
+
+
+@cache
+def _reached_in(module: str) -> frozenset[str]:
+    """The private attributes of other objects that a module reads."""
+    return frozenset(name for node in ast.walk(_tree(module)) if re.match(r"_[a-z]", name := _reached(node)))
 
 
 def _reached(node: ast.AST) -> str:
@@ -324,6 +334,11 @@ def _texts() -> dict[str, str]:
     return {name: file.read_text("utf-8") for name, file in _modules().items()}
 
 
+@cache
+def _tree(module: str) -> ast.Module:
+    return ast.parse(_texts()[module])
+
+
 def _may_know(text: str, foreign: Collection[str]) -> bool:
     """Whether a module imports a package, or for Faust a class of lapse that may stand on one of its classes."""
     named = [*foreign, *(["lapse.runtime.kafka"] if "faust" in foreign else [])]
@@ -346,10 +361,16 @@ def _private_names(kind: type) -> set[str]:
     return names - {"_abc_impl"}
 
 
-def _imported(node: ast.AST) -> list[str]:
-    if isinstance(node, ast.ImportFrom):
-        return [node.module or ""]
-    return [one.name for one in node.names] if isinstance(node, ast.Import) else []
+@cache
+def _imported(module: str) -> frozenset[str]:
+    """What a module imports, wherever it does so."""
+    found = set[str]()
+    for node in statements(_tree(module)):
+        if isinstance(node, ast.ImportFrom):
+            found.add(node.module or "")
+        elif isinstance(node, ast.Import):
+            found |= {one.name for one in node.names}
+    return frozenset(found)
 
 
 if __name__ == "__main__":

@@ -141,7 +141,7 @@ def test_nothing_is_lost_or_doubled_wherever_the_worker_crashes(
 
 
 @pytest.mark.feature("C35", "C55", "Q12")
-@pytest.mark.parametrize("payload", ["packed", "reference"])
+@pytest.mark.parametrize("payload", alike("packed", "reference"))
 @pytest.mark.parametrize("point", CrashPoint)
 def test_nothing_comes_before_the_barrier_in_front_of_it_wherever_the_worker_crashes(
     point: CrashPoint, payload: str, lapse: Lapse

@@ -12,6 +12,7 @@ from lapse.protocol.event import EventKind
 from lapse.testing import Lapse
 from lapse.testing.shard import Crash, MemoryShard
 from lapse_client import EventReader
+from support.suite.at_length import alike
 
 pytestmark = pytest.mark.feature("C38", "D3", "Q6", "Q12")
 
@@ -70,8 +71,8 @@ def offsets_of(some: Any) -> range:
 
 
 @pytest.mark.parametrize("semantics", ["at-least-once", "at-most-once"])
-@pytest.mark.parametrize("barrier", [False, True])
-@pytest.mark.parametrize("away_s", [1, 60])
+@pytest.mark.parametrize("barrier", alike(True, False))
+@pytest.mark.parametrize("away_s", alike(60, 1))
 def test_each_message_has_one_fate_wherever_its_forwarder_dies(
     semantics: str, barrier: bool, away_s: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

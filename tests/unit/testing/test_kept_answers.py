@@ -10,6 +10,7 @@ from lapse.runtime.kafka.output import Output
 from lapse.runtime.shard.kept_answers import KEY, KeptAnswers
 from lapse.testing import CrashPoint, Lapse
 from lapse_client import CommandFailed, Queue, SowClient
+from support.suite.at_length import alike
 
 
 def refused(queue: Queue) -> str:
@@ -48,7 +49,7 @@ def asked(ask: Ask, *points: CrashPoint) -> object:
 
 
 @pytest.mark.feature("C55", "C83", "S3", "C4")
-@pytest.mark.parametrize("point", [CrashPoint.JOURNAL, CrashPoint.DELIVERIES])
+@pytest.mark.parametrize("point", alike(CrashPoint.DELIVERIES, CrashPoint.JOURNAL))
 @pytest.mark.parametrize("how", ASKED)
 def test_who_asks_is_answered_as_if_nothing_had_crashed(how: str, point: CrashPoint) -> None:
     assert asked(ASKED[how], point) == asked(ASKED[how])
@@ -56,7 +57,7 @@ def test_who_asks_is_answered_as_if_nothing_had_crashed(how: str, point: CrashPo
 
 @pytest.mark.feature("C55", "C37")
 @pytest.mark.parametrize("point", [None, *CrashPoint])
-@pytest.mark.parametrize("how", ["acknowledge", "expire"])
+@pytest.mark.parametrize("how", alike("acknowledge", "expire"))
 def test_a_settlement_that_is_asked_twice_does_not_claim_what_a_purge_was_faster_with(
     how: str, point: CrashPoint | None, lapse: Lapse
 ) -> None:

@@ -12,6 +12,7 @@ from lapse.protocol import topic as names
 from lapse.protocol.event import TERMINAL, decode
 from lapse.runtime.shard.standing_filter import StandingFilters
 from lapse.testing import CrashPoint, Lapse
+from support.suite.at_length import alike
 
 pytestmark = pytest.mark.feature("C5", "D3", "X8")
 
@@ -36,7 +37,7 @@ def fates(lapse: Lapse) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("limit", LIMITS)
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("times", alike(2, 1))
 @pytest.mark.parametrize("point", [*CrashPoint, None])
 def test_what_a_lost_consumer_held_has_one_fate_though_it_comes_back(
     point: CrashPoint | None, times: int, limit: str, lapse: Lapse

@@ -70,6 +70,7 @@ def seen(tmp_path: Path) -> list[str]:
 WRITE = "open(os.environ['SEEN'], 'a').write(message.value.decode() + '\\n')\n"
 
 
+@pytest.mark.slow
 def test_each_message_is_given_in_order_and_printing_does_no_harm(rule: Callable[[str], str], tmp_path: Path):
     figures = call(rule("print('noise', flush=True)\n" + WRITE), 150)
     assert seen(tmp_path) == [f"v{offset}" for offset in range(150)]
@@ -142,6 +143,7 @@ def test_many_failures_do_not_flood_the_log(rule: Callable[[str], str], caplog: 
     assert len(caplog.records) < 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM])
 def test_a_process_that_ended_between_two_calls_costs_no_message(
     rule: Callable[[str], str], tmp_path: Path, sent: signal.Signals

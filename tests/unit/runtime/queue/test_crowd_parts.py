@@ -59,6 +59,7 @@ def test_the_parts_of_a_crowd_are_not_small_where_a_small_part_takes_as_long() -
     assert steps.index(4_096) <= 12, "it is known after some steps how long Kafka takes"
 
 
+@pytest.mark.slow
 @pytest.mark.feature("C60", "L5")
 def test_the_parts_of_a_scheduled_crowd_take_little_cpu_where_kafka_is_slow() -> None:
     """1,024 messages a step took 58 ms of CPU, for which all other entities waited."""
