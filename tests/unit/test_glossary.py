@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from support.suite.statement import without_texts
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "glossary.md"
 LAPSE = ROOT / "streams" / "lapse"
 EXEMPT = {PAGE, Path(__file__), ROOT / "CHANGELOG.md"}
 """They name retired words on purpose: the table, this test, and the history."""
-COMMENT_OR_STRING = re.compile(
-    r'''#[^\n]*|"""(?:[^"\\]+|\\.|"(?!""))*"""|"(?:[^"\\\n]+|\\.)*"|'(?:[^'\\\n]+|\\.)*\'''', re.DOTALL
-)
 _FILE = "\0"
 """What begins a file's name in `texts`."""
 
@@ -79,7 +78,7 @@ def names(package: Path, gone: Callable[[str], bool]) -> Iterator[tuple[Path, st
 @cache
 def words_in(path: Path) -> frozenset[str]:
     """The words of a module's code, without those of its comments and strings, and its own name."""
-    return frozenset((path.stem, *re.findall(r"[A-Za-z_]\w*", COMMENT_OR_STRING.sub(" ", path.read_text()))))
+    return frozenset((path.stem, *re.findall(r"[A-Za-z_]\w*", without_texts(path.read_text()))))
 
 
 @cache

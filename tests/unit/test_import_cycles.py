@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from support.suite.statement import statements
+from support.suite.statement import imports
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = (
@@ -16,7 +16,7 @@ PACKAGES = (
     "connectors/lapse_spark",
 )
 
-BY_NAME = re.compile(r"import_module|run_module|__import__|[\w.]+:\w+[\"']")
+BY_NAME = re.compile(r"import_module|run_module|__import__|[\w.]:\w+[\"']")
 """What a module has that imports another one by a text."""
 
 Graph = Mapping[str, set[str]]
@@ -35,8 +35,7 @@ def sources() -> dict[str, Path]:
 
 def imported(name: str, text: str, modules: Mapping[str, object]) -> set[str]:
     """What a module imports, wherever it does so."""
-    tree = ast.parse(text)
-    nodes = ast.walk(tree) if BY_NAME.search(text) else statements(tree)
+    nodes = ast.walk(ast.parse(text)) if BY_NAME.search(text) else imports(text)
     return {one for node in nodes for one in named(node, modules)} - {name}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.suite.statement import statements
+from support.suite.statement import imports
 
 CONNECTORS = Path(__file__).parents[2] / "connectors"
 
@@ -40,7 +40,7 @@ def imported(package: str) -> set[str]:
     """The modules of lapse that a package's modules import, wherever they do so."""
     found = set[str]()
     for file in (CONNECTORS / package).rglob("*.py"):
-        for node in statements(ast.parse(file.read_text("utf-8"))):
+        for node in imports(file.read_text("utf-8")):
             match node:
                 case ast.Import(names=names):
                     found |= {one.name for one in names}

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from support.suite.statement import statements
+from support.suite.statement import imports
 
 _PUBLIC = {"_replace", "_exit"}
 """Public names of Python that begin with an underscore."""
@@ -365,7 +365,7 @@ def _private_names(kind: type) -> set[str]:
 def _imported(module: str) -> frozenset[str]:
     """What a module imports, wherever it does so."""
     found = set[str]()
-    for node in statements(_tree(module)):
+    for node in imports(_texts()[module]):
         if isinstance(node, ast.ImportFrom):
             found.add(node.module or "")
         elif isinstance(node, ast.Import):
