@@ -214,6 +214,11 @@ def archive(
     help="The queue's default, the old deadline, or --ttl-ms.",
 )
 @click.option("--ttl-ms", type=click.IntRange(min=0), help="With --lifetime new: the lifetime, ms; 0 = for ever.")
+@click.option(
+    "--end-unfinished",
+    is_flag=True,
+    help="Go on although a run with another directory was killed; what it has sent without a note is sent twice.",
+)
 @click.option("--rate", type=click.IntRange(min=1), help="The most messages a second, averaged over 5 s.")
 @click.option("--limit", type=click.IntRange(min=1), help="The greatest number of messages, the oldest letters first.")
 @click.option("--pattern", default="", help=PATTERN_HELP)
@@ -241,6 +246,7 @@ def redrive(
     to: str,
     lifetime: Literal["default", "original", "new"],
     ttl_ms: int | None,
+    end_unfinished: bool,
     rate: int | None,
     limit: int | None,
     pattern: str,
@@ -281,6 +287,7 @@ def redrive(
             rate=rate,
             limit=limit,
             hook=changes,
+            end_unfinished=end_unfinished,
         )
     _print(done, as_json)
 

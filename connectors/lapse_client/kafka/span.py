@@ -42,6 +42,7 @@ def span(
     whole: bool = False,
     committed: bool = True,
     listed: bool = False,
+    first_offset: int = 0,
 ) -> Iterator[Message]:
     """Yield the records of topics that were written at or after an instant, up to their present ends.
 
@@ -57,6 +58,7 @@ def span(
         committed: whether to leave out records of open and aborted transactions. False is for topics that are written
             without transactions, where somebody else's must hide nothing.
         listed: whether the topics come from a list of what the cluster had. Those that were deleted since are left out.
+        first_offset: the first offset to read; for a topic of one partition.
 
     Raises:
         LapseError: a topic cannot be read, or a transaction stays open.
@@ -67,6 +69,8 @@ def span(
         tps, ends = _bounds(consumer, topics, listed)
         if whole:
             ends = _whole_ends(connection, consumer, tps)
+        for tp in tps.values():
+            tp.offset = max(tp.offset, first_offset)
         if since_ms is not None and tps:
             _skip_older(consumer, tps, ends, since_ms, listed)
         yield from _records(consumer, tps, ends, until, progress, listed)

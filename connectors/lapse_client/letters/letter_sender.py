@@ -16,6 +16,7 @@ from lapse_client.kafka.produced import produce
 from lapse_client.letters.letter_queues import LetterQueues
 from lapse_client.letters.redrive_line import Line
 from lapse_client.letters.redriven import TOPIC, Redriven
+from lapse_client.letters.unfinished_redrive import UnfinishedRedrive
 
 _FLUSH_S: Final = 60.0
 _CONTROL_S: Final = 30.0
@@ -72,7 +73,7 @@ class LetterSender:
         self._connection = connection
         self._redriven = redriven
         self._sent = sent
-        self._transactional_id = f"{TOPIC}.{letters}"
+        self._letters = letters
         self._producer = self._opened()
 
     def send(self, lines: Sequence[Line]) -> int:
@@ -117,10 +118,18 @@ class LetterSender:
         for line in lines:
             self._sent(line, text)
 
+    def end(self, unfinished: Sequence[UnfinishedRedrive]) -> None:
+        """Note that redrives by Spark have ended, which were killed or lost.
+
+        Raises:
+            KafkaException: the note could not be committed.
+        """
+        if unfinished:
+            commit_notes(self._producer, [(one.key, None) for one in unfinished])
+            self._redriven.forget(unfinished)
+
     def _opened(self) -> Producer:
-        producer = self._connection.producer(**{"transactional.id": self._transactional_id}, **_OPTIONS)
-        producer.init_transactions(_CONTROL_S)
-        return producer
+        return open_producer(self._connection, self._letters)
 
     def _commit(self, lines: Sequence[Line]) -> list[tuple[Line, KafkaError]]:
         """Send letters, and the notes that they are sent, in one transaction.
@@ -166,6 +175,29 @@ class LetterSender:
         for line in lines:
             self._redriven.count(line.letter)
         return []
+
+
+def open_producer(connection: Connection, letters: str) -> Producer:
+    """Return a producer for redrives of a dead-letter topic, and end all others of that topic (C58).
+
+    Raises:
+        KafkaException: Kafka cannot be reached, or refuses.
+    """
+    producer = connection.producer(**{"transactional.id": f"{TOPIC}.{letters}"}, **_OPTIONS)
+    producer.init_transactions(_CONTROL_S)
+    return producer
+
+
+def commit_notes(producer: Producer, notes: Sequence[tuple[bytes, bytes | None]]) -> None:
+    """Write notes, as keys and values, in one transaction.
+
+    Raises:
+        KafkaException: another producer has taken over, or the transaction failed.
+    """
+    producer.begin_transaction()
+    for key, value in notes:
+        produce(producer, TOPIC, value, key)
+    producer.commit_transaction(_FLUSH_S)
 
 
 def _cause(producer: Producer, failure: KafkaError) -> KafkaError:

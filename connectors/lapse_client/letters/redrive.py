@@ -15,7 +15,7 @@ from lapse.protocol import redrive as rules
 from lapse_client.error import ConnectionFailed, LapseError, PublishFailed
 from lapse_client.kafka.connection import Connection, is_for_people
 from lapse_client.kafka.fault import FENCED, LACKS_RIGHT
-from lapse_client.letters import letter_topic
+from lapse_client.letters import letter_topic, unfinished_redrive
 from lapse_client.letters.dead_letter import DeadLetter
 from lapse_client.letters.letter_queues import LetterQueues
 from lapse_client.letters.letter_sender import LetterSender
@@ -282,6 +282,7 @@ def send(
     rate: float | None = None,
     sent: Callable[[Line, str], None] = lambda line, error: None,
     copies: Iterable[DeadLetter] = (),
+    end_unfinished: bool = False,
 ) -> int:
     """Send the letters that are not refused, and wait until Kafka has all of them.
 
@@ -298,26 +299,34 @@ def send(
         rate: the most letters per second; None = no limit.
         sent: called with each line, and with an empty text if its letter is committed, else with the error.
         copies: duplicates of letters, read at the end. They are acknowledged, too, if their letter was sent.
+        end_unfinished: whether a redrive by Spark that has not ended counts as ended. Letters that it has sent without
+            a note are sent twice.
 
     Returns:
         The number of letters that were sent.
 
     Raises:
+        LapseError: a redrive by Spark has begun to send letters of this topic, and has not ended.
         UnknownEntity: a target topic does not exist.
         PublishFailed: Kafka refused some letters; the text has their number. All others are sent.
     """
     topics = connection.partitions()
     if TOPIC not in topics and connection.unseen([TOPIC]):
         raise _lacking_right(f"it may not see {TOPIC}, if it is there")
+    if not end_unfinished:  # before other redrives are ended for nothing
+        unfinished_redrive.refuse(redriven.unfinished(letters))
     try:
         redriven.make_topic()
         sender = LetterSender(connection, redriven, queues or LetterQueues(connection), sent, letters=letters)
         # The sender has ended other runs with these letters. They may have sent some since the plan was begun (C58).
         redriven.read(whole=True)
+        if end_unfinished:
+            sender.end(redriven.unfinished(letters))
+        unfinished_redrive.refuse(redriven.unfinished(letters))
         done = _send_in_batches(_known_targets(lines, topics, connection), sender, rate)
         sender.queues.settle([copy for copy in copies if copy in redriven])
     except KafkaException as error:
-        raise _failure(error, connection) from error
+        raise failure(error, connection) from error
     if sender.untaken:
         line, why = sender.untaken[0]
         raise PublishFailed(line.topic, line.letter.key, why, len(sender.untaken))
@@ -364,7 +373,7 @@ def _send_in_batches(lines: Iterable[Line], sender: LetterSender, rate: float | 
     return done
 
 
-def _failure(error: KafkaException, connection: Connection) -> LapseError:
+def failure(error: KafkaException, connection: Connection) -> LapseError:
     """Return the error of a redrive that Kafka has ended: overtaken, without a right, or without a broker."""
     code = error.args[0].code()
     if code in FENCED:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any, Final
 
 import orjson
@@ -17,6 +18,7 @@ from lapse_client.kafka import compacted_topic
 from lapse_client.kafka.connection import Connection
 from lapse_client.kafka.span import span
 from lapse_client.letters.dead_letter import DeadLetter
+from lapse_client.letters.unfinished_redrive import PREFIX, UnfinishedRedrive
 
 TOPIC: Final = "lapse.redriven"
 
@@ -36,6 +38,7 @@ class Redriven:
         self._first: dict[str, str] = {}
         self._times: Counter[str] = Counter()
         self._sent: Counter[str] = Counter()
+        self._unfinished: dict[bytes, UnfinishedRedrive] = {}
 
     def read(self, *, whole: bool = False) -> Redriven:
         """Read the topic to its end, and return self. If there is no topic, nothing was sent.
@@ -54,11 +57,25 @@ class Redriven:
 
     def take(self, key: bytes | None, value: bytes | None) -> None:
         """Apply a record of the topic. A record that is not a note is ignored."""
+        if key is not None and key.startswith(PREFIX.encode()):
+            self._unfinished.pop(key, None)
+            with contextlib.suppress(ValueError):
+                self._unfinished[key] = UnfinishedRedrive.parse(value or b"")
+            return
         with contextlib.suppress(ValueError, TypeError, KeyError):
             facts: dict[str, Any] = orjson.loads(value or b"{}")
             first, times = facts["first"], facts["times"]
             if isinstance(first, str) and type(times) is int:
                 self._take((key or b"").decode(), first, times)
+
+    def unfinished(self, letters: str) -> list[UnfinishedRedrive]:
+        """Return the redrives by Spark of a dead-letter topic that have begun and not ended."""
+        return [one for one in self._unfinished.values() if one.letters == letters]
+
+    def forget(self, ended: Iterable[UnfinishedRedrive]) -> None:
+        """Forget redrives that were ended. Called after Kafka has committed that."""
+        for one in ended:
+            self._unfinished.pop(one.key, None)
 
     def make_topic(self) -> None:
         """Create the topic if it is missing.

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -24,14 +24,17 @@ from pyspark.sql.window import Window
 from lapse.protocol import topic
 from lapse.protocol.letter_family import LAPSE
 from lapse.protocol.redrive import target_fault
+from lapse_client.error import LapseError
 from lapse_client.letters import letter_topic
 from lapse_client.reading.underlying import reads_others_only
 from lapse_client.sow.newer_records import underlying_topics
 from lapse_spark import read
 from lapse_spark.connection import Connection
 from lapse_spark.letters import newer_records, origins, redrive, redriven, untaken
+from lapse_spark.letters.announced import AnnouncedRedrive, Overtaken, audit_id
 from lapse_spark.letters.redrive import Choice, Target
 from lapse_spark.read import Span
+from lapse_spark.records import dead_letter
 from lapse_spark.schema import DEAD_LETTER
 from lapse_spark.stream.output import Output
 
@@ -48,6 +51,9 @@ _DONE: Final = StructType([StructField("at_ms", LongType())])
 
 _AUDITED: Final = "_audited"
 """The column that says whether an earlier run has sent a letter."""
+
+_ATTEMPTS: Final = 3
+"""How often a run chooses letters anew, because a command has sent some of them meanwhile."""
 
 _SLICE_S: Final = 5
 """With a rate, the letters of this time are sent in one Spark job, in seconds: a job per message would be too slow."""
@@ -88,8 +94,12 @@ def run(
     rate: int | None = None,
     limit: int | None = None,
     hook: Hook | None = None,
+    end_unfinished: bool = False,
 ) -> Redriven:
     """Choose letters, leave out those that were redriven before, and send the rest.
+
+    Before it sends, a run ends all commands that send letters of the same topics, and announces itself, so that no
+    other one sends them until its letters are noted.
 
     Args:
         spark: the Spark session.
@@ -103,33 +113,79 @@ def run(
         rate: most letters per second; None = no limit.
         limit: most letters in all, the oldest first; None = all.
         hook: changes records before they are sent. A letter whose record it drops counts as sent.
+        end_unfinished: whether runs with other directories that have not ended count as ended. Letters that they have
+            sent without a note are sent twice.
 
     Raises:
         ValueError: letters must not be sent to the target topic.
-        LapseError: a transaction with notes of sent letters stays open, or the cluster cannot be reached.
+        LapseError: a run with another directory has not ended, a transaction with notes of sent letters stays open, or
+            the cluster cannot be reached.
     """
     check_target(target.topic, connection)
-    output = Output(spark, path)
+    way = _Way(connection, target, hook)
+    plan = _Plan(choice, path, now_ms, dry_run=dry_run, rate=rate, limit=limit, end_unfinished=end_unfinished)
+    for _ in range(_ATTEMPTS):
+        with suppress(Overtaken):
+            return _run(spark, letters, way, plan)
+    raise LapseError("other redrives of these letters begin again and again. Run it again when they have ended")
+
+
+def _run(spark: SparkSession, letters: DataFrame, way: _Way, plan: _Plan) -> Redriven:
+    """Choose letters, and send them.
+
+    Raises:
+        Overtaken: others have sent letters of the same topics since the notes were read. Nothing was sent.
+    """
+    connection, choice, dry_run = way.connection, plan.choice, plan.dry_run
+    output = Output(spark, plan.path)
     with ExitStack() as until_end:
         keep = partial(_keep, until_end)
+        announced: AnnouncedRedrive | None = None
         if not dry_run:
             redriven.await_notes(connection)
+            announced = AnnouncedRedrive(connection.of_lapse(), audit_id(output), plan.path, plan.now_ms)
         known = keep(redriven.read_sent_letters(spark, connection))
+        if announced is not None:
+            announced.take(redriven.unfinished(known))
         chosen = redriven.with_history(redrive.choose(letters, choice), known)
-        ids = _sent_before(spark, connection, output, now_ms, dry_run)
-        chosen = keep(_mark_audited(chosen, None if choice.again else ids))
-        chosen, earlier, places = _leave_out_earlier(chosen, connection, choice, dry_run)
-        judged, batch_bytes = _mark_unsendable(spark, connection, chosen, places, target, hook)
+        ids = _sent_before(spark, connection, output, plan.now_ms, dry_run)
+        marked = keep(_mark_audited(chosen, None if choice.again else ids))
+        chosen, earlier, places, untold = _leave_out_earlier(marked, choice)
+        judged, batch_bytes = _mark_unsendable(spark, connection, chosen, places, way.target, way.hook)
         chosen = redrive.mark_refused(judged, choice)
-        if limit is not None:
-            chosen = _oldest_passed(keep(chosen), limit)
+        if plan.limit is not None:
+            chosen = _oldest_passed(keep(chosen), plan.limit)
         if not dry_run:  # else they are only counted
             chosen = keep(chosen)
-        groups = [row.asDict() for row in redrive.plan(chosen, target, now_ms).collect()]
-        if not dry_run and any(group["refused"] is None for group in groups):
-            passed = chosen.where(F.col("refused").isNull())
-            _record_and_send(_Way(connection, target, hook, batch_bytes), passed, output, now_ms, rate)
+        groups = [row.asDict() for row in redrive.plan(chosen, way.target, plan.now_ms).collect()]
+        if announced is not None:
+            sends = any(group["refused"] is None for group in groups)
+            topics = {place["letter_topic"] for place in places} if sends else set()
+            announced.begin(topics, end_unfinished=plan.end_unfinished)
+            if announced.unfinished and ids is not None:
+                every = dead_letter.distinct(letters.where(F.col("fault").isNull()))
+                untold = keep(_untold(_mark_audited(redriven.with_history(every, known), ids)))
+            if untold is not None:
+                redriven.make_topic(connection)
+                redriven.publish_sent_letters(untold, connection)
+            if sends:
+                passed = chosen.where(F.col("refused").isNull())
+                _record_and_send(replace(way, batch_bytes=batch_bytes), passed, output, plan.now_ms, plan.rate)
+            announced.end({*topics, *_topics_among(letters, announced.unfinished)})
     return _counted(groups, earlier, dry_run)
+
+
+def _untold(marked: DataFrame) -> DataFrame:
+    """Return the letters, from `_mark_audited`, that were sent by an earlier run, and of which no note tells."""
+    return marked.where(F.col(_AUDITED) & (F.col(redriven.TIMES) == 0))
+
+
+def _topics_among(letters: DataFrame, topics: Collection[str]) -> set[str]:
+    """Return those of some dead-letter topics from which there are letters."""
+    if not topics:
+        return set()
+    rows = letters.where(F.col("letter_topic").isin(sorted(topics))).select("letter_topic").distinct().collect()
+    return {row[0] for row in rows}
 
 
 def check_target(target: str, connection: Connection) -> None:
@@ -175,32 +231,33 @@ def _mark_audited(chosen: DataFrame, ids: DataFrame | None) -> DataFrame:
     return chosen.join(sent, "id", "left").withColumn(_AUDITED, F.coalesce(_AUDITED, F.lit(False)))
 
 
-def _leave_out_earlier(
-    chosen: DataFrame, connection: Connection, choice: Choice, dry_run: bool
-) -> tuple[DataFrame, int, list[Row]]:
-    """Leave out letters that were sent before, and note those that only the audit knows.
+def _leave_out_earlier(chosen: DataFrame, choice: Choice) -> tuple[DataFrame, int, list[Row], DataFrame | None]:
+    """Leave out letters that were sent before.
 
     Args:
         chosen: the chosen letters, with their history, from `_mark_audited`.
-        connection: connection to the cluster.
         choice: whether letters are sent again.
-        dry_run: whether nothing is noted.
 
     Returns:
-        The other letters, the number of those that are left out, and the topics, partitions and entities of the others.
+        The other letters; the number of those that are left out; the topics, partitions and entities of the others;
+        the letters that only the audit knows, None if there are none.
     """
     noted, audited = F.col(redriven.TIMES) > 0, F.col(_AUDITED)
     foreign = (F.col("family") != LAPSE.name).alias("foreign")
     sent_before = F.lit(False) if choice.again else noted | audited
     groups = chosen.groupBy(
-        "topic", "partition", "entity", foreign, sent_before.alias("before"), (audited & ~noted).alias("untold")
+        "letter_topic",
+        "topic",
+        "partition",
+        "entity",
+        foreign,
+        sent_before.alias("before"),
+        (audited & ~noted).alias("untold"),
     )
     counts = groups.agg(F.count("*").alias("letters")).collect()
-    if not dry_run and any(row["untold"] for row in counts):
-        redriven.make_topic(connection)
-        redriven.publish_sent_letters(chosen.where(audited & ~noted), connection)
+    untold = _untold(chosen) if any(row["untold"] for row in counts) else None
     earlier = sum(row["letters"] for row in counts if row["before"])
-    return chosen.where(~sent_before).drop(_AUDITED), earlier, [row for row in counts if not row["before"]]
+    return chosen.where(~sent_before).drop(_AUDITED), earlier, [row for row in counts if not row["before"]], untold
 
 
 def _oldest_passed(chosen: DataFrame, limit: int) -> DataFrame:
@@ -299,13 +356,27 @@ def _records(letters: DataFrame, target: Target, hook: Hook | None) -> DataFrame
 
 
 @dataclass(frozen=True, slots=True)
+class _Plan:
+    """The settings of a run, as those of `run`."""
+
+    choice: Choice
+    path: str
+    now_ms: int
+    _: KW_ONLY
+    dry_run: bool
+    rate: int | None
+    limit: int | None
+    end_unfinished: bool
+
+
+@dataclass(frozen=True, slots=True)
 class _Way:
     """The settings for sending letters."""
 
     connection: Connection
     target: Target
     hook: Hook | None
-    batch_bytes: int
+    batch_bytes: int = 0
 
     def send(self, letters: DataFrame) -> None:
         """Send letters, and note them as sent."""

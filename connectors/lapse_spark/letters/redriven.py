@@ -7,6 +7,7 @@ notes are written after the letters. If a run dies between the two, the audit fi
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -17,6 +18,7 @@ from lapse.protocol.letter_family import LAPSE
 from lapse.protocol.redrive import message_id
 from lapse_client.kafka.span import await_transactions
 from lapse_client.letters.redriven import TOPIC, Redriven
+from lapse_client.letters.unfinished_redrive import PREFIX, UnfinishedRedrive
 from lapse_spark import read
 from lapse_spark.connection import Connection
 from lapse_spark.read import Span
@@ -27,6 +29,10 @@ _OPEN_S: Final = 75.0
 
 NAME, FIRST, TIMES, ALL_TIMES = "_name", "_first", "_times", "_all_times"
 """Columns: a letter's name, its message's first letter, how often it was sent, and all letters of its message were."""
+
+
+_UNFINISHED: Final = "_unfinished"
+"""The column with the value of a note of a redrive that has begun and not ended; null for all other notes."""
 
 
 def await_notes(connection: Connection) -> None:
@@ -43,13 +49,30 @@ def await_notes(connection: Connection) -> None:
 
 
 def read_sent_letters(spark: SparkSession, connection: Connection) -> DataFrame:
-    """Return the letters that were sent: name, first letter of the message, times; empty if there is no topic."""
+    """Return the letters that were sent: name, first letter of the message, times; empty if there is no topic.
+
+    Among them are notes of redrives that have not ended, whose names are no letter's.
+    """
     raw = read.records(spark, connection, pattern=re.escape(TOPIC), span=Span(fail_on_data_loss=False))
     newest = raw.groupBy(F.col("key").cast("string").alias(NAME)).agg(F.max_by("value", "offset").alias("value"))
     facts = F.from_json(F.col("value").cast("string"), "first string, times int")
-    return newest.select(NAME, facts.alias("_facts")).select(
-        NAME, F.col("_facts.first").alias(FIRST), F.coalesce("_facts.times", F.lit(0)).alias(TIMES)
+    unfinished = F.when(F.startswith(NAME, F.lit(PREFIX)), F.col("value")).alias(_UNFINISHED)
+    return newest.select(NAME, facts.alias("_facts"), unfinished).select(
+        NAME, F.col("_facts.first").alias(FIRST), F.coalesce("_facts.times", F.lit(0)).alias(TIMES), _UNFINISHED
     )
+
+
+def unfinished(known: DataFrame) -> list[UnfinishedRedrive]:
+    """Return the redrives that have begun and not ended.
+
+    Args:
+        known: notes from `read_sent_letters`.
+    """
+    found = []
+    for row in known.where(F.col(_UNFINISHED).isNotNull()).select(_UNFINISHED).collect():
+        with suppress(ValueError):
+            found.append(UnfinishedRedrive.parse(bytes(row[0])))
+    return found
 
 
 def with_history(letters: DataFrame, known: DataFrame) -> DataFrame:

@@ -161,6 +161,11 @@ def show(name: str, count: int, bootstrap_servers: str | None, as_json: bool, **
 )
 @click.option("--again", is_flag=True, help="Include letters that were sent before.")
 @click.option("--overwrite", is_flag=True, help="Send a letter even if its SOW topic has a newer record of the key.")
+@click.option(
+    "--end-unfinished",
+    is_flag=True,
+    help="Go on although lapse spark redrive was killed; what it has sent without a note is sent twice.",
+)
 @click.option("--limit", type=click.IntRange(1), help="The greatest number of letters.")
 @click.option("--rate", type=Number(0, min_open=True), help="The greatest number of letters per second.")
 @click.option(
@@ -177,6 +182,7 @@ def redrive(
     max_redrives: int,
     again: bool,
     overwrite: bool,
+    end_unfinished: bool,
     limit: int | None,
     rate: float | None,
     audit: Path | None,
@@ -203,7 +209,7 @@ def redrive(
             count = 0
         else:
             with _audited(audit, now) as record:
-                queues = LetterQueues(connection, _readers())
+                queues = LetterQueues(connection, letter_topics.readers())
                 count = send(
                     lines,
                     connection,
@@ -213,6 +219,7 @@ def redrive(
                     rate=rate,
                     sent=record,
                     copies=letters.copies,
+                    end_unfinished=end_unfinished,
                 )
     _print(summary.rows(), as_json, f"redrive of {name}" if yes else f"redrive of {name}: a dry run")
     if not as_json:
@@ -277,16 +284,6 @@ def _broker_clock(connection: Connection, name: str) -> Callable[[], int]:
         return time_check.now_ms(connection, name, lambda why: click.echo(f"Warning: {why}", err=True))
 
     return now_ms
-
-
-def _readers() -> dict[str, list[str]]:
-    """Return the queues of lapse.toml by the topics that they read."""
-    config = cluster.configuration()
-    readers: dict[str, list[str]] = {}
-    for name, queue in () if config is None else config.queue.items():
-        for source in queue.underlying(name):
-            readers.setdefault(source, []).append(name)
-    return readers
 
 
 def _choice(

@@ -25,6 +25,16 @@ def configured() -> set[str]:
     return {entity.dead_letter_topic(name) for name, entity in entities}
 
 
+def readers() -> dict[str, list[str]]:
+    """Return the queues of lapse.toml by the topics that they read."""
+    config = cluster.configuration()
+    readers: dict[str, list[str]] = {}
+    for name, queue in () if config is None else config.queue.items():
+        for source in queue.underlying(name):
+            readers.setdefault(source, []).append(name)
+    return readers
+
+
 def letters_of(name: str, connection: Connection) -> DeadLetterReader:
     """Return the letters of an entity or a topic.
 

@@ -141,7 +141,14 @@ ROWS: Final = {
     "spark monitor": Row("out", (_LETTERS,)),
     "spark redrive": Row(
         "out --to {q} --send",
-        (_LETTERS, Need(SEE, "{q}"), Need(WRITE, "{q}"), Need(READ, _REDRIVEN), Need(WRITE, _REDRIVEN)),
+        (
+            _LETTERS,
+            Need(SEE, "{q}"),
+            Need(WRITE, "{q}"),
+            Need(READ, _REDRIVEN),
+            Need(WRITE, _REDRIVEN),
+            Need(WRITE, f"{_REDRIVEN}.dlq.{{q}}", TRANSACTION, _REDRIVEN),
+        ),
     ),
     "spark report": Row(why_none="it reads directories"),
     "spark state": Row(

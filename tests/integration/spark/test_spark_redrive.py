@@ -16,6 +16,7 @@ from lapse.core.reason import Reason
 from lapse.protocol import dead_letter, topic
 from lapse.protocol.bookmark import Bookmark
 from lapse_client import Connection as Client
+from lapse_client.error import LapseError
 from lapse_client.kafka.span import span
 from lapse_client.letters.dead_letter import DeadLetterReader
 from lapse_client.letters.redrive import Choice, Known, Target, plan, send
@@ -23,6 +24,7 @@ from lapse_client.letters.redriven import Redriven
 from lapse_spark import Connection, read
 from lapse_spark.cli import spark as commands
 from lapse_spark.letters import audit, redriven
+from lapse_spark.letters.announced import AnnouncedRedrive, Overtaken
 from lapse_spark.option import Cluster
 from support.kafka.log import Tail
 from support.suite.at_length import cases
@@ -210,6 +212,95 @@ def test_a_letter_that_its_topic_does_not_take_is_reported_and_keeps_no_other_on
     assert redrive("--send", "--hook", f"{__name__}:shorter") == (2, 3, {})
     assert values(spark, kafka, small) == [b"fits", b"x" * 4, b"x" * most]
     assert redrive("--send") == (0, 5, {})
+
+
+@pytest.mark.feature("C58")
+def test_while_a_job_has_not_ended_the_command_and_other_jobs_refuse_its_letters(
+    spark, kafka, dead, redrive, command, create_topic, unique, tmp_path
+):
+    """A job dies at its second record, whose topic does not exist: no note tells of the first, which it has sent."""
+    origin, missing = create_topic(unique("orders")), unique("missing")
+    for offset, target in enumerate((origin, missing)):
+        place = Bookmark(origin, 0, offset)
+        dead.wire.letter(dead.name, place, Reason.MAX_DELIVERIES, value=target.encode(), expired_at_ms=1_000 + offset)
+    dead.wire.flush()
+    to_value = f"{__name__}:to_the_topic_that_is_the_value"
+    words = ["redrive", "--pattern", dead.pattern, "--bootstrap", kafka, "--json", "--send"]
+    options = tmp_path / "client.properties"
+    options.write_text("max.block.ms=2000\n")
+
+    def job(directory, *more):
+        given = [*words, str(tmp_path / directory), "--kafka-config", str(options), *more]
+        return CliRunner().invoke(commands, given)
+
+    died = job("audit", "--hook", to_value)
+    assert "UnknownTopic" in died.output
+    assert values(spark, kafka, origin) == [origin.encode()]
+    with pytest.raises(LapseError, match=f"{tmp_path / 'audit'} began .*{dead.name}.* --send .*--end-unfinished"):
+        command()
+    other = job("other")
+    assert other.exit_code == 1
+    assert f"{tmp_path / 'audit'} began" in other.output
+    # A run with another choice finds what was sent, and notes it.
+    assert redrive("--send", "--since", "1970-01-01T00:00:01.001") == (1, 0, {})
+    assert values(spark, kafka, origin) == sorted([origin.encode(), missing.encode()])
+    assert command() == 0
+    assert json.loads(job("other").stdout)["earlier"] == 2
+
+
+@pytest.mark.feature("C58")
+def test_what_is_sent_without_a_note_may_be_given_up(spark, kafka, dead, command, create_topic, unique):
+    origin = create_topic(unique("orders"))
+    dead.wire.letter(dead.name, Bookmark(origin, 0, 0), Reason.MAX_DELIVERIES, value=b"0")
+    dead.wire.flush()
+    connection, letters = Client(kafka), topic.dead_letters(dead.name)
+    lost = AnnouncedRedrive(connection, "lost", "/lost", 1_000)
+    lost.begin([letters], end_unfinished=False)
+    with pytest.raises(LapseError, match="/lost began"):
+        command()
+    known = Known.of(connection)
+    assert [one.directory for one in known.redriven.unfinished(letters)] == ["/lost"]
+    lines = plan(DeadLetterReader(dead.name, connection=connection), Choice(), Target(), 0, known)
+    assert send(lines, connection, letters=letters, redriven=known.redriven, end_unfinished=True) == 1
+    assert not Redriven(connection).read().unfinished(letters)
+    with pytest.raises(Overtaken):
+        lost.begin([letters], end_unfinished=False)
+
+
+@pytest.mark.feature("C58")
+def test_a_command_beside_a_running_job_sends_nothing_twice(
+    spark, kafka, dead, command, create_topic, unique, tmp_path
+):
+    """It has its turn when the job has chosen, and again when the job has announced itself."""
+    origin = create_topic(unique("orders"))
+    for offset in range(4):
+        place = Bookmark(origin, 0, offset)
+        dead.wire.letter(dead.name, place, Reason.MAX_DELIVERIES, value=b"%d" % offset, expired_at_ms=offset)
+    dead.wire.flush()
+    results = []
+
+    def beside(records):
+        try:
+            results.append(command(until_ms=2))
+        except LapseError as error:
+            results.append(str(error))
+        return records
+
+    connection = Connection(kafka)
+    done = audit.run(
+        spark, connection, read.dead_letters(spark, connection, pattern=dead.pattern), audit.Choice(), audit.Target(),
+        path=str(tmp_path), now_ms=time.time_ns() // 1_000_000, dry_run=False, hook=beside,
+    )  # fmt: skip
+    assert results[0] == 2
+    assert "has not ended" in results[-1]
+    assert (done.sent, done.earlier) == (2, 2)
+    assert values(spark, kafka, origin) == [b"%d" % offset for offset in range(4)]
+
+
+def to_the_topic_that_is_the_value(records):
+    """A hook."""
+    named = functions.col("value").cast("string")
+    return records.withColumns({"topic": named, "partition": functions.lit(None).cast("int")})
 
 
 @pytest.mark.long
