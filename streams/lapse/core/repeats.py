@@ -22,6 +22,9 @@ _LONGEST: Final = 40
 _LEAP: Final = 8
 """A source that comes forward by more than this part of the window at once has leapt."""
 
+_MOST_EXTENSIONS: Final = 4
+"""How often in a row ids are kept for another window, because a source has come forward by leaps."""
+
 _DIGEST: Final = "#"
 _WRITTEN_LONGER: Final = frozenset('"\\')
 
@@ -116,27 +119,39 @@ class _Progress:
 
     At first, and after a leap, they do not: the first stamps may be those of a clock that is behind, and what an
     earlier owner of the shard had reached is not kept. So no ids are forgotten until the source has come a window
-    further. These ids stay for another window.
+    further. These ids stay for another window. If it came there by leaps, as from one clock to the next, ids that were
+    kept before stay as well, up to some times: a source that comes forward by leaps only does not keep all its ids.
 
     Attributes:
         last_ms: how far the source had come at the last look, ms since the epoch.
         unsure_since_ms: how far it had come when its stamps ceased to tell; None = they tell.
         kept_ms: the window of the kept chunks begins here, ms since the epoch.
         kept: numbers of those chunks.
+        steady_ms: how far it has come since then without leaps, ms.
+        extensions: how often in a row the kept chunks were kept longer.
     """
 
     last_ms: int
     unsure_since_ms: int | None
     kept_ms: int = 0
     kept: range = range(0)
+    steady_ms: int = 0
+    extensions: int = 0
 
     def note(self, now_ms: int, window_ms: int, next_number: int) -> None:
         """Note how far the source has come, and the number of the next chunk."""
+        step_ms = now_ms - self.last_ms
+        leaps = step_ms > window_ms // _LEAP
+        self.steady_ms += 0 if leaps else step_ms
         if self.unsure_since_ms is not None and now_ms >= self.unsure_since_ms + window_ms:
-            # The window of chunks that were kept before is over: the source has come one further since then.
-            self.kept_ms, self.kept, self.unsure_since_ms = now_ms, range(self.kept.stop, next_number), None
-        if self.unsure_since_ms is None and now_ms - self.last_ms > window_ms // _LEAP:
-            self.unsure_since_ms = now_ms
+            # The window of chunks that were kept before is over, if the source has come one further since then.
+            extends = self.steady_ms < window_ms and self.extensions < _MOST_EXTENSIONS
+            self.extensions = self.extensions + 1 if extends else 0
+            first = self.kept.start if extends else self.kept.stop
+            self.kept_ms, self.kept, self.unsure_since_ms = now_ms, range(first, next_number), None
+            self.steady_ms = 0
+        if self.unsure_since_ms is None and leaps:
+            self.unsure_since_ms, self.steady_ms = now_ms, 0
         self.last_ms = now_ms
 
     def counted_from_ms(self, number: int, newest_ms: int) -> int:

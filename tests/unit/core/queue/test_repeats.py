@@ -175,7 +175,7 @@ def test_ids_survive_restarts_and_are_forgotten_in_time():
     for at_ms in range(6_700, 7_600, 100):
         queue.read(None, at_ms=at_ms)
     assert len(queue.shard.state.repeats.chunks) == 1
-    for at_ms in (20_000, 21_000, 22_000):
+    for at_ms in range(20_000, 22_100, 100):
         queue.read(None, at_ms=at_ms)
     assert not [key for key in queue.log if key[:1] == b"i"]
     assert not queue.shard.state.repeats._seen
@@ -197,8 +197,8 @@ def test_a_producer_with_a_wrong_clock_makes_no_id_of_others_outdated(wrong_ms: 
             queue.restart()
         assert queue.read("right", at_ms=now_ms + WINDOW_MS - 1, clock_ms=now_ms + WINDOW_MS - 1) == [0]
         assert queue.read("wrong", at_ms=now_ms + wrong_ms + 9, clock_ms=now_ms + WINDOW_MS - 1) == [0]
-    for windows in range(1, 4):
-        queue.read(None, at_ms=now_ms + windows * WINDOW_MS, clock_ms=now_ms + windows * WINDOW_MS)
+    for after_ms in range(WINDOW_MS, 4 * WINDOW_MS, WINDOW_MS // 10):
+        queue.read(None, at_ms=now_ms + after_ms, clock_ms=now_ms + after_ms)
     assert not queue.shard.state.repeats.chunks, "nor does it keep them"
 
 
@@ -223,9 +223,36 @@ def test_ids_of_a_clock_behind_are_kept_though_it_is_the_first_that_is_read(behi
         assert queue.read("behind", at_ms=at_ms - behind_ms, clock_ms=at_ms) == [0]
         assert queue.read("behind as well", at_ms=at_ms - behind_ms, clock_ms=at_ms) == [0]
         queue.restart()
-    for after_ms in range(WINDOW_MS, 4 * WINDOW_MS, WINDOW_MS // 4):
+    for after_ms in range(WINDOW_MS, 4 * WINDOW_MS, WINDOW_MS // 10):
         queue.read(None, at_ms=now_ms + after_ms, clock_ms=now_ms + after_ms)
     assert not queue.shard.state.repeats.chunks, "nor does it keep them"
+
+
+@pytest.mark.feature("C6", "Q16")
+@pytest.mark.parametrize("apart_ms", [3_600_000, WINDOW_MS * 9 // 10])
+@pytest.mark.parametrize("producers", [3, 5])
+def test_ids_of_several_clocks_are_kept_whichever_is_read_first(apart_ms: int, producers: int):
+    """After a start each clock is a leap from the one before, and a leap does not tell how late it is."""
+    queue, now_ms = Queue(), 50_000_000
+    queue.read(None, at_ms=now_ms - 10 * apart_ms, clock_ms=now_ms)
+    queue.restart()
+    behind_ms = {f"{number}": number * apart_ms for number in reversed(range(producers))}
+    for name, by_ms in behind_ms.items():
+        assert queue.read(name, at_ms=now_ms - by_ms, clock_ms=now_ms) == []
+    for after_ms in range(50, WINDOW_MS, 50):
+        for name, by_ms in behind_ms.items():
+            at_ms = now_ms + after_ms
+            assert queue.read(name, at_ms=at_ms - by_ms, clock_ms=at_ms) == [0], (name, after_ms)
+    for after_ms in range(WINDOW_MS, 4 * WINDOW_MS, 100):
+        queue.read(None, at_ms=now_ms + after_ms, clock_ms=now_ms + after_ms)
+    assert not queue.shard.state.repeats.chunks, "nor does it keep them"
+
+
+def test_a_source_that_comes_forward_by_leaps_only_does_not_keep_all_its_ids():
+    queue = Queue()
+    for number in range(50):
+        queue.read(f"{number}", at_ms=5_000 + number * 2 * WINDOW_MS)
+        assert len(queue.shard.state.repeats.chunks) <= 9
 
 
 @pytest.mark.slow
@@ -253,7 +280,7 @@ def test_without_a_timestamp_the_latest_one_counts():
 def test_the_window_of_a_batch_is_that_of_its_last_record():
     queue = Queue()
     queue.read("a", at_ms=5_000)
-    for first in (1, 3):
+    for first in range(1, 15, 2):
         plain = [
             SimpleNamespace(offset=offset, timestamp=at_ms, key=None, value=b"", headers=[])
             for offset, at_ms in ((first, 5_001), (first + 1, 5_000 + (first + 1) // 2 * WINDOW_MS))
@@ -289,7 +316,7 @@ def test_ids_of_a_source_that_is_silent_are_not_looked_at_for_others() -> None:
         def items(self) -> Any:
             raise AssertionError("all are looked at")
 
-    for now_ms in (0, 450, 900, 1_350):
+    for now_ms in range(0, 1_400, 50):
         assert not list(repeats.outdated(0, now_ms, 450)) or now_ms >= 900
     repeats.chunks, Looked.at[:] = Looked(repeats.chunks), []
     assert list(repeats.outdated(0, 1_350, 450)) == [*range(0, 92, 2)]

@@ -107,9 +107,9 @@ def test_ids_are_of_their_partition_and_forgotten_with_the_window():
     assert topic.read(record(1, 5_500, "a")) == [1], "another partition's time is not this one's"
     topic.read(record(2, 9_000, None), record(3, 10_000, None))
     assert topic.shard.state.repeats.chunks, "a leap does not tell how late it is"
-    topic.read(record(4, 11_000, None))
-    for offset, at_ms in ((2, 10_000), (3, 11_000)):
-        topic.read(record(offset, at_ms, None), partition=1)
+    for number in range(20):
+        topic.read(record(4 + number, 10_100 + 100 * number, None))
+        topic.read(record(2 + number, 9_100 + 100 * number, None), partition=1)
     assert not topic.shard.state.repeats.chunks
     assert not [key for key in topic.journal if key[:1] == b"i"]
     assert Topic(dedup_window_ms=0).read(record(0, 5_000, "a"), record(1, 5_000, "a")) == []
