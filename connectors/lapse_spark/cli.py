@@ -149,6 +149,7 @@ def archive(
         print_json({"deleted": [day.isoformat() for day in days], "dry_run": dry_run})
         return
     check_writable(path, cluster.config)
+    keeps_topics = not pattern
     pattern = cluster.await_letters(pattern, later=every is not None)
     session = cluster.session("archive", delta=knowing)
     with working("Archiving dead letters") as watch:
@@ -162,6 +163,7 @@ def archive(
             fail_on_data_loss=not allow_gaps,
             strict=strict,
             kind=kind,
+            keeps_topics=keeps_topics,
             watch=watch,
         )
     if as_json:

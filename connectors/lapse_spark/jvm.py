@@ -39,6 +39,11 @@ def pattern_fault(spark: SparkSession, pattern: str) -> str:
     return ""
 
 
+def matches(spark: SparkSession, pattern: str, text: str) -> bool:
+    """Return whether a regular expression of Java matches a whole text."""
+    return bool(view(spark).java.util.regex.Pattern.matches(pattern, text))
+
+
 def set_property_unless_set(spark: SparkSession, name: str, value: str) -> None:
     """Set a system property of the driver's JVM, unless it is set."""
     system = view(spark).java.lang.System

@@ -6,6 +6,7 @@ default, missing offsets stop the job, because an archive with gaps should not l
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import date
 from typing import Final
@@ -15,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from lapse_spark import quarantine, read, schema
+from lapse_spark import jvm, quarantine, read, schema
 from lapse_spark.connection import Connection
 from lapse_spark.letters import delta
 from lapse_spark.read import Span
@@ -36,6 +37,7 @@ def run(
     fail_on_data_loss: bool = True,
     strict: bool = False,
     kind: delta.Kind | None = None,
+    keeps_topics: bool = False,
     watch: Callable[[Standing], None] | None = None,
 ) -> Standing:
     """Archive dead letters from the checkpoint on, in the tables `letters` and `quarantine`.
@@ -50,14 +52,26 @@ def run(
         fail_on_data_loss: whether to fail if Kafka has removed letters that were not archived yet.
         strict: whether to fail at the first record that is no dead letter.
         kind: `parquet` or `delta`; None = the present format, and Parquet for a new output.
+        keeps_topics: whether topics that it has read are read on if the pattern does not match them any more.
         watch: called with the progress of the stream.
 
     Raises:
-        ValueError: the output has another format or is another job's, or has lost its checkpoint.
+        ValueError: the output has another format or is another job's, or has lost its checkpoint; or the pattern does
+            not match a topic any more that was read, and may not be left out.
     """
     output = delta.output(spark, path, kind)
     output.claim("archive")
     span = Span(streaming=True, fail_on_data_loss=fail_on_data_loss, max_records_per_batch=max_records_per_batch)
+    recreated = RecreatedTopics(output, connection, allowed=not fail_on_data_loss)
+    left = recreated.left_out(lambda name: jvm.matches(spark, pattern, name))
+    if left and keeps_topics:
+        pattern = "|".join([pattern, *map(re.escape, left)])
+    elif left and fail_on_data_loss:  # Spark's own error would come at the first batch, and at all later ones
+        raise ValueError(
+            f"{path} has letters of {', '.join(left)}, and the pattern {pattern!r} does not match that any more: its "
+            "next letters would be missing. Give a pattern that matches it, too, or a new directory. --allow-gaps "
+            "leaves it out"
+        )
     source = read.dead_letters(spark, connection, pattern=pattern, span=span)
 
     def write(batch: DataFrame, number: int) -> None:
@@ -71,7 +85,6 @@ def run(
         finally:
             batch.unpersist()
 
-    recreated = RecreatedTopics(output, connection, allowed=not fail_on_data_loss)
     return follow(source, write, output, every=every, recreated=recreated, watch=watch)
 
 

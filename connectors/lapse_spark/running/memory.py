@@ -67,6 +67,7 @@ class Note:
         not_listed: why there was no list the last time; empty if there was.
         asked_at_ms: when the queue was asked last, ms since the epoch.
         agreed_at_ms: when its list last agreed with the account, ms since the epoch.
+        grace_ms: how long differences had to last to be reported, in ms; None = an earlier version has not noted it.
         account: the published balance.
     """
 
@@ -83,6 +84,7 @@ class Note:
     not_listed: str = ""
     asked_at_ms: int = 0
     agreed_at_ms: int | None = None
+    grace_ms: int | None = None
     account: dict[str, Any] = field(default_factory=dict)
 
 

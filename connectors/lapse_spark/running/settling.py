@@ -101,6 +101,7 @@ class Settling:
             before=before.before + parts[portion.BEFORE],
             faults=before.faults + parts[portion.FAULTY],
             forgotten=self._memory.forget(now_ms, horizon, before.forgotten),
+            grace_ms=self._grace_ms,
         )
         note = replace(note, account=self._balance(note, standing + closed, found, shown).as_json())
         self._memory.finish(number, note)
@@ -174,7 +175,9 @@ class Settling:
             self._memory.write(number, memory.DOUBTS, found.doubts)
         if found.ahead is not None:
             self._memory.write(number, memory.AHEAD, found.ahead)
-        was = differences.lasting_beyond_log(self._was_ahead, self._before.at_ms - self._grace_ms)
+        # By the grace of that batch: by that of now, what has not been reported may count as reported.
+        grace_ms = self._grace_ms if self._before.grace_ms is None else self._before.grace_ms
+        was = differences.lasting_beyond_log(self._was_ahead, self._before.at_ms - grace_ms)
         had_reported = bool(self._before.account.get("difference_counts"))
         news = found.find_changes(self._doubted if had_reported else None, was)
         if news is not None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import orjson
@@ -48,6 +48,12 @@ class RecreatedTopics:
         self._output, self._allowed = output, allowed
         self._ids: dict[str, str] = orjson.loads(output.text(IDS_FILE)) if output.names(".", IDS_FILE) else {}
         self._topic_ids = TopicIds(connection)
+
+    def left_out(self, matches: Callable[[str], bool]) -> list[str]:
+        """Return the existing topics that the stream has read, and whose names do not match any more."""
+        files = self._offset_files()
+        names = {name for file in files for name in self._offsets(file) if not matches(name)}
+        return sorted(self._topic_ids.find(names))
 
     def forget_offsets(self) -> None:
         """Remove the offsets of recreated topics, and of those that an interrupted batch lacks, from the checkpoint.

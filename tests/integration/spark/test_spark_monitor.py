@@ -376,6 +376,34 @@ def check_that_no_letters_are_no_error(kafka, path, kept):
 
 
 @pytest.mark.feature("D2", "X7")
+def test_an_archive_refuses_a_pattern_that_leaves_out_a_topic_that_it_has_read(
+    spark, kafka, dead, create_topic, unique, tmp_path
+):
+    """Spark's error came at the first batch, and from then on with the old pattern, too."""
+    other = create_topic(topic.dead_letters(unique("other")))
+    dead(0, 2, Reason.MAX_DELIVERIES)
+    both = f"{dead.pattern}|{re.escape(other)}"
+
+    def archived(pattern, *more):
+        options = ["archive", str(tmp_path), "--pattern", pattern, "--bootstrap", kafka, *more]
+        answer = CliRunner().invoke(commands, options)
+        return answer.exit_code, " ".join(answer.output.split())
+
+    assert archived(both)[0] == 0
+    dead(2, 3, Reason.MAX_DELIVERIES)
+    code, text = archived(dead.pattern)
+    assert code == 1
+    assert f"has letters of {other}, and the pattern" in text
+    assert archived(both)[0] == 0
+    assert sorted(row.offset for row in archive.letters(spark, str(tmp_path)).collect()) == [0, 1, 2]
+    dead(3, 4, Reason.MAX_DELIVERIES)
+    archive.run(spark, Connection(kafka), str(tmp_path), pattern=dead.pattern, keeps_topics=True)
+    dead(4, 5, Reason.MAX_DELIVERIES)
+    assert archived(dead.pattern, "--allow-gaps")[0] == 0
+    assert sorted(row.offset for row in archive.letters(spark, str(tmp_path)).collect()) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.feature("D2", "X7")
 def test_lost_offsets_and_other_alerts_are_reported_once(spark, kafka, dead, webhook, create_topic, unique, tmp_path):
     path, kept, connection = str(tmp_path / "out"), str(tmp_path / "archive"), Connection(kafka)
     letters, alerted = topic.dead_letters(dead.name), create_topic(unique("alerts"))

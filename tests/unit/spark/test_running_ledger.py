@@ -1,3 +1,4 @@
+import json
 import re
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from lapse_spark.account.journal import Journal, NoJournal
 from lapse_spark.account.verdict import IN_TIME, OVERDUE
 from lapse_spark.running import intake
 from lapse_spark.running.intake import Reach
-from lapse_spark.running.memory import Memory, Note
+from lapse_spark.running.memory import NEWS, Memory, Note
 from lapse_spark.running.running_ledger import Rule, RunningLedger
 from lapse_spark.running.settling import Settling
 from unit.spark.bad_ledgers import CASES, Case
@@ -95,18 +96,23 @@ class Account:
     def __init__(self, spark, path):
         self.spark, self.memory, self.number = spark, Memory(spark, str(path)), 0
 
-    def settle(self, end, at_ms, *rows, listed=None):
+    def settle(self, end, at_ms, *rows, listed=None, grace_ms=GRACE_MS):
         columns = ", ".join(f"{name} {kind}" for name, kind in intake.COLUMNS.items())
         whole = [tuple({"partition": 0, **row}.get(name) for name in intake.COLUMNS) for row in rows]
         batch = local_rows.frame(self.spark, whole, columns)
         before = self.memory.note(self.number - 1) or Note(queue="q", at_ms=0)
         reached = Reach({("t", 0): 0}, {("t", 0): end}, NOON_MS + at_ms)
-        settling = Settling(self.spark, self.memory, self.number, reached, before, timedelta(milliseconds=GRACE_MS))
+        settling = Settling(self.spark, self.memory, self.number, reached, before, timedelta(milliseconds=grace_ms))
         if listed is not None:
             settling.compare_with_list(listed, "")
         note = settling.settle(batch, shown=20, horizon=timedelta(days=1))
         self.number += 1
         return note.account
+
+    def news(self):
+        """What the last batch has found or withdrawn."""
+        found = self.memory.table(self.number - 1, NEWS)
+        return [] if found is None else sorted(json.loads(row.value)["state"] for row in found.collect())
 
 
 def odd(balance):
@@ -131,6 +137,19 @@ def test_a_second_fate_is_found_as_long_as_the_first_one_is_remembered(spark, tm
     results = ledger.settle(194, 3 * DAY_MS + 1 + GRACE_MS)
     assert odd(results) == {"t:0:6": "reported_twice", "t:0:137": "forgotten"}
     assert (results["published"], results["fates"]["acknowledged"], results["fates"]["dead_lettered"]) == (194, 134, 1)
+
+
+@pytest.mark.spark
+def test_a_finding_beyond_the_log_is_published_although_the_grace_has_become_shorter_meanwhile(spark, tmp_path):
+    """It counted as published before, since it had lasted for the grace of now. So nobody learned of it."""
+    ledger = Account(spark, tmp_path)
+    ledger.settle(10, 0, messages(0, 9), event(20, 20), grace_ms=DAY_MS)
+    ledger.settle(10, 2 * GRACE_MS, grace_ms=DAY_MS)
+    assert ledger.news() == []
+    assert odd(ledger.settle(10, 3 * GRACE_MS)) == {"t:0:20": "not_published"}
+    assert ledger.news() == ["found"]
+    assert ledger.settle(10, 4 * GRACE_MS, grace_ms=DAY_MS)["differences"] == []
+    assert ledger.news() == ["withdrawn"]
 
 
 def journaled(first, last, how, epoch=1):
