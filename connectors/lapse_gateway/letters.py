@@ -256,8 +256,8 @@ def _redrive_letters(
     left: threading.Event | None = None,
 ) -> Redrive:
     """Carry out a redrive, or only plan it until `left` is set. Count in `found` what becomes of the letters."""
-    known = Known.of(connection)
     among = DeadLetterReader(choice.entity, connection=connection, since_ms=choice.since_ms)
+    known = Known.of(connection, among.definitions)
     given: Iterable[DeadLetter] = among if letters is None else letters
     if left is not None:
         given = itertools.takewhile(lambda _: not left.is_set(), given)

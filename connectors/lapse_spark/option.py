@@ -26,6 +26,7 @@ from lapse_client.error import LapseError
 from lapse_client.kafka import time_check
 from lapse_client.kafka.connection import entities, is_for_people
 from lapse_client.letters import letter_topic
+from lapse_client.reading.definitions import Definitions
 from lapse_spark import fault, lapse_toml
 from lapse_spark.collected import in_utc
 from lapse_spark.connection import Connection
@@ -168,7 +169,7 @@ class Cluster:
             if name not in known and topic.dead_letters(name) not in topics:
                 raise ours.unknown("queue or SOW topic", name, known, topic.dead_letters(name))
         if not pattern:
-            own = sorted(set(letter_topic.all_named(ours, topics).values()))
+            own = sorted(set(letter_topic.all_named(Definitions(ours, topics)).values()))
             ours.check_allowed([name for name in topics if matches(name) or name in own], "Read")
             return "|".join([DEAD_LETTER_PATTERN, *(re.escape(name) for name in own if not matches(name))])
         if read := [*filter(matches, topics)]:

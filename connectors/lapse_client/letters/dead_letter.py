@@ -20,6 +20,7 @@ from lapse_client.kafka.connection import Connection
 from lapse_client.kafka.headers import headers_of
 from lapse_client.kafka.topic_reader import PacedReader, TopicReader
 from lapse_client.letters import letter_topic
+from lapse_client.reading.definitions import Definitions
 from lapse_client.reading.replay import Replayed, replay
 
 _POLL_S: Final = 0.5
@@ -162,6 +163,7 @@ class DeadLetterReader(PacedReader[DeadLetter]):
 
     Attributes:
         copies: the duplicates that were dropped so far.
+        definitions: the definitions of the cluster's deployments.
     """
 
     def __init__(
@@ -183,7 +185,8 @@ class DeadLetterReader(PacedReader[DeadLetter]):
         is_topic = default in topics or (name in topics and not names_entity)
         # Letters from before a change of the definition may be on the default topic, which can be named itself.
         may_have_own = names_entity or not (names_letters or is_topic)
-        self.topic = letter_topic.named(self._connection, topics, name) if may_have_own else ""
+        self.definitions = Definitions(self._connection, topics)
+        self.topic = letter_topic.named(self.definitions, name) if may_have_own else ""
         if self.topic:
             self.entity = name
         elif default in topics:

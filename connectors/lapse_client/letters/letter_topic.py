@@ -2,40 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 
 import orjson
 
-from lapse_client.kafka.connection import Connection
-from lapse_client.reading.definitions import latest_definitions
+from lapse_client.reading.definitions import Definitions
 
 
-def named(connection: Connection, topics: Mapping[str, int], entity: str) -> str:
+def named(definitions: Definitions, entity: str) -> str:
     """Return the dead-letter topic that an entity's definition names; empty if none does, or it may not be read.
 
     Args:
-        connection: connection to the cluster.
-        topics: topics of the cluster with their numbers of partitions.
+        definitions: the definitions of the cluster's deployments.
         entity: name of the queue or SOW topic.
     """
-    return all_named(connection, topics).get(entity, "")
+    return all_named(definitions).get(entity, "")
 
 
-def all_named(connection: Connection, topics: Mapping[str, int]) -> dict[str, str]:
+def all_named(definitions: Definitions) -> dict[str, str]:
     """Return the existing dead-letter topics that readable definitions name, by entity.
 
     Args:
-        connection: connection to the cluster.
-        topics: topics of the cluster with their numbers of partitions.
+        definitions: the definitions of the cluster's deployments.
     """
     found: dict[str, str] = {}
-    for latest in latest_definitions(connection, topics):
+    for latest in definitions.latest:
         for entity, definition in latest.items():
             found.pop(entity, None)
             if letter_topic := _letter_topic_setting(definition):
                 found[entity] = letter_topic
-    return {entity: letter_topic for entity, letter_topic in found.items() if letter_topic in topics}
+    return {entity: letter_topic for entity, letter_topic in found.items() if letter_topic in definitions.topics}
 
 
 def _letter_topic_setting(definition: bytes | None) -> str:

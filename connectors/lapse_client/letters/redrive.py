@@ -22,6 +22,7 @@ from lapse_client.letters.letter_sender import LetterSender
 from lapse_client.letters.redrive_line import Line as Line
 from lapse_client.letters.redrive_target import Target as Target
 from lapse_client.letters.redriven import TOPIC, Redriven
+from lapse_client.reading.definitions import Definitions
 from lapse_client.reading.underlying import reads_others_only
 from lapse_client.sow.newer_records import NewerRecords
 
@@ -152,8 +153,12 @@ class Known:
     reads_others_only: Callable[[str, str], bool]
 
     @classmethod
-    def of(cls, connection: Connection) -> Known:
+    def of(cls, connection: Connection, definitions: Definitions | None = None) -> Known:
         """Read the state of a cluster.
+
+        Args:
+            connection: connection to the cluster.
+            definitions: the definitions of its deployments, if they are known already.
 
         Raises:
             LapseError: the cluster cannot be reached, or a topic cannot be read.
@@ -164,7 +169,7 @@ class Known:
             newer=NewerRecords(connection),
             topics=topics,
             is_removed=_asked_again(connection.is_removed),
-            reads_others_only=reads_others_only(connection, topics),
+            reads_others_only=reads_others_only(definitions or Definitions(connection, topics)),
         )
 
 
@@ -182,7 +187,13 @@ def _asked_again(is_removed: Callable[[str], bool]) -> Callable[[str], bool]:
     return answer
 
 
-def check_target(target: Target, letters: str, connection: Connection, letter_topics: Collection[str] = ()) -> None:
+def check_target(
+    target: Target,
+    letters: str,
+    connection: Connection,
+    letter_topics: Collection[str] = (),
+    definitions: Definitions | None = None,
+) -> None:
     """Check that letters may be sent to the target.
 
     Args:
@@ -190,6 +201,7 @@ def check_target(target: Target, letters: str, connection: Connection, letter_to
         letters: the dead-letter topic of the letters.
         connection: connection to the cluster.
         letter_topics: dead-letter topics that neither their names nor definitions show.
+        definitions: the definitions of the cluster's deployments, if they are known already.
 
     Raises:
         UnknownEntity: the target topic does not exist.
@@ -198,7 +210,7 @@ def check_target(target: Target, letters: str, connection: Connection, letter_to
     if not target.topic:
         return
     topics = connection.partitions()
-    known = {*letter_topics, *letter_topic.all_named(connection, topics).values()}
+    known = {*letter_topics, *letter_topic.all_named(definitions or Definitions(connection, topics)).values()}
     if why := rules.target_fault(target.topic, letters, known):
         raise LapseError(why)
     if target.topic not in topics:

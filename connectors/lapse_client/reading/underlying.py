@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import orjson
 
 from lapse.protocol import topic_pattern
-from lapse_client.kafka.connection import Connection
-from lapse_client.reading.definitions import latest_definitions
+from lapse_client.reading.definitions import Definitions
 
 
-def reads_others_only(connection: Connection, topics: Mapping[str, int]) -> Callable[[str, str], bool]:
+def reads_others_only(definitions: Definitions) -> Callable[[str, str], bool]:
     """Return a function that says whether an entity, by its name, is defined and does not read a topic.
 
     It returns False for entities that only a `lapse.toml` defines, and if a definition cannot be understood.
 
     Args:
-        connection: connection to the cluster.
-        topics: topics of the cluster with their numbers of partitions.
+        definitions: the definitions of the cluster's deployments.
     """
     defined: dict[str, list[bytes]] = {}
-    for latest in latest_definitions(connection, topics):
+    for latest in definitions.latest:
         for entity, definition in latest.items():
             if definition is not None:  # a deployment of another name may have left an older one
                 defined.setdefault(entity, []).append(definition)

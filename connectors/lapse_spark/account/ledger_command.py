@@ -16,6 +16,7 @@ from lapse.protocol import topic, topic_pattern
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.instant import instant_ms
 from lapse.tables import console
+from lapse_client.reading.definitions import Definitions
 from lapse_client.reading.underlying import reads_others_only
 from lapse_spark import lapse_toml
 from lapse_spark import ledger as ledger_job
@@ -167,7 +168,7 @@ def _warn_of_unread(cluster: Cluster, queue: str, underlying: Sequence[str]) -> 
     """Warn of topics that the queue does not read by its definition. It may have read them earlier."""
     with suppress(ValueError):  # with options that only Java's client has, nobody knows
         ours = cluster.connection.of_lapse()
-        is_left_out = reads_others_only(ours, ours.partitions())
+        is_left_out = reads_others_only(Definitions(ours, ours.partitions()))
         for name in underlying:
             if is_left_out(queue, name):
                 click.echo(

@@ -26,6 +26,7 @@ from lapse.protocol.letter_family import LAPSE
 from lapse.protocol.redrive import target_fault
 from lapse_client.error import LapseError
 from lapse_client.letters import letter_topic
+from lapse_client.reading.definitions import Definitions
 from lapse_client.reading.underlying import reads_others_only
 from lapse_client.sow.newer_records import underlying_topics
 from lapse_spark import read
@@ -199,7 +200,7 @@ def check_target(target: str, connection: Connection) -> None:
     if target and not target_fault(target):
         with suppress(ValueError):  # with options that only Java's client has, only the names count
             ours = connection.of_lapse()
-            named.update(letter_topic.all_named(ours, ours.partitions()).values())
+            named.update(letter_topic.all_named(Definitions(ours, ours.partitions())).values())
     if why := target_fault(target, letter_topics=named):
         raise ValueError(why)
 
@@ -287,7 +288,8 @@ def _mark_unsendable(
         pass
     else:
         if not target.topic:
-            chosen = origins.mark_unreachable(chosen, places, topics, ours.is_removed, reads_others_only(ours, topics))
+            is_left_out = reads_others_only(Definitions(ours, topics))
+            chosen = origins.mark_unreachable(chosen, places, topics, ours.is_removed, is_left_out)
     if hook is None:
         to = {target.topic or one.topic for one in places}
         judged, batch_bytes = untaken.mark_untaken(redrive.with_records(chosen, target), connection, to)

@@ -10,11 +10,12 @@ from lapse_client.error import UnknownEntity
 from lapse_client.kafka.connection import Connection
 from lapse_client.letters import letter_topic
 from lapse_client.letters.dead_letter import DeadLetterReader
+from lapse_client.reading.definitions import Definitions
 
 
 def existing(connection: Connection, topics: Mapping[str, int]) -> set[str]:
     """Return the dead-letter topics of a cluster: by their names, and those that definitions or lapse.toml name."""
-    named = {*configured(), *letter_topic.all_named(connection, topics).values()}
+    named = {*configured(), *letter_topic.all_named(Definitions(connection, topics)).values()}
     return {found for found in topics if found.startswith(topic.DEAD_LETTER_PREFIX) or found in named}
 
 

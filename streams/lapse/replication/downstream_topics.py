@@ -8,7 +8,7 @@ from lapse.config.definition import Definition
 from lapse.replication.link import Link
 from lapse.replication.replicator import LinkError
 from lapse_client.kafka.connection import Connection
-from lapse_client.reading.definitions import latest_definitions
+from lapse_client.reading.definitions import Definitions
 
 
 def check_read(link: Link, downstream: Connection) -> None:
@@ -38,7 +38,7 @@ def check_read(link: Link, downstream: Connection) -> None:
 def _read_topics(downstream: Connection) -> dict[str, set[str]]:
     """Return the topics that SOW topics read, by SOW topic. A cluster may have several deployments."""
     read: dict[str, set[str]] = {}
-    for latest in latest_definitions(downstream, downstream.partitions()):
+    for latest in Definitions(downstream, downstream.partitions()).latest:
         for name, value in latest.items():
             with suppress(ValueError):
                 definition = Definition.decode(name, value or b"")

@@ -2,14 +2,18 @@
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
 import pytest
+from confluent_kafka import Message
 from confluent_kafka.cimpl import NewTopic
 
-from lapse_client import DeadLetter, DeadLetterReader
+from lapse.protocol import topic
+from lapse_client import Connection, DeadLetter, DeadLetterReader
+from lapse_client.kafka.span import span
 from lapse_client.letters.letter_queues import LetterQueues
 from lapse_client.letters.redrive import Choice, Known, Target, plan, send
+from lapse_client.reading import definitions
 from lapse_client.reading.count_text import count_text
 from support.kafka.created_topic import create
 from support.kafka.log import until, write
@@ -271,6 +275,24 @@ def test_how_long_ago_and_deadlines_go_by_the_brokers_clock(
     assert f"With --yes, {count_text(count, 'letter')} {'is' if count == 1 else 'are'} deleted." in wrong(
         "purge", name, "--until", "0s"
     )
+
+
+@pytest.mark.feature("D5", "Q23")
+def test_a_redrive_reads_each_topic_with_definitions_once(served: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def counted(connection: Connection, topics: Mapping[str, int]) -> Iterator[Message]:
+        read.extend(topics)
+        return span(connection, topics)
+
+    monkeypatch.setattr(definitions, "span", counted)
+    defined = topic.definitions(served.name("app"))
+    create(served.connection.admin(), *(NewTopic(one, 1, 1) for one in (defined, f"{defined}.commands")))
+    for to in ((), ("--to", served.name("orders"))):
+        read.clear()
+        dlq(served, "redrive", served.name("given_up"), *to)
+        assert defined in read
+        assert len(read) == len(set(read))
 
 
 @pytest.mark.feature("C75", "C54")
