@@ -19,6 +19,7 @@ from lapse.cli.ending import interrupted_afterwards, treat_sigterm_as_ctrl_c
 from lapse.cli.instant import When, at_ms
 from lapse.cli.lazy_group import Lazy, LazyGroup
 from lapse.cli.rewind_point import RewindPoint
+from lapse.cli.settlement_results import print_results
 from lapse.cli.subscribed import print_subscriptions
 from lapse.cli.unserved import delete_unserved, deletion_figures
 from lapse.option_type import Number
@@ -32,7 +33,6 @@ from lapse_client.queue.queue import Queue
 from lapse_client.queue.rewind import left_out_text
 from lapse_client.reading.count_text import count_text
 from lapse_client.reading.instant import shown
-from lapse_client.subscriber.settlement import SettlementResult
 from lapse_client.subscriber.subscriber import QueueSubscriber
 
 Command = Callable[..., Any]
@@ -223,7 +223,7 @@ def _settling(how: str, name: str, text: str) -> None:
             raise click.UsageError("name either bookmarks or --filter")
         with _open(name, bootstrap_servers) as client:
             results = client.settle(how, bookmarks, filter=expression, delay_ms=delay_ms, fault=fault)  # type: ignore[arg-type]
-            _print_results(results, as_json)
+            print_results(client, results, as_json)
 
     settle.__doc__ = text
     command: Command = _FILTER(_SERVERS(_JSON(settle)))
@@ -417,13 +417,3 @@ def _print_delivery(delivery: Delivery, as_json: bool) -> None:
         "barrier": delivery.is_barrier,
     }
     click.echo(orjson.dumps(facts))
-
-
-def _print_results(results: list[SettlementResult], as_json: bool) -> None:
-    for result in results:
-        if as_json:
-            click.echo(orjson.dumps({"bookmarks": str(result.messages), "result": result.result}))
-        else:
-            click.echo(f"{result.messages} {result.result}")
-    if any(not result.settled for result in results):
-        raise click.exceptions.Exit(1)

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from lapse.cli import cluster
+from lapse.cli.settlement_results import STALE, later_names
 from lapse.log_limit import LogLimit
 from lapse.option_type import Read, not_empty
 from lapse.process_end import ended_by_signals
@@ -77,7 +78,7 @@ _GOES = ("available", "delayed", "scheduled", "held")
     "--cancel",
     type=_ID,
     metavar="ID",
-    help="Take back what an interrupted transfer holds; what was handed over stays there.",
+    help="Take back what an interrupted transfer holds, also if the queue there was deleted.",
 )
 @click.option(
     "--follow", is_flag=True, help="Keep running: hand over messages that consumers there have room for, and none here."
@@ -147,13 +148,15 @@ def transfer(
             return
         total = _expected(source, queue, ranges, expression, resume or cancel)
         with _progress(name, total, as_json or not sys.stderr.isatty()) as moved:
-            mover = Mover(source, queue, there, link.to_queue or queue, link.to_topic, name, moved)
-            with _resume_hint(mover, name), mover:
+            to = link.to_queue or queue
+            mover = Mover(source, queue, there, to, link.to_topic, name, moved, only_cancels=bool(cancel))
+            with _resume_hint(mover, name, bool(resume)), mover:
                 if cancel:
-                    _cancel(mover, name, as_json)
+                    _cancel(mover, queue, name, as_json)
                 else:
                     outcome = mover.resume() if resume else mover.run(Choice(ranges, expression or ""))
-                    _report(mover.target, name, outcome, _other_transfers(source, queue, name, outcome.left), as_json)
+                    others = _other_transfers(source, queue, name, outcome.left)
+                    _report(mover.target, name, outcome, others, _names_now(source, queue, outcome.stale), as_json)
     except (ConfigError, ValueError, TransferError, LapseError, KafkaException) as error:
         raise click.ClickException(str(error)) from error
 
@@ -204,8 +207,13 @@ def _check_follow(follow: bool, has_others: bool, has_skew: bool) -> None:
 
 
 @contextlib.contextmanager
-def _resume_hint(mover: Mover, name: str) -> Iterator[None]:
+def _resume_hint(mover: Mover, name: str, resumes: bool) -> Iterator[None]:
     """Add to an error how to finish the transfer, if it has begun.
+
+    Args:
+        mover: the transfer.
+        name: its id.
+        resumes: whether it had been begun before.
 
     Raises:
         click.ClickException: the transfer failed.
@@ -218,6 +226,11 @@ def _resume_hint(mover: Mover, name: str) -> Iterator[None]:
         yield
     except (TransferError, LapseError, KafkaException) as error:
         hint = f"\nWhat was begun can be brought to its end: --resume {name}" if mover.begun else ""
+        if resumes and mover.lacks_target:
+            hint = (
+                f"\nIf it was deleted, take back what transfer {name} holds: --cancel {name}. Or create it again, and "
+                f"then --resume {name}"
+            )
         raise click.ClickException(f"{error}{hint}") from error
 
 
@@ -273,15 +286,24 @@ def _source(link: Link, bootstrap_servers: str | None, lapse_toml: Path | None) 
     return cluster.connection(bootstrap_servers, lapse_toml)
 
 
-def _cancel(mover: Mover, name: str, as_json: bool) -> None:
+def _cancel(mover: Mover, queue: str, name: str, as_json: bool) -> None:
     returned = mover.cancel()
-    thrown = mover.outcome.discarded
+    thrown, given_up = mover.outcome.discarded, mover.outcome.given_up
     if as_json:
-        click.echo(orjson.dumps({"transfer": name, "returned": returned, "discarded": thrown}))
+        facts = {"transfer": name, "returned": returned, "discarded": thrown}
+        click.echo(orjson.dumps({**facts, "given_up": [str(one) for one in given_up]}))
         return
     there = count_text(thrown, "record")
     click.echo(f"{count_text(returned, 'message')} returned to the queue; {there} discarded there.")
-    click.echo("What was handed over before stays there.")
+    if given_up:
+        count, one = sum(map(len, given_up)), given_up[0]
+        click.echo(
+            f"{count_text(count, 'message')} had left before, and {mover.target} was deleted with what it had: "
+            f"{', '.join(map(str, given_up))}. What nobody has handled there comes back with: "
+            f"lapse queue rewind {queue} --to {one.topic}:{one.partition}:{one.first} --handed-over"
+        )
+    elif not mover.lacks_target:
+        click.echo("What was handed over before stays there.")
 
 
 def _other_transfers(source: Connection, queue: str, name: str, left: Mapping[str, int]) -> list[str]:
@@ -292,7 +314,15 @@ def _other_transfers(source: Connection, queue: str, name: str, left: Mapping[st
         return sorted({one.subscription for one in client.peek(state=_TRANSFERRING)} - {name, ""})
 
 
-def _report(target: str, name: str, outcome: Outcome, others: list[str], as_json: bool) -> None:
+def _names_now(source: Connection, queue: str, stale: list[BookmarkRange]) -> list[str]:
+    """Return the bookmarks of messages in the queue that a rewind brought back, by their older names."""
+    if not stale:
+        return []
+    with Queue(queue, connection=source) as client:
+        return later_names(client, stale)
+
+
+def _report(target: str, name: str, outcome: Outcome, others: list[str], names_now: list[str], as_json: bool) -> None:
     """Print the outcome of a transfer.
 
     Raises:
@@ -301,13 +331,15 @@ def _report(target: str, name: str, outcome: Outcome, others: list[str], as_json
     left = {what: count for what, count in sorted(outcome.left.items()) if count}
     if as_json:
         facts = {"transfer": name, "transferred": outcome.transferred, "expired": outcome.expired, "left": left}
-        click.echo(orjson.dumps({**facts, "held_by": others, "discarded": outcome.discarded}))
+        facts |= {"held_by": others, "discarded": outcome.discarded, "names_now": names_now}
+        click.echo(orjson.dumps(facts))
     else:
         click.echo(f"{count_text(outcome.transferred, 'message')} handed over to {target} (transfer {name}).")
         if outcome.expired:
             click.echo(f"{outcome.expired:,} expired on the way, on both sides.")
         for what, count in left.items():
-            click.echo(f"{count:,} stayed: {what}{_holders_text(what, others)}.", err=True)
+            more = _names_text(names_now) if what == STALE else _holders_text(what, others)
+            click.echo(f"{count:,} stayed: {what}{more}.", err=True)
     if left:
         raise click.exceptions.Exit(_SOMETHING_STAYED)
 
@@ -318,6 +350,12 @@ def _holders_text(state: str, others: list[str]) -> str:
         return ""
     which = "another transfer holds them" if len(others) == 1 else "other transfers hold them"
     return f"; {which}, {', '.join(others)}: end it with --resume or --cancel"
+
+
+def _names_text(names_now: list[str]) -> str:
+    """Return what messages are called now that were named as before a rewind."""
+    now = f"now it is {', '.join(names_now)}" if names_now else "it is not in the queue now"
+    return f"; a rewind has superseded this bookmark, and {now}"
 
 
 def _expected(
@@ -342,6 +380,7 @@ def _preview(
         ValueError: a bookmark is of a partition that its topic does not have.
     """
     NamedPartitions(source).check(ranges)
+    names_now: list[str] = []
     with Queue(queue, connection=source) as client:
         if ranges or expression is not None:
             found: dict[str, int] = {}
@@ -349,6 +388,7 @@ def _preview(
                 bookmark = BookmarkRange.parse(one.bookmark)
                 if not ranges or any(_is_within(bookmark, some) for some in ranges):
                     found[one.state] = found.get(one.state, 0) + 1
+            names_now = later_names(client, ranges)
         else:
             counts = client.depth()
             found = {state: counts.get(state, 0) for state in (*_GOES, "leased", _TRANSFERRING)}
@@ -356,11 +396,13 @@ def _preview(
     stays = {state: count for state, count in sorted(found.items()) if count and state in ("leased", _TRANSFERRING)}
     others = _other_transfers(source, queue, "", stays)
     if as_json:
-        click.echo(orjson.dumps({"transferred": goes, "left": stays, "held_by": others}))
+        click.echo(orjson.dumps({"transferred": goes, "left": stays, "held_by": others, "names_now": names_now}))
         return
     click.echo(f"{count_text(goes, 'message')} would be handed over.")
     for state, count in stays.items():
         click.echo(f"{count:,} would stay: {state}{_holders_text(state, others)}.")
+    if names_now:
+        click.echo(f"A rewind has superseded bookmarks that were named: now it is {', '.join(names_now)}.", err=True)
 
 
 def _is_within(one: BookmarkRange, some: BookmarkRange) -> bool:

@@ -8,31 +8,32 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self
 
-from confluent_kafka import Consumer, TopicPartition
-
-from lapse.core.generation import position_of
 from lapse.protocol.answer import Answer, QueuedMessage
-from lapse.protocol.bookmark import Bookmark, BookmarkRange, range_text
+from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.command import Command
 from lapse.protocol.hand_over import HandOver, join_neighbours
 from lapse.transfer.copier import Copier, NotRead, TransferError
-from lapse.transfer.order import Order, Orders
+from lapse.transfer.order import Order, Orders, ranges_to_end
+from lapse.transfer.outcome import Choice as Choice
+from lapse.transfer.outcome import Outcome as Outcome
 from lapse.transfer.side import Side
+from lapse_client.error import UnknownEntity
 from lapse_client.kafka.connection import Connection
-from lapse_client.kafka.log_offsets import log_bounds
 from lapse_client.queue.named_partitions import NamedPartitions
 
 logger = logging.getLogger(__name__)
 
 _UNREAD: Final = ("unknown", "advancing")
 """Results for messages that the shard has not read yet; `advancing` while it reads on to them (C85)."""
+
+_STALE: Final = "stale"
+"""Result for messages that a rewind has brought back under another name."""
 
 _UNREAD_S: Final = 2.0
 """How long a shard may take to read a message, s. After that there is none: transaction markers have offsets, too."""
@@ -43,36 +44,6 @@ _PAUSE_S: Final = 0.02
 
 class _Unknown(TransferError):
     """This side knows no transfer with the id."""
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The messages to hand over.
-
-    Attributes:
-        bookmarks: these; if empty, all that were published before the transfer began.
-        filter: only those of them that match this expression; empty for all.
-    """
-
-    bookmarks: tuple[BookmarkRange, ...] = ()
-    filter: str = ""
-
-
-@dataclass(slots=True)
-class Outcome:
-    """The result of a transfer.
-
-    Attributes:
-        transferred: messages that left, and are in the other queue.
-        expired: messages whose deadline passed between put and confirm.
-        left: messages that stayed, by reason: leased, transferring, unknown, lost, too_large.
-        discarded: records there that were put by an earlier attempt, or for messages that did not leave.
-    """
-
-    transferred: int = 0
-    expired: int = 0
-    left: Counter[str] = field(default_factory=Counter)
-    discarded: int = 0
 
 
 class Mover:
@@ -87,9 +58,11 @@ class Mover:
         transfer: the transfer's id.
         progress: called after each round with the number of messages that were handed over.
         timeout_s: how long to wait for answers, s.
+        only_cancels: whether the transfer is only cancelled, so that the queue there need not exist.
 
     Attributes:
         begun: whether there is something that `resume` could finish.
+        lacks_target: whether the queue there does not exist.
         outcome: the result so far.
     """
 
@@ -103,6 +76,7 @@ class Mover:
         transfer: str,
         progress: Callable[[int], None] = lambda _: None,
         timeout_s: float = 30.0,
+        only_cancels: bool = False,
     ) -> None:
         self._source_side = Side(here, queue, timeout_s)
         self._target_side = Side(there, to_queue, timeout_s)
@@ -116,12 +90,21 @@ class Mover:
         self._refused = False
         self._foreign = 0
         self._orders = Orders(here, queue)
-        self.begun = False
+        self._only_cancels = only_cancels
+        self.begun = self.lacks_target = False
         self.outcome = Outcome()
 
     def __enter__(self) -> Self:
         with ExitStack() as opened:
-            here, there = opened.enter_context(self._source_side), opened.enter_context(self._target_side)
+            here, there = opened.enter_context(self._source_side), self._target_side
+            try:
+                opened.enter_context(there)
+            except UnknownEntity:
+                self.lacks_target = True
+                if not self._only_cancels:
+                    raise
+                self._opened = opened.pop_all()
+                return self
             if (here.cluster, here.queue) == (there.cluster, there.queue):
                 raise TransferError(f"{here.queue} cannot be handed over to itself; name another queue or deployment")
             self._topic = self._topic or there.publish_target
@@ -182,6 +165,7 @@ class Mover:
 
         If this side no longer knows the transfer, nothing can confirm its records there any more, so they are
         discarded. The queue there reads them again after it was deleted and created anew, also those that it accepted.
+        If that queue or its topic is gone, what has left is given up: a queue is not deleted before it has it (C77).
 
         Raises:
             TransferError: a message has left already, no transfer with this id was begun, or it has another target.
@@ -189,18 +173,24 @@ class Mover:
         try:
             order = self._begun()
         except _Unknown:
-            self._discard()
+            if not self.lacks_target:
+                self._discard()
             if not self.outcome.discarded:
                 raise
             return 0
-        left = [text for one in self._source_side.ask(self._hold((), "", top_n=0)).values() for text in one.handed_over]
+        shards = self._source_side.ask(self._hold((), "", top_n=0))
+        left = [HandOver.parse(text) for answer in shards.values() for text in answer.handed_over]
         if left:
-            raise TransferError(
-                f"transfer {self._transfer} cannot be cancelled: {left[0].partition('>')[0]} has left already; "
-                f"bring it to its end: --resume {self._transfer}"
-            )
+            if not self.lacks_target and not self._target_side.has_lost([one.records for one in left]):
+                raise TransferError(
+                    f"transfer {self._transfer} cannot be cancelled: {left[0].messages} has left already; "
+                    f"bring it to its end: --resume {self._transfer}"
+                )
+            self.outcome.given_up = [one.messages for one in left]
+            self._source_side.ask(Command(command="transfer_finish", transfer=self._transfer))
         answers = self._source_side.ask(Command(command="transfer_cancel", transfer=self._transfer))
-        self._discard()
+        if not self.lacks_target:
+            self._discard()
         self._orders.write(self._transfer, replace(order or Order({}), cancelled=True))
         return sum(answer.counts.get("returned", 0) for answer in answers.values())
 
@@ -305,7 +295,7 @@ class Mover:
         try:
             return {
                 shard: tuple(
-                    text for source in answer.sources for text in _ranges_to_end(consumer, Bookmark.parse(source))
+                    text for source in answer.sources for text in ranges_to_end(consumer, Bookmark.parse(source))
                 )
                 for shard, answer in answers.items()
             }
@@ -415,10 +405,12 @@ class Mover:
         return any(one.result in _UNREAD for one in answer.settlements)
 
     def _note_left(self, answer: Answer, order: Order) -> None:
-        """Count messages that stayed. Of an order that lists messages, count also those that do not exist."""
+        """Count messages that stayed. Of an order that lists messages, count also those that do not exist so."""
         for one in answer.settlements:
-            if one.result in ("leased", "transferring") or (order.listed and one.result in _UNREAD):
-                self.outcome.left[one.result] += len(BookmarkRange.parse(one.bookmarks))
+            if one.result in ("leased", "transferring") or (order.listed and one.result in (*_UNREAD, _STALE)):
+                named = BookmarkRange.parse(one.bookmarks)
+                self.outcome.left[one.result] += len(named)
+                self.outcome.stale += [named] if one.result == _STALE else []
 
     def _finish(self, resumed: bool) -> Outcome:
         if self.outcome.left["lost"] or self.outcome.left["too_large"]:
@@ -431,20 +423,3 @@ class Mover:
     def _discard(self) -> None:
         answers = self._target_side.ask(Command(command="transfer_discard", transfer=self._transfer))
         self.outcome.discarded += sum(answer.counts.get("removed", 0) for answer in answers.values())
-
-
-def _ranges_to_end(consumer: Consumer, source: Bookmark) -> list[str]:
-    """Return the ranges of an underlying partition up to its present end, one for each generation (C61).
-
-    Args:
-        consumer: reads the end.
-        source: the position before which the shard has read, in the latest generation.
-    """
-    _, end = log_bounds(consumer, TopicPartition(source.topic, source.partition))
-    last = max(end, source.log_offset) - 1
-    if last < 0:
-        return []
-    return [
-        range_text(source.topic, source.partition, position_of(0, generation), position_of(last, generation))
-        for generation in range(source.generation + 1)
-    ]

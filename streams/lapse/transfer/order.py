@@ -11,12 +11,14 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 import orjson
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 
-from lapse.protocol.bookmark import BookmarkRange
+from lapse.core.generation import position_of
+from lapse.protocol.bookmark import Bookmark, BookmarkRange, range_text
 from lapse_client.kafka import compacted_topic
 from lapse_client.kafka.connection import Connection
 from lapse_client.kafka.fault import flushed
+from lapse_client.kafka.log_offsets import log_bounds
 from lapse_client.kafka.span import span
 
 logger = logging.getLogger(__name__)
@@ -119,6 +121,23 @@ class Orders:
 
     def _key(self, transfer: str) -> bytes:
         return f"{self._queue}/{transfer}".encode()
+
+
+def ranges_to_end(consumer: Consumer, source: Bookmark) -> list[str]:
+    """Return the ranges of an underlying partition up to its present end, one for each generation (C61).
+
+    Args:
+        consumer: reads the end.
+        source: the position before which the shard has read, in the latest generation.
+    """
+    _, end = log_bounds(consumer, TopicPartition(source.topic, source.partition))
+    last = max(end, source.log_offset) - 1
+    if last < 0:
+        return []
+    return [
+        range_text(source.topic, source.partition, position_of(0, generation), position_of(last, generation))
+        for generation in range(source.generation + 1)
+    ]
 
 
 def _read(value: bytes | None) -> Order | None:

@@ -6,10 +6,14 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from types import TracebackType
 
+from confluent_kafka import TopicPartition
+
 from lapse.protocol.answer import Answer
+from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.command import Command
 from lapse_client.error import UnknownEntity
 from lapse_client.kafka.connection import Connection
+from lapse_client.kafka.log_offsets import log_bounds
 from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
 from lapse_client.session.conversation import Conversation
 
@@ -37,12 +41,12 @@ class Side:
         self._conversation: Conversation | None = None
 
     def __enter__(self) -> Side:
+        self.cluster = str(self.connection.admin().list_topics(timeout=METADATA_TIMEOUT_S).cluster_id)
         try:
             shards = self.connection.shards("queue", self.queue)
         except UnknownEntity as error:
             error.args = (f"{self.connection.bootstrap_servers}: {error}",)
             raise
-        self.cluster = str(self.connection.admin().list_topics(timeout=METADATA_TIMEOUT_S).cluster_id)
         self._conversation = self._opened.enter_context(Conversation(self.connection, self.queue, shards))
         (answer,) = self._conversation.ask([0], Command(command="depth"), self._timeout_s)
         self.publish_target = answer.publish_target
@@ -63,6 +67,19 @@ class Side:
         """Return the shards that may have messages of an underlying partition, first the one that reads it (C81)."""
         assert self._conversation is not None
         return self._conversation.shards_of(partition)
+
+    def has_lost(self, records: Iterable[BookmarkRange]) -> bool:
+        """Return whether the topics have none of some records: they were deleted since, and perhaps created again."""
+        topics, consumer = self.connection.partitions(), self.connection.consumer()
+        try:
+            for one in records:
+                if one.partition < topics.get(one.topic, 0):
+                    _, end = log_bounds(consumer, TopicPartition(one.topic, one.partition))
+                    if one.first < end:
+                        return False
+        finally:
+            consumer.close()
+        return True
 
     def ask(self, command: Command) -> dict[int, Answer]:
         """Send the same command to every shard; return answers by shard."""

@@ -17,7 +17,7 @@ import pytest
 from lapse.core.reason import Reason
 from lapse.embedded import EmbeddedKafka
 from lapse.protocol.answer import QueuedMessage
-from lapse.protocol.bookmark import BookmarkRange
+from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.command import Command
 from lapse.protocol.event import EventKind
 from lapse.transfer.copier import Copier, TransferError
@@ -42,6 +42,8 @@ def left(message):
 QUEUES = {
     "orders": {"expiration": "enabled", "partitions": 2, "on_expire": "rule:left", "lease_period": "10m"},
     "single": {"expiration": "enabled"},
+    "going-hold": {},
+    "going-accept": {},
     "deep": {"expiration": "enabled", "target_queue_depth": 3},
     "poison": {"max_deliveries": 3, "dead_letter": "dlq.poison{}"},
     "total": {
@@ -61,7 +63,7 @@ def sides(kafka: str, deploy: Deploy) -> Iterator[Sides]:
             (one.directory / "rule.py").write_text(RULE, "utf-8")
             one.apply().worker()
         for one in both:
-            one.workers[0].wait_for_shards(6)
+            one.workers[0].wait_for_shards(8)
         yield both
 
 
@@ -167,7 +169,12 @@ def test_deadlines_and_schedules_are_the_same_to_the_millisecond(sides: Sides) -
     sides.here.write("single", "later", headers=later)
     until(lambda: len(states_with_deadlines(sides.here, "single")) == 42, "42 messages")
     before = states_with_deadlines(sides.here, "single")
-    assert sides.transfer("single", "--all", "--dry-run") == {"transferred": 42, "left": {}, "held_by": []}
+    assert sides.transfer("single", "--all", "--dry-run") == {
+        "transferred": 42,
+        "left": {},
+        "held_by": [],
+        "names_now": [],
+    }
     assert states_with_deadlines(sides.here, "single") == before
     assert sides.transfer("single", "--all")["transferred"] == 42
     assert states_with_deadlines(sides.there, "single") == before
@@ -223,10 +230,11 @@ def test_a_transfer_is_taken_back(sides: Sides) -> None:
         (result,) = queue.expire([one.bookmark])
         assert result.result == "transferring"
     until(lambda: sides.there.depth("single")["unconfirmed"] == 1, "the record there")
-    assert sides.transfer("single", "--cancel", "back") == {"transfer": "back", "returned": 1, "discarded": 1}
+    taken = {"transfer": "back", "returned": 0, "discarded": 0, "given_up": []}
+    assert sides.transfer("single", "--cancel", "back") == taken | {"returned": 1, "discarded": 1}
     with sides.mover("single", "back") as mover, pytest.raises(TransferError, match="was cancelled"):
         mover.resume()
-    assert sides.transfer("single", "--cancel", "back") == {"transfer": "back", "returned": 0, "discarded": 0}
+    assert sides.transfer("single", "--cancel", "back") == taken
     with sides.here.subscriber("single") as subscriber:
         delivery = next(iter(subscriber.messages(10)))
         assert delivery.value == b"back"
@@ -234,6 +242,35 @@ def test_a_transfer_is_taken_back(sides: Sides) -> None:
     assert sides.there.depth("single")["unconfirmed"] == 0
     (thrown,) = [one for one in sides.there.events("single") if Reason.WITHDRAWN in one.reasons]
     assert thrown.event == EventKind.EXPIRED
+
+
+@pytest.mark.feature("Q17", "C57", "C77")
+@pytest.mark.parametrize(("moment", "returned"), [("hold", 2), ("accept", 0)])
+def test_a_transfer_is_taken_back_when_the_queue_there_was_deleted(sides: Sides, moment: str, returned: int) -> None:
+    """What was held comes back. What the queue there had accepted was in it when it was deleted."""
+    stem, name = f"going-{moment}", f"gone-{moment}"
+    written = sides.here.write(stem, "1", "2")
+    bookmarks = [f"--bookmark={sides.here.bookmark(stem, one)}" for one in written]
+    sides.killed(moment, stem, *bookmarks, "--id", name)
+    with sides.there.queue(stem) as queue:
+        if moment == "accept":
+            assert queue.purge()["removed"] == 2
+        queue.delete()
+    error = " ".join(sides.transfer(stem, "--resume", name, code=1)["error"].split())
+    assert f"no queue '{sides.there.name(stem)}'" in error
+    assert f"--cancel {name}" in error
+    error = " ".join(sides.transfer(stem, "--cancel", name, "--to-queue", "mistyped", code=1)["error"].split())
+    assert f"transfer {name} goes to {sides.there.name(stem)} at " in error
+    given_up = [] if returned else [f"{sides.here.name(stem)}:0:0-1"]
+    taken = {"transfer": name, "returned": returned, "discarded": 0, "given_up": given_up}
+    assert sides.transfer(stem, "--cancel", name) == taken
+    counts = sides.here.depth(stem)
+    assert (counts["available"], counts["transferring"]) == (returned, 0)
+    assert sides.transfer(stem, "--cancel", name)["returned"] == 0
+    if given_up:
+        with sides.here.queue(stem) as queue:
+            first = Bookmark(sides.here.name(stem), 0, 0)
+            assert queue.rewind(first, handed_over=True)["rewound"] == 2
 
 
 @pytest.mark.feature("Q17", "C73", "C24")
@@ -546,7 +583,7 @@ def test_what_an_unknown_transfer_has_put_there_can_be_discarded(sides: Sides) -
     with sides.there.queue("single") as queue:
         assert [(one.state, one.subscription) for one in queue.peek()] == [("unconfirmed", "long-ago")]
     assert "has begun no transfer" in sides.transfer("single", "--resume", "long-ago", code=1)["error"]
-    assert sides.transfer("single", "--cancel", "long-ago") == {"transfer": "long-ago", "returned": 0, "discarded": 1}
+    assert sides.transfer("single", "--cancel", "long-ago")["discarded"] == 1
     assert sides.there.depth("single")["unconfirmed"] == 0
 
 
@@ -566,6 +603,32 @@ def test_a_transfer_is_resumed_and_cancelled_with_its_own_target_only(sides: Sid
     assert sides.here.depth("single")["available"] == 1
     assert sides.there.depth("orders")["depth"] == 0
     assert sides.transfer("single", "--resume", "aimed")["transferred"] == 1
+    with sides.there.queue("single") as queue:
+        assert queue.purge()["removed"] == 1
+
+
+@pytest.mark.feature("Q17", "C61", "C57")
+def test_a_bookmark_that_a_rewind_has_superseded_hands_nothing_over_and_names_the_one_of_now(sides: Sides) -> None:
+    """Of a transfer, of its dry run and of a settlement by hand."""
+    (written,) = sides.here.write("single", "again")
+    old = sides.here.bookmark("single", written)
+    with sides.here.queue("single") as queue:
+        until(lambda: queue.depth()["available"] == 1, "the message")
+        assert queue.settle("acknowledge", [old])[0].settled
+        assert queue.rewind(Bookmark.parse(old))["rewound"] == 1
+    now = f"{old}~1"
+    done = sides.transfer("single", "--bookmark", old, code=3)
+    assert (done["transferred"], done["left"], done["names_now"]) == (0, {"stale": 1}, [now])
+    command = ["-m", "lapse", "transfer", *sides.command("single", "--bookmark", old)]
+    printed = fork_server.run(command, os.environ)
+    assert printed.returncode == 3
+    assert f"1 stayed: stale; a rewind has superseded this bookmark, and now it is {now}." in printed.stderr
+    assert sides.transfer("single", "--bookmark", old, "--dry-run")["names_now"] == [now]
+    settled = sides.here.lapse("queue", "ack", sides.here.name("single"), old)
+    assert settled.returncode == 1
+    assert f"{old} stale" in settled.stdout
+    assert f"now it is {now}" in settled.stderr
+    assert sides.transfer("single", "--bookmark", now)["transferred"] == 1
     with sides.there.queue("single") as queue:
         assert queue.purge()["removed"] == 1
 

@@ -26,6 +26,7 @@ def killed(owner, name, before):
     setattr(owner, name, instead)
 
 killed(*{
+    "hold": (copier.Copier, "put", True),
     "put": (copier.Copier, "put", False),
     "confirm": (mover.Mover, "_accept", True),
     "accept": (mover.Mover, "_accept", False),
@@ -33,7 +34,8 @@ killed(*{
 from lapse.cli import main
 main(["transfer", *sys.argv[1:]])
 """
-"""A program that takes a step and the command's arguments, and kills itself at that step of the first round."""
+"""A program that takes a step and the command's arguments, and kills itself at that step of the first round: before or
+after `put`, before `confirm`, or after `accept`."""
 
 
 class Sides(NamedTuple):
@@ -60,7 +62,7 @@ class Sides(NamedTuple):
         return Mover(here, self.here.name(stem), there, self.there.name(stem), None, ident)
 
     def killed(self, at: str, stem: str, *options: str) -> None:
-        """Run a transfer that is killed in its first round: after `put`, before `confirm`, or after `accept`."""
+        """Run a transfer that is killed in its first round, at a step of `KILLED`."""
         done = fork_server.run(["-c", KILLED, at, *self.command(stem, *options)], os.environ)
         assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
 

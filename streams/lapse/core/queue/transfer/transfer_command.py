@@ -116,6 +116,8 @@ class TransferCommands:
                     shard.activate_up_to(claims, most)
             outcomes, more = shard.transfer_source.hold(transfer_id, command.to, claims, most, at_ms, step)
             outcomes = shard.with_advancing(outcomes)
+            if command.bookmarks:
+                outcomes = shard.state.rewinds.with_stale_results(outcomes)
         messages = tuple(queued_message(one) for one in shard.transfer_source.messages(transfer_id))
         counts = {"transferring": len(messages), "more": int(more)}
         if advancing := _count_advancing(outcomes):
