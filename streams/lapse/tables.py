@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from copy import copy
 from typing import Final
 
 from rich.cells import cell_len
@@ -76,7 +77,7 @@ def fitted(table: Table, console: Console, spared: Collection[str] = ("",)) -> R
         console: the console to print to.
         spared: the texts of cells that count as empty.
     """
-    _escape(table)
+    table = _escaped(table)
     if _width(console, table).maximum <= console.width or not table.show_header:
         for column in table.columns:
             column.overflow = "fold"
@@ -88,13 +89,19 @@ def fitted(table: Table, console: Console, spared: Collection[str] = ("",)) -> R
     return narrow
 
 
-def _escape(table: Table) -> None:
-    """Escape control characters: cells may contain text of any producer, which a terminal would act on."""
-    for column in table.columns:
-        for at, cell in enumerate(column._cells):
-            text = str(cell)
-            if isinstance(cell, str | Text) and (plain := printable(text)) != text:
-                column._cells[at] = Text(plain, cell.style if isinstance(cell, Text) else "")
+def _escaped(table: Table) -> Table:
+    """Return a table without control characters: cells may contain text of any producer, which a terminal acts on."""
+    plain = copy(table)
+    plain.columns, plain.rows = [column.copy() for column in table.columns], []
+    for cells, row in zip(_rows(table), table.rows, strict=True):
+        plain.add_row(*map(_without_controls, cells), style=row.style, end_section=row.end_section)
+    return plain
+
+
+def _without_controls(cell: RenderableType) -> RenderableType:
+    if not isinstance(cell, str | Text) or (plain := printable(str(cell))) == str(cell):
+        return cell
+    return Text(plain, cell.style if isinstance(cell, Text) else "")
 
 
 def _width(console: Console, shown: RenderableType) -> Measurement:

@@ -54,6 +54,7 @@ ROOMS: dict[str, tuple[frozenset[str], tuple[str, ...], frozenset[str]]] = {
         frozenset({"_new_queue", "_has_queue", "_size", "_purge", "_delete", "_put", "_put_fanout", "_queue_bind"}),
     ),
     "confluent-kafka": (frozenset({"confluent_kafka"}), ("lapse_client.payload.serde",), frozenset()),
+    "click and rich": (frozenset({"click", "rich"}), (), frozenset()),
 }
 
 PARTS = {
