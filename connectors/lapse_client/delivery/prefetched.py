@@ -46,6 +46,8 @@ class Prefetched(Waiting[Delivery]):
         self._held = 0
         """How many messages the lots still have."""
         self._withholding = False
+        self._sweep_at = _AHEAD
+        """How many messages the lots must have until those whose leases are over are dropped."""
 
     def __len__(self) -> int:
         lots = tuple(self._lots)  # other threads may take lots meanwhile
@@ -55,7 +57,8 @@ class Prefetched(Waiting[Delivery]):
     def put(self, lots: list[Lot]) -> None:
         """Add lots in order; none of them is empty. After the end they are dropped, unless they are withheld.
 
-        A message that had expired when its delivery reached Kafka is skipped when it would be taken (L10).
+        A message that had expired when its delivery reached Kafka is skipped when it would be taken (L10). Messages
+        whose leases are over are handed out again. So if nobody takes any, they are dropped here, now and then.
         """
         if not lots:
             return
@@ -64,6 +67,9 @@ class Prefetched(Waiting[Delivery]):
                 return
             self._lots.extend(lots)
             self._held += sum(map(len, lots))
+            if self._held > self._sweep_at:
+                self._drop_late()
+                self._sweep_at = max(_AHEAD, 2 * self._held)
             self._wake(2 if len(lots) > 1 else len(lots[0]))
         self._notify()
 
@@ -127,6 +133,16 @@ class Prefetched(Waiting[Delivery]):
         for lot, first in lots:
             dropped[lot.lease_ends_ms] += 0 if lot.is_barrier else lot.left_count(first)
         return dropped
+
+    def _drop_late(self) -> None:
+        """Drop messages whose leases are over."""
+        past_ms = self._past_ms()
+        back, lots = self._remove(lambda lot: lot.lease_ends_ms <= past_ms)
+        dropped = Counter(delivery.shard for delivery in back)
+        for lot, first in lots:
+            dropped[lot.shard] += lot.left_count(first)
+        for shard, count in dropped.items():
+            self._forget(shard, count)
 
     def _remove(self, unwanted: Callable[[Lot], bool]) -> tuple[list[Delivery], list[tuple[Lot, int]]]:
         """Remove unwanted lots. Return what was put back of them, and each with the index of its next message."""

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from queue import Queue
 from typing import cast
@@ -120,6 +121,22 @@ def test_what_is_left_of_a_lot_is_dropped_when_its_lease_is_over() -> None:
     assert arrivals.pop() is None
     assert forgotten[1:] == [(SHARD, 2)]
     assert arrivals.take(1, 0.01) == []
+
+
+@pytest.mark.feature("X3", "Q5")
+def test_what_is_handed_out_again_and_again_while_nobody_takes_it_does_not_pile_up() -> None:
+    """Each time the leases are over, the shard hands the same messages out again."""
+    now_ms, forgotten, other = 0.0, Counter[Shard](), Shard(1, "q", 1)
+    arrivals = Prefetched(lambda: now_ms, lambda shard, count: forgotten.update({shard: count}))
+    arrivals.put([lot(0, 100, shard=other)])
+    assert values(arrivals.take(1)) == [0]
+    for turn in range(1, 101):
+        now_ms = 100.0 * turn
+        arrivals.put([lot(0, 1_000, 100 * turn + 100)])
+        assert len(arrivals) <= 5_000, turn
+    assert forgotten[SHARD] + len(arrivals) - 99 == 100_000
+    assert values(arrivals.take(99)) == list(range(1, 100))
+    assert values(arrivals.take(2_000)) == list(range(1_000))
 
 
 @pytest.mark.feature("X3", "D4")
