@@ -373,7 +373,7 @@ SWITCHES: dict[str, Switch] = {
     "recreated_topic": Switch(acts=(_replace, _cut), happens=("log_truncated",)),
     "wrong_clock": Switch(
         said={"odd": ("", "ahead", "no timestamp")},
-        acts=(lambda machine, random: machine.set_clock_back(random.choice((1, 50, 150))),),
+        acts=(lambda machine, random: machine.set_clock_back(random.choice((1, 50, 150)), random.random() < 0.3),),
         happens=("wrong_clock",),
     ),
     "change": Switch(acts=(_change,), happens=("change",)),

@@ -343,11 +343,13 @@ class ShardMachine(RuleBasedStateMachine):
         at = which % len(self.on_their_way)
         self.world.settle(*(self.on_their_way[at] if again else self.on_their_way.pop(at)))
 
-    @rule(by_ms=WAITS)
-    def set_clock_back(self, by_ms) -> None:
-        """Another broker leads the partition, and its clock is behind."""
+    @rule(by_ms=WAITS, followed=st.sampled_from([False, False, True]))
+    def set_clock_back(self, by_ms, followed=False) -> None:
+        """Another broker leads the partition, and its clock is behind; perhaps the shard follows it."""
         before_ms, self.world.now_ms = self.world.now_ms, max(EARLIEST_MS, self.world.now_ms - by_ms)
         self.world.did["wrong_clock"] += self.world.now_ms < before_ms
+        if followed and not self.world.oracle.rates():
+            self.world.set_back()
 
     @rule(topic=TOPICS)
     def acknowledge_all(self, topic) -> None:

@@ -77,6 +77,12 @@ class World(Endings, Rewinds, HandingOver):
             lambda: self.oracle.heard(subscription, self.now_ms),
         )
 
+    def set_back(self) -> None:
+        """The shard goes back with the clock, as a worker's does if that was set back by more than brokers differ."""
+        assert not self.oracle.rates(), "what counts of a rate is not journaled"
+        self._both(lambda _: self.shard.set_back(self.now_ms), lambda: self.oracle.set_back(self.now_ms))
+        self.shard.note_arrivals_until(NEVER)
+
     def unsubscribe(self, subscription: str) -> None:
         self._both(
             lambda step: self.shard.unsubscribe(subscription, self.now_ms, step),

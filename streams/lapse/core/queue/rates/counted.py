@@ -267,10 +267,11 @@ class Counted:
             within_ms: the longest duration of a write, ms.
             unwritten: whether this owner wrote the last batch, at `by_ms`.
         """
-        self._written_ms = {
-            number: max(batch.at_ms, self._written_by_ms(number, min(by_ms, batch.at_ms + within_ms)))
-            for number, batch in self.batches.items()
-        }
+        counts_ms = 0
+        for number, batch in self.batches.items():
+            # If the broker's clock was set back meanwhile, none counts from before the last one, as `room_for` needs.
+            counts_ms = max(counts_ms, batch.at_ms, self._written_by_ms(number, min(by_ms, batch.at_ms + within_ms)))
+            self._written_ms[number] = counts_ms
         self.newest_ms = max(self.newest_ms, by_ms) if self.batches else self.newest_ms
         if unwritten and self.batches:
             last = next(reversed(self.batches))

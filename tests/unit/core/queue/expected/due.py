@@ -67,6 +67,12 @@ class Due(Subscriptions):
             ]
         return min(due, default=None)
 
+    def set_back(self, now_ms: int) -> None:
+        """The shard goes back with a clock that was set back; what it knew of the future counts as of now (C3)."""
+        self.began_ms = min(self.began_ms, now_ms)
+        for subscriber in self.subscribers.values():
+            subscriber.last_seen_ms = min(subscriber.last_seen_ms, now_ms)
+
     def take_over(self, now_ms: int) -> None:
         self.began_ms = now_ms
         self.turn = -1
