@@ -119,7 +119,7 @@ def test_a_retired_word_stands_nowhere(word: str) -> None:
 
 
 def test_users_are_they() -> None:
-    spelt = re.compile(r"\b(he|his|him|himself)\b", re.IGNORECASE)
+    spelt = re.compile(r"\b(he|his|him|himself|she|her|hers|herself)\b", re.IGNORECASE)
     assert [one for one in found(spelt) if not one.startswith("tests/")] == []
 
 

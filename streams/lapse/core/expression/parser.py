@@ -208,7 +208,7 @@ def _similar(name: str) -> str:
     return f"did you mean {close[0]}?" if close else "docs/expressions.md lists the functions"
 
 
-_RULES: Final = files("lapse.core.expression").joinpath("grammar.lark").read_text(encoding="utf-8")
+_RULES: Final = files(__package__).joinpath("grammar.lark").read_text(encoding="utf-8")
 
 
 @cache
