@@ -53,7 +53,7 @@ COMMANDS: Mapping[str, Lazy] = {
     ),
     "sow": Lazy("lapse.cli.sow:sow", "Query, follow and delete records; create, alter and delete SOW topics."),
     "spark": Lazy(
-        "lapse_spark.cli:spark", "Count, archive, redrive and audit dead letters with Apache Spark.", extra="spark"
+        "lapse.cli.spark:spark", "Count, archive, redrive and audit dead letters with Apache Spark.", extra="spark"
     ),
     "transfer": Lazy(
         "lapse.cli.transfer:transfer",

@@ -92,7 +92,7 @@ class LazyGroup(click.Group):
         """Load and return the subcommand `cmd_name`; None if there is none of that name."""
         if cmd_name in self.lazy:
             try:
-                return _load(cmd_name, self.lazy[cmd_name])
+                return _load(f"{ctx.command_path} {cmd_name}", self.lazy[cmd_name])
             except click.ClickException:
                 if ctx.resilient_parsing:  # shell completion must print no advice
                     return None
@@ -140,7 +140,7 @@ class LazyGroup(click.Group):
             name = ctx.invoked_subcommand or ""
             if name not in self.lazy or error.name is None or _is_ours(error.name):
                 raise
-            _fail(name, self.lazy[name], error.name)
+            _fail(f"{ctx.command_path} {name}", self.lazy[name], error.name)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete the name of a subcommand without loading any, and options."""
@@ -161,8 +161,8 @@ class LazyGroup(click.Group):
         return command.get_short_help_str(_WHOLE) if command else ""
 
 
-def _load(name: str, lazy: Lazy) -> click.Command:
-    """Import the module of a subcommand. If that fails, name the missing extra."""
+def _load(path: str, lazy: Lazy) -> click.Command:
+    """Import the module of a subcommand, whose names from the first on are its path. If that fails, name the extra."""
     module, _, attribute = lazy.target.partition(":")
     try:
         with _uncollected():
@@ -170,7 +170,7 @@ def _load(name: str, lazy: Lazy) -> click.Command:
     except ModuleNotFoundError as error:
         if error.name is None or _is_ours(error.name):
             raise
-        _fail(name, lazy, error.name)
+        _fail(path, lazy, error.name)
     assert isinstance(command, click.Command), f"{lazy.target} is no click command"
     return command
 
@@ -203,9 +203,9 @@ def _is_ours(module: str) -> bool:
     return module.partition(".")[0] in ("lapse", "lapse_client", "lapse_gateway", "lapse_kombu", "lapse_spark")
 
 
-def _fail(name: str, lazy: Lazy, missing: str) -> NoReturn:
+def _fail(path: str, lazy: Lazy, missing: str) -> NoReturn:
     """Fail with the name of the missing package, and how to install it."""
     raise click.ClickException(
-        f"`lapse {name}` needs the Python package {missing}, which is not installed. "
+        f"`{path}` needs the Python package {missing}, which is not installed. "
         f"Install it with: pip install 'lapse[{lazy.extra}]'"
     )

@@ -18,7 +18,9 @@ from lapse.cli import main
 from lapse.cli.confirmation import confirm
 from lapse.cli.dlq import _audited
 from lapse.cli.lazy_group import LazyGroup
+from lapse.cli.spark import JOBS, spark
 from lapse.tables import print_table
+from lapse_spark.cli import spark as pipeline
 
 
 @pytest.mark.feature("X7")
@@ -51,6 +53,33 @@ def test_the_list_of_commands_has_whole_sentences(group: str) -> None:
     listed = CliRunner().invoke(main, [*group.split(), "--help"]).stdout.partition("Commands:")[2]
     assert "." in listed
     assert "..." not in listed
+
+
+@pytest.mark.feature("X7")
+def test_the_list_of_jobs_needs_no_spark() -> None:
+    """Spark's Python takes most of a second to load."""
+    program = """if True:
+        import sys
+        from lapse.cli import main
+        try:
+            main(["spark", *sys.argv[1:]], standalone_mode=False)
+        except Exception as error:
+            print(error)
+        print("loaded", sorted({"pyspark", "py4j", "numpy"} & sys.modules.keys()))
+    """
+    for words in (["--help"], ["legder"]):
+        done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=60)
+        assert done.stdout.endswith("loaded []\n"), done.stdout + done.stderr
+        assert "ledger" in done.stdout
+
+
+@pytest.mark.feature("X7")
+def test_the_list_of_jobs_is_that_of_the_pipeline() -> None:
+    context = click.Context(pipeline)
+    jobs = {name: pipeline.commands[name].get_short_help_str(300) for name in pipeline.list_commands(context)}
+    assert {name: job.summary for name, job in JOBS.items()} == jobs
+    for name in jobs:
+        assert spark.get_command(context, name) is pipeline.commands[name]
 
 
 @pytest.mark.feature("X7")
