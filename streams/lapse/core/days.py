@@ -1,4 +1,4 @@
-"""Days: converts dates of the proleptic Gregorian calendar to day numbers, and back (X1, L3)."""
+"""Days: dates of the proleptic Gregorian calendar as day numbers, and back; times of day (X1, L3)."""
 
 from __future__ import annotations
 
@@ -36,6 +36,27 @@ def date_of(days: int) -> tuple[int, int, int]:
     from_march = (5 * day_of_year + 2) // 153
     month = from_march + 3 if from_march < 10 else from_march - 9
     return era * 400 + year_of_era + (month <= 2), month, day_of_year - (153 * from_march + 2) // 5 + 1
+
+
+def time_of_day_ms(hour: int, minute: int, second: int, fraction: str = "") -> int | None:
+    """Return a time of day, ms since midnight; None if there is no such time. A leap second is one after 59.
+
+    Args:
+        hour: the hour.
+        minute: the minute.
+        second: the second.
+        fraction: digits of the fraction of the second, which are cut to the millisecond.
+    """
+    if hour > 23 or minute > 59 or second > 60:
+        return None
+    return ((hour * 60 + minute) * 60 + second) * 1_000 + int(fraction[:3].ljust(3, "0"))
+
+
+def utc_offset_ms(sign: str, hours: int, minutes: int) -> int | None:
+    """Return how much a zone is ahead of UTC, ms; None if there is no such offset. `sign` is `+` or `-`."""
+    if hours > 23 or minutes > 59:
+        return None
+    return (hours * 60 + minutes) * 60_000 * (-1 if sign == "-" else 1)
 
 
 def _is_leap(year: int) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from lapse.core.days import days_since_1970
+from lapse.core.days import DAY_MS, days_since_1970, time_of_day_ms, utc_offset_ms
 from lapse.core.letter import is_letter
 
 NEVER: Final = (1 << 63) - 1
@@ -189,16 +189,13 @@ def rfc3339_ms(value: bytes | None) -> int:
     days = days_since_1970(year, month, day)
     if days is None:
         raise InvalidLifetime(f"{CE_EXPIRYTIME} = {_quote_value(value)}: there is no such day")
-    if hour > 23 or minute > 59 or second > 60:
+    of_day_ms = time_of_day_ms(hour, minute, second, (match[7] or b"").decode())
+    if of_day_ms is None:
         raise InvalidLifetime(f"{CE_EXPIRYTIME} = {_quote_value(value)}: there is no such time of day")
-    offset_minutes = 0
-    if match[8]:
-        if int(match[9]) > 23 or int(match[10]) > 59:
-            raise InvalidLifetime(f"{CE_EXPIRYTIME} = {_quote_value(value)}: there is no such UTC offset")
-        offset_minutes = (int(match[9]) * 60 + int(match[10])) * (1 if match[8] == b"+" else -1)
-    fraction_ms = int((match[7] or b"0")[:3].ljust(3, b"0"))
-    minutes = (days * 24 + hour) * 60 + minute - offset_minutes
-    return max(0, (minutes * 60 + second) * 1000 + fraction_ms)
+    offset_ms = utc_offset_ms(match[8].decode(), int(match[9]), int(match[10])) if match[8] else 0
+    if offset_ms is None:
+        raise InvalidLifetime(f"{CE_EXPIRYTIME} = {_quote_value(value)}: there is no such UTC offset")
+    return max(0, days * DAY_MS + of_day_ms - offset_ms)
 
 
 def _start(timestamp_ms: int, enqueue_at_ms: int | None) -> int:

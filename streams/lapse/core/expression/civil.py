@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from lapse.core.days import DAY_MS, LATEST_MS, date_of, days_since_1970
+from lapse.core.days import DAY_MS, LATEST_MS, date_of, days_since_1970, time_of_day_ms, utc_offset_ms
 
 _RFC_3339: Final = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})"
@@ -37,19 +37,14 @@ def parse_instant(text: str) -> int | None:
         return None
     year, month, day = int(match[1]), int(match[2]), int(match[3])
     hour, minute, second = int(match[4] or 0), int(match[5] or 0), int(match[6] or 0)
-    days = days_since_1970(year, month, day)
-    if year < 1 or days is None:
-        return None
-    if hour > 23 or minute > 59 or second > 60:
-        return None
-    offset = 0
+    days, of_day_ms = days_since_1970(year, month, day), time_of_day_ms(hour, minute, second, match[7] or "")
+    offset_ms: int | None = 0
     if match[8] and match[8] not in "Zz":
         digits = match[8].replace(":", "")
-        if int(digits[1:3]) > 23 or int(digits[3:5]) > 59:
-            return None
-        offset = (int(digits[1:3]) * 60 + int(digits[3:5])) * (-1 if digits[0] == "-" else 1)
-    seconds = (hour * 60 + minute - offset) * 60 + second
-    instant = days * DAY_MS + seconds * 1000 + int((match[7] or "0").ljust(3, "0")[:3])
+        offset_ms = utc_offset_ms(digits[0], int(digits[1:3]), int(digits[3:5]))
+    if year < 1 or days is None or of_day_ms is None or offset_ms is None:
+        return None
+    instant = days * DAY_MS + of_day_ms - offset_ms
     return instant if EARLIEST_MS <= instant <= LATEST_MS else None
 
 
