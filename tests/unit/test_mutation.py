@@ -84,6 +84,7 @@ def test_the_tests_are_collected_as_the_tool_collects_them() -> None:
     assert done.returncode == 0, done.stdout.decode()[-2000:]
 
 
+@pytest.mark.slow
 def test_every_mutant_that_is_listed_is_one_of_the_code_as_it_is() -> None:
     """What moved or changed is tried again, and listed anew if no test notices it."""
     entries = tomllib.loads(mutation.LISTED.read_text())["equivalent"]

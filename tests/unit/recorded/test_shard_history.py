@@ -16,7 +16,7 @@ from lapse.testing import CrashPoint, Lapse
 from lapse.testing.memory_entity import APP_ID
 from lapse.testing.record import MemoryRecord
 from lapse_client.delivery.delivery import Delivery
-from support.suite.at_length import QUICK
+from support.suite.at_length import QUICK, alike
 
 pytestmark = pytest.mark.feature("D7")
 
@@ -81,6 +81,7 @@ def lived(request: pytest.FixtureRequest) -> tuple[list[MemoryRecord], Shots]:
         return lapse.records(changelog), shots
 
 
+@pytest.mark.slow
 def test_a_hundred_random_instants_are_what_peeks_showed(lived: tuple[list[MemoryRecord], Shots]) -> None:
     records, shots = lived
     assert len({one.state for _, shown in shots for one in shown}) >= 3
@@ -91,7 +92,7 @@ def test_a_hundred_random_instants_are_what_peeks_showed(lived: tuple[list[Memor
     assert list(gone_through(records, 0).messages()) == []
 
 
-@pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("part", alike(0.1, 0.5, 0.9))
 def test_what_compaction_leaves_is_reported_exactly_or_not_at_all(
     lived: tuple[list[MemoryRecord], Shots], part: float
 ) -> None:

@@ -226,6 +226,7 @@ def test_what_is_patched_is_pinned_exactly(name: str) -> None:
     assert version(name) == PINNED[name], f"{name} {version(name)} is not the version whose private parts were read"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
 def test_a_private_part_is_what_it_was(part: str) -> None:
     known, where = PARTS[part]
@@ -278,6 +279,7 @@ def test_only_the_room_for_it_overrides_or_calls_private_methods(package: str) -
     assert sorted(used) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ROOMS)
 def test_only_the_room_for_it_reaches_for_private_attributes(package: str) -> None:
     """Such an attribute is one that no class of lapse has, of another object than `self`.

@@ -36,7 +36,7 @@ def fates(lapse: Lapse) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("limit", alike(*LIMITS))
 @pytest.mark.parametrize("times", alike(2, 1))
 @pytest.mark.parametrize("point", [*CrashPoint, None])
 def test_what_a_lost_consumer_held_has_one_fate_though_it_comes_back(

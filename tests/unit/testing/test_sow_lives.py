@@ -13,7 +13,7 @@ from lapse.testing import Lapse
 from lapse_client import SowSubscription
 from support.suite.at_length import QUICK
 
-LIVES = range(int(os.environ.get("LAPSE_SOAK", "3" if QUICK else "12")))
+LIVES = range(int(os.environ.get("LAPSE_SOAK", "1" if QUICK else "12")))
 STEPS = 80
 FILTERS = {
     None: lambda record: True,

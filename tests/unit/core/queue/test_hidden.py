@@ -7,6 +7,7 @@ import pytest
 from lapse.core.lifetime import Expiration
 from lapse.core.queue.settings import Leasing, QueueSettings, Semantics
 from lapse.core.queue.settlement.settlement import Claim
+from support.suite.at_length import alike
 from unit.core.queue.world import World
 
 MINE = "/f = 1"
@@ -95,7 +96,7 @@ def world_in(state: Callable[..., None], leasing: Leasing, f: int) -> World:
 @pytest.mark.feature("X4")
 @pytest.mark.parametrize("action", ["acknowledge", "cancel", "expire", "renew"])
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
-@pytest.mark.parametrize("leasing", Leasing)
+@pytest.mark.parametrize("leasing", alike(*Leasing))
 def test_what_is_hidden_answers_as_what_never_was(action: str, state: Callable[..., None], leasing: Leasing) -> None:
     world = world_in(state, leasing, f=2)
     beyond = 10_000
@@ -109,7 +110,7 @@ def test_what_is_hidden_answers_as_what_never_was(action: str, state: Callable[.
 @pytest.mark.feature("X4")
 @pytest.mark.parametrize("action", ["acknowledge", "cancel", "expire", "renew"])
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
-@pytest.mark.parametrize("leasing", Leasing)
+@pytest.mark.parametrize("leasing", alike(*Leasing))
 def test_what_may_be_seen_answers_as_to_anybody(action: str, state: Callable[..., None], leasing: Leasing) -> None:
     with_filter, without = (world_in(state, leasing, f=1) for _ in range(2))
     assert with_filter.settle(action, "mine", at(0), row_filter=MINE) == without.settle(action, "mine", at(0))

@@ -15,6 +15,7 @@ from lapse.core.queue.segments import segment as segments
 from lapse.core.queue.segments.segment import State
 from lapse.core.queue.settings import QueueSettings
 from lapse.core.queue.settlement.settlement import Claim
+from support.suite.at_length import alike
 from unit.core.queue.compared.small_shard import small
 from unit.core.queue.world import World
 
@@ -55,7 +56,7 @@ def test_what_a_new_epoch_inherits_is_moved_under_its_epoch_and_the_old_keys_go(
 
 
 @pytest.mark.feature("Q16")
-@pytest.mark.parametrize("ring", [2, 4, 6])
+@pytest.mark.parametrize("ring", alike(4, 2, 6))
 def test_a_step_is_overwritten_only_once_all_that_it_touched_is_written_whole(ring: int) -> None:
     for later in range(2 * ring):
         with small(size=2, ring=ring):
@@ -71,7 +72,7 @@ def test_a_step_is_overwritten_only_once_all_that_it_touched_is_written_whole(ri
 
 
 @pytest.mark.feature("Q16")
-@pytest.mark.parametrize("cut", range(12))
+@pytest.mark.parametrize("cut", alike(*range(12)))
 def test_a_take_over_that_is_torn_off_anywhere_does_nothing_twice_and_leaves_nothing_behind(cut: int) -> None:
     """What it has written of segments already contains the last step; the next one finds them under two epochs."""
     with small(size=2, ring=4):

@@ -80,7 +80,7 @@ def looks() -> Iterator[list[int]]:
 
 @pytest.mark.feature("Q14", "Q25", "C60")
 @pytest.mark.parametrize("traits", [GROUP, RANKED])
-@pytest.mark.parametrize("limit", [1, 2])
+@pytest.mark.parametrize("limit", alike(2, 1))
 def test_groups_that_match_no_filter_are_looked_at_once(limit: int, traits: TraitReader) -> None:
     """With 100,000 groups each delivery took 3 to 4 s if the filter matched a few of them."""
     bodies = [{"g": n, "f": 0, "p": n % 3} for n in range(40)]
@@ -118,7 +118,7 @@ def test_a_group_at_rest_stays_in_the_order_of_priority() -> None:
 
 
 @pytest.mark.feature("Q12", "Q20", "Q25", "C60")
-@pytest.mark.parametrize("limit", [1, 2])
+@pytest.mark.parametrize("limit", alike(2, 1))
 @pytest.mark.parametrize("filtered", [False, True])
 def test_groups_behind_a_barrier_are_looked_at_once(limit: int, filtered: bool) -> None:
     bodies = [{"g": "x", "f": 1}, {"g": 1, "f": 0}, {"b": "yes", "f": 1}, *[{"g": n, "f": 1} for n in range(40)]]
@@ -139,7 +139,7 @@ def test_groups_behind_a_barrier_are_looked_at_once(limit: int, filtered: bool) 
 
 
 @pytest.mark.feature("Q14", "Q25", "C60")
-@pytest.mark.parametrize("limit", [1, 2])
+@pytest.mark.parametrize("limit", alike(2, 1))
 def test_groups_for_a_full_subscription_are_not_looked_at_for_another_one(limit: int) -> None:
     bodies = [{"g": n, "b": "yes"} for n in range(40)]
     one = world(*bodies, traits=GROUP, group_limit=limit)
@@ -185,7 +185,7 @@ def test_a_group_goes_on_as_soon_as_the_message_that_held_it_back_does_not(how: 
 
 
 @pytest.mark.feature("Q14", "Q25", "C60")
-@pytest.mark.parametrize("limit", [1, 2])
+@pytest.mark.parametrize("limit", alike(2, 1))
 def test_a_search_through_many_groups_takes_several_turns(limit: int) -> None:
     one = world(*[{"g": n, "f": 0} for n in range(40)], {"g": "x", "f": 1}, traits=GROUP, group_limit=limit)
     one.subscribe("inky", 20, text=ONE)

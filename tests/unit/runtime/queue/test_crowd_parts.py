@@ -11,6 +11,7 @@ from lapse.core.shard.retirement import Cause, Phase, Retirement
 from lapse.protocol import answer
 from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.queue.crowd import Crowd
+from support.suite.at_length import alike
 from unit.runtime.queue.machine_alone import Letters, Record, command, crowded, finish, machine
 
 
@@ -94,7 +95,7 @@ BEFORE_ALL = {
 
 
 @pytest.mark.feature("C60", "X7")
-@pytest.mark.parametrize("name", BEFORE_ALL)
+@pytest.mark.parametrize("name", alike(*BEFORE_ALL))
 def test_a_crowd_leaves_in_parts_whatever_is_asked_meanwhile(name: str) -> None:
     """A command that needs all of it to be gone waits for that; others go ahead, those with a mistake among them."""
     one, letters, emitted = crowded(6_000, **{"lapse-ttl-ms": 1_000}), Letters(), []

@@ -15,6 +15,7 @@ from lapse.runtime.authorization.command_authorizer import CommandAuthorizer
 from lapse.runtime.queue.machine import QueueMachine
 from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.tp import TP
+from support.suite.at_length import alike
 from support.suite.event_loop import finished
 from unit.runtime.authorization import test_command_authorizer
 from unit.runtime.authorization.test_command_authorizer import Record, T, answer, guard, signed
@@ -186,7 +187,7 @@ def test_all_commands_of_such_users_are_tried() -> None:
     }
 
 
-@pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
+@pytest.mark.parametrize("state", alike(*STATES), ids=lambda state: state.__name__)
 @pytest.mark.parametrize(
     "more",
     [
@@ -208,7 +209,7 @@ def test_it_is_answered_as_what_was_never_there(state: Callable[[World], None], 
 
 
 @pytest.mark.parametrize(
-    "state", [available, leased, delayed, scheduled, dying, transferring], ids=lambda one: one.__name__
+    "state", alike(available, leased, delayed, scheduled, dying, transferring), ids=lambda one: one.__name__
 )
 def test_a_peek_by_bookmark_shows_what_its_user_may_see_in_any_state(state: Callable[[World], None]) -> None:
     world = World(hidden=True, settings=SETTINGS)

@@ -129,7 +129,7 @@ def test_all_commands_of_such_users_are_tried() -> None:
     assert set(FORMS) == {name for name in SOW_COMMANDS if SOW_RIGHTS.get(name, set()) & {Right.READ, Right.PUBLISH}}
 
 
-@pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
+@pytest.mark.parametrize("state", alike(*STATES), ids=lambda state: state.__name__)
 @pytest.mark.parametrize("last", alike(False, True), ids=["first", "last"])
 def test_it_is_answered_as_one_that_was_never_there(state: Callable[[World], None], last: bool) -> None:
     """All commands in a row, on a shard that has the record and on one that has not; with records of hers around it."""
