@@ -8,6 +8,10 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
+
+CRASHED: Final = 70
+"""Exit code of a worker that ended its process. Its supervisor starts it again."""
 
 
 @contextmanager

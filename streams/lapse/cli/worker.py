@@ -24,7 +24,7 @@ import click
 from lapse.cli.config_option import CONFIG
 from lapse.cli.log_option import LOG_FORMAT
 from lapse.parent_death import end_with_parent
-from lapse.process_end import bounded_end
+from lapse.process_end import CRASHED, bounded_end
 
 if TYPE_CHECKING:
     from lapse.config import Config
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from lapse.runtime.topics.definitions_reader import Contents
     from lapse.runtime.worker_log import Format
 
-CRASHED: Final = 70
 _RESTART_DELAYS_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _STEADY_S: Final = 60.0
 _ENDING_S: Final = 30.0

@@ -10,14 +10,13 @@ import time
 from collections.abc import Coroutine
 from typing import Any, Final
 
+from lapse.process_end import CRASHED
+
 logger = logging.getLogger(__name__)
 
 _CHECK_EVERY_S: Final = 0.1
 _PAUSE_S: Final = 0.3
 """With more time than that between two checks, s, the process stood still. A waiting thread is not that late."""
-
-CRASHED: Final = 70
-"""Exit code of a worker that ended its process. Its supervisor starts it again."""
 
 
 class Watch:

@@ -11,8 +11,8 @@ from confluent_kafka import Consumer, TopicPartition
 
 import support.workers.slow_restore
 import support.workers.unanswered
+from lapse.process_end import CRASHED
 from lapse.protocol import header, topic
-from lapse.runtime.watch import CRASHED
 from support.flow.traffic import Traffic
 from support.kafka.log import until, write
 from support.processes.deployment import Deploy, Deployment, WorkerProcess
