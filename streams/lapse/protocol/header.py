@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from lapse.core.letter import LAPSE_ID as LAPSE_ID
+from lapse.core.letter import MESSAGE_ID as MESSAGE_ID
 
 # The lifetimes of L2 to L5 are defined in the core, and re-exported here by `X as X`.
 from lapse.core.lifetime import CE_EXPIRYTIME as CE_EXPIRYTIME
@@ -23,7 +24,6 @@ from lapse.core.transfer_counts import TRANSFER_COUNTS as TRANSFER_COUNTS
 
 # On a published record, besides the lifetimes of L2 to L5 (S2, X6, C29).
 COMMAND: Final = "lapse-command"
-MESSAGE_ID: Final = "lapse-message-id"
 ORIGINAL_MESSAGE_ID: Final = "lapse-original-message-id"
 """The producer's message id. Forwarding writes another one as `MESSAGE_ID` (C78)."""
 REDRIVE_QUEUE: Final = "lapse-redrive-queue"
@@ -33,9 +33,19 @@ TRANSFER_FROM: Final = "lapse-transfer-from"
 TRANSFER: Final = "lapse-transfer"
 """`queue/id`: a transfer to that queue has put the record there. It is invisible until it is confirmed (Q17)."""
 
-ORIGIN_NAMES: Final = frozenset(
-    {"lapse-origin", "lapse-origin-timestamp-ms", "lapse-origin-bookmark", "lapse-origin-target"}
-)
+ORIGIN: Final = "lapse-origin"
+"""The deployments that an update has passed through, in order, so that it never returns to one."""
+
+ORIGIN_TIMESTAMP_MS: Final = "lapse-origin-timestamp-ms"
+"""The instant of the update where it was published, ms since the epoch, as decimal text."""
+
+ORIGIN_BOOKMARK: Final = "lapse-origin-bookmark"
+"""The bookmark of the update, or of the one whose end is reported, where it was published; absent on a delete."""
+
+ORIGIN_TARGET: Final = "lapse-origin-target"
+"""The deployment to which the update is brought. So a shard learns the id of its own deployment."""
+
+ORIGIN_NAMES: Final = frozenset({ORIGIN, ORIGIN_TIMESTAMP_MS, ORIGIN_BOOKMARK, ORIGIN_TARGET})
 """On a record that `lapse replicate` has brought: see `lapse.core.sow.arrival.origin` (S10)."""
 
 # On a request, and `CORRELATION_ID` on its reply (Q27). They belong to the messages, and every delivery has them.
@@ -79,6 +89,7 @@ LIFETIMES: Final = "lapse-lifetimes"
 """`ignored`, on deliveries with a deadline of a queue without expiration, since the deadline may have passed (L6)."""
 LIFETIMES_IGNORED: Final = b"ignored"
 OPERATION: Final = "lapse-operation"
+"""Why an `oof` was sent. On a null value: `deleted`, or `expired` for the end of an update that may not have come."""
 UNWRITTEN: Final = "lapse-unwritten"
 """On a tombstone of the compacted topic: the expired update was never written to this topic (S10)."""
 ORDER_VALUE: Final = "lapse-order-value"

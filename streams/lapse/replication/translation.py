@@ -7,8 +7,16 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from lapse.core.lifetime import EXPIRES_AT_MS, TTL_MS
-from lapse.core.sow.arrival.origin import OPERATION, ORIGIN, ORIGIN_BOOKMARK, ORIGIN_TARGET, ORIGIN_TIMESTAMP_MS
-from lapse.protocol.header import BOOKMARK, TIMESTAMP_MS, UNWRITTEN
+from lapse.protocol.header import (
+    BOOKMARK,
+    OPERATION,
+    ORIGIN,
+    ORIGIN_BOOKMARK,
+    ORIGIN_TARGET,
+    ORIGIN_TIMESTAMP_MS,
+    TIMESTAMP_MS,
+    UNWRITTEN,
+)
 
 Headers = Sequence[tuple[str, bytes | None]]
 

@@ -1,15 +1,8 @@
-"""Names on the wire that the core has to spell without the protocol, and the names of topics."""
+"""The names of topics."""
 
 import pytest
 
-from lapse.core.sow.arrival import arrival
-from lapse.protocol import header, topic
-
-
-def test_the_core_spells_headers_as_the_protocol_does():
-    assert arrival.COMMAND == header.COMMAND
-    assert arrival.REDRIVE_QUEUE == header.REDRIVE_QUEUE
-    assert arrival.TRANSFER == header.TRANSFER
+from lapse.protocol import topic
 
 
 @pytest.mark.feature("D1", "D4", "S8")

@@ -11,10 +11,12 @@ from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from lapse.protocol import header
+
 Items = list[tuple[bytes, bytes | None]]
 """Keys and values of a journal, in order; the value None removes the key."""
 
-EPOCH_HEADER: Final = "lapse-epoch"
+EPOCH_HEADER: Final = header.EPOCH
 _OF_RUNTIME: Final = b"\x00"
 CLAIM: Final = b"\x00e"
 PROGRESS: Final = b"\x00p"

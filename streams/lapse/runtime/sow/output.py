@@ -13,7 +13,7 @@ from lapse.core.lifetime import CE_EXPIRYTIME, EXPIRES_AT_MS, NEVER
 from lapse.core.reason import Reason
 from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.core.sow import journal
-from lapse.core.sow.arrival.origin import ORIGIN, ORIGIN_BOOKMARK, bookmark_of, path_of
+from lapse.core.sow.arrival.origin import bookmark_of, path_of
 from lapse.core.sow.records.record import HEAD, HEAD_BYTES, facts_of, unpack_headers
 from lapse.core.sow.step import (
     EventRecord,
@@ -28,6 +28,7 @@ from lapse.core.sow.step import (
 )
 from lapse.protocol import header, topic
 from lapse.protocol.bookmark import Bookmark, BookmarkRange, ranges, runs
+from lapse.protocol.header import ORIGIN, ORIGIN_BOOKMARK
 from lapse.runtime.kafka import columns
 from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.kafka.packed_record import NULL, VARINT, packed, packed_header, packed_headers, packed_name

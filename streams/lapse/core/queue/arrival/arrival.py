@@ -17,10 +17,7 @@ from lapse.core.repeats import MESSAGE_ID, id_of
 from lapse.core.retry_delay import RETRY_DELAY_MS, UNSTATED, stated_ms
 from lapse.core.rows import INVOLVED, SILENT, Rows
 from lapse.core.transfer_counts import Counts
-
-REDRIVE_QUEUE: Final = "lapse-redrive-queue"
-TRANSFER: Final = "lapse-transfer"
-"""`queue/id`: a transfer has put the record there for that queue. Other queues skip it (Q17)."""
+from lapse.protocol.header import REDRIVE_QUEUE, TRANSFER
 
 _TELLING: Final = lifetime.NAMES | {REDRIVE_QUEUE, MESSAGE_ID, TRANSFER, RETRY_DELAY_MS} | letter.MARKERS
 TELLING: Final = (TTL_MS, *sorted(_TELLING - {TTL_MS}))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from lapse.core.generation import MOST_GENERATIONS, offset_of, position_of
 from lapse.core.lifetime import NEVER
-from lapse.core.queue.arrival.arrival import TRANSFER, Arrivals, classify_records
+from lapse.core.queue.arrival.arrival import Arrivals, classify_records
 from lapse.core.queue.arrival.entrance import Entrance
 from lapse.core.queue.arrival.repeats import find_repeats, without_offsets
 from lapse.core.queue.change import Change, ChangeKind, join_places
@@ -27,6 +27,7 @@ from lapse.core.queue.rewind.rewinds import MOST_LIVE, Rewind, Span
 from lapse.core.queue.step import Step
 from lapse.core.record import Record, RewoundRecord
 from lapse.core.repeats import Repeats, chunk_of
+from lapse.protocol.header import TRANSFER
 
 Matches = Callable[[RecordView], bool]
 """Returns whether a record matches a rewind's filter and its user's row filter."""

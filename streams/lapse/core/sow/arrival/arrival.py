@@ -14,10 +14,7 @@ from lapse.core.sow.arrival.origin import Origin
 from lapse.core.sow.keys import key
 from lapse.core.sow.records.record import OWN_KEY, PUBLISHED_MS, Headers, pack_headers
 from lapse.core.sow.settings import SowSettings
-
-COMMAND: Final = "lapse-command"
-REDRIVE_QUEUE: Final = "lapse-redrive-queue"
-TRANSFER: Final = "lapse-transfer"
+from lapse.protocol.header import COMMAND, ORIGIN_NAMES, ORIGIN_TARGET, REDRIVE_QUEUE, TRANSFER
 
 _AS_STATED: Final = lifetime.Expiration()
 """The rule for replicated records, which keep the deadline that they state, without default and ceiling (S10)."""
@@ -25,10 +22,10 @@ _AS_STATED: Final = lifetime.Expiration()
 MEANT: Final = lifetime.NAMES | {COMMAND, REDRIVE_QUEUE, TRANSFER}
 """Headers that change the effect of a record. Without them it is a plain publish or delete."""
 
-_NOT_STORED: Final = frozenset({origin.ORIGIN_TARGET, PUBLISHED_MS, OWN_KEY})
+_NOT_STORED: Final = frozenset({ORIGIN_TARGET, PUBLISHED_MS, OWN_KEY})
 """Headers that say nothing of the record itself."""
 
-_OF_AN_UPDATE: Final = origin.NAMES | {COMMAND}
+_OF_AN_UPDATE: Final = ORIGIN_NAMES | {COMMAND}
 """Headers that say how an update is merged or ordered. On a dead letter they are history (C54)."""
 
 _MOST_CHARACTERS: Final = 2_000
@@ -163,7 +160,7 @@ def _stored_headers(headers: Headers, history: bool, own_key: bytes | None) -> b
 
     If the key is in the payload, a note of the Kafka record's own key is added.
     """
-    left_out = _NOT_STORED | origin.NAMES if history else _NOT_STORED
+    left_out = _NOT_STORED | ORIGIN_NAMES if history else _NOT_STORED
     if any(name in left_out for name, _ in headers):
         headers = [header for header in headers if header[0] not in left_out]
     if own_key is not None:

@@ -15,24 +15,7 @@ from typing import Final, NamedTuple
 
 from lapse.core.sow.records.record import HEAD_BYTES
 from lapse.protocol.bookmark import Bookmark
-
-ORIGIN: Final = "lapse-origin"
-"""The deployments that an update has passed through, in order, so that it never returns to one."""
-
-ORIGIN_TIMESTAMP_MS: Final = "lapse-origin-timestamp-ms"
-"""The instant of the update where it was published, ms since the epoch, as decimal text."""
-
-ORIGIN_BOOKMARK: Final = "lapse-origin-bookmark"
-"""The bookmark of the update, or of the one whose end is reported, where it was published; absent on a delete."""
-
-ORIGIN_TARGET: Final = "lapse-origin-target"
-"""The deployment to which the update is brought. So a shard learns the id of its own deployment."""
-
-NAMES: Final = frozenset({ORIGIN, ORIGIN_TIMESTAMP_MS, ORIGIN_BOOKMARK, ORIGIN_TARGET})
-"""The headers above."""
-
-OPERATION: Final = "lapse-operation"
-"""On a null value: `deleted`, or `expired` for the end of an update that this deployment may not have seen."""
+from lapse.protocol.header import OPERATION, ORIGIN, ORIGIN_BOOKMARK, ORIGIN_TARGET, ORIGIN_TIMESTAMP_MS
 
 LogPosition = tuple[int, str, int]
 """The position of an update where it was published: partition, topic and offset. It orders those of one millisecond."""
