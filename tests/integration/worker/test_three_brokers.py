@@ -138,6 +138,8 @@ def test_copies_are_asked_for_warned_of_and_outlive_a_broker(brokers: list[Embed
     worker.start().wait_for_shards(1)
     until(lambda: "cannot be taken over for now" in worker.text, "the worker has tried")
     assert here.depth("orders")["depth"] == 0
+    waits = f"{here.name('away')}, partition 0: no broker leads it"
+    until(lambda: waits in _warned(here), "the command names the partition, and who waits for it")
     brokers[2].start()
     worker.wait_for_shards(2)
     with here.subscriber("away", timeout_s=60) as subscriber:

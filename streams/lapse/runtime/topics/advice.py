@@ -54,6 +54,7 @@ def warnings(topology: Topology) -> list[str]:
         *_shared_names(topology),
         *_uneven(topology),
         *_of_copies(topology),
+        *_without_leaders(topology),
         *_compacted_letters(topology),
     ]
     for name, queue in topology.config.queue.items():
@@ -232,6 +233,21 @@ def _of_copies(topology: Topology) -> list[str]:
     kept += definitions_topics(topology.config)
     copies = {name: topology.copies[name] for name in kept if name in topology.copies}
     return replication.warnings(topology.brokers, topology.config.lapse.replication_factor, copies)
+
+
+def _without_leaders(topology: Topology) -> list[str]:
+    """Warn of partitions that no broker leads, and name who waits for them."""
+    found: list[str] = []
+    for topic, copies in topology.copies.items():
+        if copies.leaderless:
+            own = {one.entity for one in topology.wanted() if one.name == topic}
+            waiting = [name for name in topology.entities() if name in own or topic in topology.sources(name)]
+            which = f"partition{'s' * (len(copies.leaderless) > 1)} {', '.join(map(str, copies.leaderless))}"
+            found.append(
+                f"{topic}, {which}: no broker leads it, since none that has a copy answers. Start these brokers. "
+                f"Shards of {', '.join(waiting) or 'this deployment'} wait for it, and then go on by themselves"
+            )
+    return found
 
 
 def _compacted_letters(topology: Topology) -> list[str]:

@@ -245,7 +245,10 @@ class Cluster:
         settings = self.settings_of(names & existing.keys(), _HEEDED)
         limits = {topic: int(one[MOST_BYTES].value) for topic, one in settings.items()}
         retentions = {topic: Retention.of_settings(one) for topic, one in settings.items()}
-        copies = {name: Copies.of(listed.replicas[name], one) for name, one in settings.items()}
+        leaderless = listed.leaderless
+        copies = {
+            name: Copies.of(listed.replicas[name], one, leaderless.get(name, ())) for name, one in settings.items()
+        }
         lacks = permission.hidden(self._admin, {one.name for one in plain.wanted()} - existing.keys())
         if rights:
             needed = {topic: some for topic, some in plain.operations().items() if topic in existing}

@@ -19,16 +19,18 @@ class Copies:
         most: replicas of the partition that has the fewest.
         least: `min.insync.replicas`, the number of replicas that must have a record before it counts as written; None
             if unknown.
+        leaderless: the partitions that no broker leads, since none that has a copy answers.
     """
 
     most: int
     least: int | None = None
+    leaderless: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, replicas: Sequence[int], settings: Mapping[str, Any]) -> Copies:
-        """Make it from the number of replicas of each partition, and the topic's settings."""
+    def of(cls, replicas: Sequence[int], settings: Mapping[str, Any], leaderless: Sequence[int] = ()) -> Copies:
+        """Make it from the replicas of each partition, the topic's settings, and the partitions without a leader."""
         least = settings.get(LEAST_IN_SYNC)
-        return cls(min(replicas, default=1), None if least is None else int(least.value))
+        return cls(min(replicas, default=1), None if least is None else int(least.value), tuple(leaderless))
 
 
 def settings_of_new(factor: int) -> dict[str, str]:

@@ -8,6 +8,7 @@ pytest.importorskip("faust")
 
 from lapse.config import loads
 from lapse.protocol import topic as names
+from lapse.runtime.topics import topic_lookup
 from lapse.runtime.topics.advice import warnings
 from lapse.runtime.topics.replication import Copies
 from lapse.runtime.topics.topology import Topology
@@ -54,6 +55,17 @@ def test_more_copies_asked_for_than_there_are_replicas_is_reported(brokers: int,
     (short,) = advice_for(copies.most, brokers, copies)
     replicas = "1 replica" if copies.most == 1 else "2 replicas"
     assert f"min.insync.replicas = {copies.least}, and {replicas}: older brokers refuse every write there" in short
+
+
+@pytest.mark.feature("C52")
+def test_partitions_without_a_leader_are_reported_with_who_waits_for_them() -> None:
+    found = advice_for(3, 3, Copies(3, 2, (1, 4)))
+    (queue,) = (one for one in found if one.startswith("orders, partitions 1, 4: no broker leads it"))
+    assert "Shards of orders wait for it" in queue
+    assert any("Shards of this deployment wait for it" in one for one in found)
+    partitions = {0: SimpleNamespace(id=0, leader=2, replicas=[2]), 1: SimpleNamespace(id=1, leader=-1, replicas=[3])}
+    listed = SimpleNamespace(topics={"orders": SimpleNamespace(partitions=partitions)}, brokers={2: None})
+    assert topic_lookup.Found.in_list(listed) == ({"orders": [1, 1]}, 1, {"orders": (1,)})
 
 
 def test_the_partition_with_the_fewest_copies_counts() -> None:
