@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from lapse.protocol.broker_address import DEFAULT_SERVERS
+
 DEFAULT: Final = Path("lapse.toml")
-_DEFAULT_SERVERS: Final = "localhost:9092"
 _DEFAULT_APP_ID: Final = "lapse"
 
 _MODULES: Final = {"PLAIN": "plain.PlainLoginModule"}
@@ -27,7 +28,7 @@ def read(path: Path) -> tuple[str, dict[str, str], dict[str, str]]:
         ValueError: the file is not valid; `lapse check` names the fault.
     """
     tree = _tree(path)
-    servers = _table(tree, "lapse", path).get("bootstrap_servers", _DEFAULT_SERVERS)
+    servers = _table(tree, "lapse", path).get("bootstrap_servers", DEFAULT_SERVERS)
     security = _table(tree, "security", path)
     settings = [servers, *security.values()]
     if not all(isinstance(value, str) for value in settings):

@@ -30,7 +30,6 @@ _MARGIN_MS: Final = 60_000
 """The longest time between a record and the records that name it, in ms. After a crash they may be written twice."""
 
 _OWN: Final = (topic.PREFIX, topic.DEAD_LETTER_PREFIX, "__")
-_CHANGELOG: Final = "-changelog"
 LETTERED: Final = "left_as_letter"
 Progress = Callable[[int, int], None]
 
@@ -189,7 +188,9 @@ class Lineage:
 
     def _written(self, meant: Callable[[bytes], bool], at_ms: int) -> Message | None:
         """Return the record written at about `at_ms` whose message id fulfils `meant`; None if there is none."""
-        names = [name for name in self._topics if not name.startswith(_OWN) and not name.endswith(_CHANGELOG)]
+        names = [
+            name for name in self._topics if not name.startswith(_OWN) and not name.endswith(topic.CHANGELOG_SUFFIX)
+        ]
         for message in self._span(names, at_ms - _MARGIN_MS, at_ms + _MARGIN_MS):
             headers = {name: value for name, value in headers_of(message) if value is not None}
             is_copy = header.TRANSFER in headers or is_letter(headers_of(message))

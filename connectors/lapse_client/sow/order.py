@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
+from lapse.protocol import order_by
 from lapse_client.sow.record import SowRecord
-
-_DIRECTION: Final = re.compile(r"\s+(ASC|DESC)\s*\Z", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +19,8 @@ class Order:
     @classmethod
     def parse(cls, text: str) -> Order:
         """Read the direction after the expression, ASC (the default) or DESC. The shards check the expression."""
-        match = _DIRECTION.search(text)
-        return cls(match is not None and match[1].upper() == "DESC")
+        _, descending = order_by.split(text)
+        return cls(descending)
 
     def key(self, record: SowRecord) -> tuple[int, Any]:
         """Return a record's sort key, made from the value that the shard sent with it."""

@@ -17,6 +17,7 @@ from lapse.config.topic_name import LONGEST, TopicName
 from lapse.config.user import UserConfig, read_keys
 from lapse.core.entitlement import Entitlement, Right, find_entitlement
 from lapse.protocol import topic as topic_names
+from lapse.protocol.broker_address import DEFAULT_SERVERS
 
 WORKER_KEY: Final = "LAPSE_WORKER_KEY"
 
@@ -48,7 +49,7 @@ class WorkerConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     app_id: str = Field(default="lapse", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,100}$")
-    bootstrap_servers: str = Field(default="127.0.0.1:9092", min_length=1)
+    bootstrap_servers: str = Field(default=DEFAULT_SERVERS, min_length=1)
     replication_factor: int = Field(default=1, ge=1, le=32, strict=True)
     store: Literal["memory", "rocksdb"] = "memory"
     standby: bool = Field(default=False, strict=True)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
+DEFAULT_SERVERS: Final = "127.0.0.1:9092"
+"""The brokers of a `lapse.toml` that names none."""
+
 _PROTOCOLS: Final = frozenset({"plaintext", "ssl", "sasl_plaintext", "sasl_ssl"})
 _MOST: Final = 65_535
 _PORT: Final = 9_092

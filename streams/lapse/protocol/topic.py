@@ -25,7 +25,7 @@ INTERNAL: Final = frozenset(
 )
 """Kafka's internal topics. Its brokers write some of them whenever a worker commits or writes."""
 
-_CHANGELOG: Final = "-changelog"
+CHANGELOG_SUFFIX: Final = "-changelog"
 _USUAL_DEPLOYMENT: Final = "lapse"
 
 TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}\Z")
@@ -102,7 +102,7 @@ def entity_topics(app_id: str, entity: str) -> tuple[str, ...]:
 
 def changelog(app_id: str, entity: str) -> str:
     """Return the topic with an entity's journals, which is the changelog topic of its Faust table."""
-    return f"{app_id}-{table(entity)}{_CHANGELOG}"
+    return f"{app_id}-{table(entity)}{CHANGELOG_SUFFIX}"
 
 
 def is_own(name: str, existing: Container[str]) -> bool:
@@ -117,8 +117,8 @@ def is_own(name: str, existing: Container[str]) -> bool:
     """
     if name.startswith(PREFIX):
         return True
-    words = name.removesuffix(_CHANGELOG).split("-")
-    return name.endswith(_CHANGELOG) and any(
+    words = name.removesuffix(CHANGELOG_SUFFIX).split("-")
+    return name.endswith(CHANGELOG_SUFFIX) and any(
         commands("-".join(words[at:])) in existing and _is_deployment("-".join(words[:at]), existing)
         for at in range(1, len(words))
     )

@@ -14,10 +14,10 @@ from typing import Final, NamedTuple
 from lapse.core.generation import offset_of
 from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.journal.journal_record import changes_of, sources_of
+from lapse.core.queue.life.movement import ENDS_LIFE
 from lapse.core.shard.changelog import EPOCH_HEADER, Changelog
 
 _STEP: Final = b"d"
-_LEAVES: Final = frozenset({ChangeKind.SETTLED, ChangeKind.EXPIRED, ChangeKind.RELEASED})
 
 
 class JournaledFate(NamedTuple):
@@ -77,7 +77,7 @@ class JournaledFates:
             if change.kind is ChangeKind.ARRIVED:
                 source = sources[change.source]
                 self._arrive(change, source.topic, source.partition)
-            elif change.kind in _LEAVES:
+            elif change.kind in ENDS_LIFE:
                 for topic, partition, first, last in self._leave(change):
                     if change.kind is not ChangeKind.RELEASED:
                         in_time = change.kind is ChangeKind.SETTLED

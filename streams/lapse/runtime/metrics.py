@@ -20,6 +20,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from lapse.core.reason import Reason
+from lapse.protocol.answer import HELD_UP
+from lapse.protocol.command_field import QUEUE_STATES
 from lapse.runtime import health
 from lapse.runtime.endpoint import Endpoint
 from lapse.runtime.shard.figures import Distribution, ShardFigures
@@ -34,8 +36,6 @@ _OLDEST_WITHIN_S: Final = 1.0
 """How long to wait for the records of the oldest messages, s. All other figures are known without a broker."""
 
 _SHARD: Final = ("entity", "shard")
-_STATES: Final = ("available", "leased", "delayed", "transferring", "scheduled", "held", "unconfirmed", "dying")
-_HELD_UP: Final = ("before_barrier", "dying_before_barrier", "groups_held_back", "hanging")
 _COUNTED: Final = {
     "arrived": ("lapse_arrivals", "Records of underlying topics that were taken in."),
     "delivered": ("lapse_deliveries", "Messages handed to subscriptions."),
@@ -144,7 +144,7 @@ class Figures(Collector):
         )
         for row in rows:
             shard, gauges = row.shard, row.gauges
-            for state in _STATES:
+            for state in QUEUE_STATES:
                 if state in gauges:
                     messages.add_metric([*shard, state], gauges[state])
             if "records" in gauges:
@@ -153,7 +153,7 @@ class Figures(Collector):
                 if row.oldest_age_s is not None:
                     oldest.add_metric(shard, row.oldest_age_s)
                 paused.add_metric(shard, gauges["paused"])
-                for what in _HELD_UP:
+                for what in HELD_UP:
                     held_up.add_metric([*shard, what], gauges.get(what, 0))
                 holders.add_metric(shard, gauges["holders"])
                 most.add_metric(shard, gauges["most_leased"])

@@ -31,7 +31,6 @@ _UNFENCED: Final = {
 _KEPT: Final = frozenset({Role.CHANGELOG, Role.COMMANDS, Role.DEAD_LETTERS})
 """Topics whose data exists nowhere else."""
 
-_CHANGELOG: Final = "-changelog"
 
 SHORTEST_MS: Final = 100
 """A shorter lifetime, lease or time limit of a call, ms, causes a warning."""
@@ -190,7 +189,7 @@ def _shared_names(topology: Topology) -> list[str]:
     entities = set(topology.entities())
     mine = {names.changelog(app_id, name) for name in entities}
     for topic in sorted(existing.keys() - mine):
-        name = _entity_of_journal(topic, existing) if topic.endswith(_CHANGELOG) else ""
+        name = _entity_of_journal(topic, existing) if topic.endswith(names.CHANGELOG_SUFFIX) else ""
         if name in entities and existing[topic] == existing[names.commands(name)]:
             found.append(
                 f"{name}: another deployment on this cluster seems to have an entity of this name (there is {topic}). "
@@ -202,7 +201,7 @@ def _shared_names(topology: Topology) -> list[str]:
 
 def _entity_of_journal(changelog: str, existing: Mapping[str, int]) -> str:
     """Return the entity whose journal a topic seems to be: the longest name with a commands topic; empty if none."""
-    parts = changelog.removesuffix(_CHANGELOG).split("-")
+    parts = changelog.removesuffix(names.CHANGELOG_SUFFIX).split("-")
     endings = ("-".join(parts[at:]) for at in range(1, len(parts)))
     return next((name for name in endings if names.commands(name) in existing), "")
 

@@ -61,7 +61,7 @@ def _moves() -> dict[ChangeKind, Move]:
 
 
 _LEASED: Final = ChangeKind.LEASED
-_ENDS_LIFE: Final = frozenset({ChangeKind.SETTLED, ChangeKind.EXPIRED, ChangeKind.RELEASED})
+ENDS_LIFE: Final = frozenset({ChangeKind.SETTLED, ChangeKind.EXPIRED, ChangeKind.RELEASED})
 """Kinds of change after which a message is not there any more. Look-ups in the enumeration take five times as long."""
 
 MOVES: Final = _moves()
@@ -106,7 +106,7 @@ def write_columns(
 ) -> None:
     """Write a change's effect on the columns other than the state: holder, instant (`end_ms`) and counts."""
     kind = change.kind
-    if kind in _ENDS_LIFE:
+    if kind in ENDS_LIFE:
         if segment.holder is not None:
             segment.holder[where] = NOBODY
         return

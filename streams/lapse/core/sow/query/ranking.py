@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import heapq
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any
 
 from lapse.core.sow.query.view import View
 from lapse.core.sow.settings import Compile
-
-_DIRECTION: Final = re.compile(r"\s+(ASC|DESC)\s*\Z", re.IGNORECASE)
+from lapse.protocol import order_by
 
 Rank = tuple[int, Any]
 """The kind, 0 for numbers and 1 for texts, then the value."""
@@ -35,11 +33,9 @@ class Order:
         Raises:
             ValueError: the expression is invalid; the message shows where.
         """
-        match = _DIRECTION.search(text)
+        expression, descending = order_by.split(text)
         try:
-            if match is None:
-                return cls(compile_value(text), False)
-            return cls(compile_value(text[: match.start()]), match[1].upper() == "DESC")
+            return cls(compile_value(expression), descending)
         except ValueError as error:
             raise ValueError(f"order_by: {error}") from error
 
