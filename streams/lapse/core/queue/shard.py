@@ -367,6 +367,7 @@ class QueueShard:
         """
         self._decisions.began_ms = min(self._decisions.began_ms, now_ms)
         self.state.subscription_table.set_back(now_ms)
+        self.activity.set_back(now_ms)
         self.allowance.set_back(now_ms)
         self._schedule.read_to_ms = 0  # earlier arrivals may be to come (C76)
 

@@ -120,6 +120,10 @@ class Activity(Generic[S]):
             self._note(now_ms, step)
             agreement.note_use(now_ms, step)
 
+    def set_back(self, now_ms: int) -> None:
+        """Let a use in the future count as now, because the broker's clock was set back (C3)."""
+        self._last_ms = min(self._last_ms, now_ms)
+
     def idle_at_ms(self) -> int:
         """Return when the shard will be idle unless it is used, ms since the epoch; `NEVER` if it is protected."""
         if not self.is_temporary or self._usable.is_protected():

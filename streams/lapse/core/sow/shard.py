@@ -284,6 +284,7 @@ class SowShard:
         self.state.now_ms = min(self.state.now_ms, now_ms)
         self._removals.began_ms = min(self._removals.began_ms, now_ms)
         self.commands.set_back(now_ms)
+        self.activity.set_back(now_ms)
         for subscriber in self.state.subscribers.values():
             subscriber.heard_ms = min(subscriber.heard_ms, now_ms)
 

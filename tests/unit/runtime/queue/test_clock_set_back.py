@@ -79,3 +79,13 @@ def test_a_rate_that_was_used_up_frees_a_window_later(kind: str, crashes: bool) 
     assert delivered(6_000) == 4
     assert delivered(6_500) == 4
     assert delivered(7_000) == 6
+
+
+@pytest.mark.feature("C3", "Q18")
+def test_a_temporary_queue_is_idle_when_nobody_has_used_it_since_its_clock_was_set_back() -> None:
+    settings = QueueSettings(name="orders", idle_ms=300_000)
+    one = QueueMachine(settings, restore([]), 1, Payloads(), QueueOutput("orders", 0, 1, "", 1), "orders")
+    one.take_over(1_000 + HOUR_MS)
+    assert one.next_due_ms() == 301_000 + HOUR_MS
+    one.set_back(5_000)
+    assert one.next_due_ms() == 305_000
