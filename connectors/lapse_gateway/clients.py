@@ -40,12 +40,13 @@ Client = TypeVar("Client", bound=_Closable)
 
 @dataclass(slots=True)
 class _Place(Generic[Client]):
-    """A slot of a pool for one client, which may not be open yet."""
+    """A slot of a pool for one client, which may not be open yet. An outdated one is out of the pool."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     client: Client | None = None
     users: int = 0
     used_at_s: float = 0.0
+    is_outdated: bool = False
 
 
 class _Publishing:
@@ -97,9 +98,17 @@ class _Pool(Generic[Client]):
             raise
         finally:
             place.users -= 1
+            if place.is_outdated and not place.users and place.client is not None:
+                client, place.client = place.client, None
+                await _closed(client)
             place.used_at_s = asyncio.get_running_loop().time()
             if place.client is None and not place.users and self._places.get(key) is place:
                 del self._places[key]
+
+    def renew(self, caller: Caller, name: str) -> None:
+        """Lend another client from now on. Those who use the present one finish first."""
+        if (place := self._places.pop((caller.name, name), None)) is not None:
+            place.is_outdated = True
 
     async def sweep(self, kept_s: float = _KEPT_S) -> None:
         """Close the clients that nobody has used for `kept_s` seconds."""
@@ -133,9 +142,12 @@ class Clients:
     @contextlib.asynccontextmanager
     async def at_a_glance(self, caller: Caller, names: Iterable[str], *, sow: bool = False) -> AsyncIterator[Queues]:
         """Lend the client of many queues, or many SOW topics, for one request."""
-        kind = _TOPICS if sow else _QUEUES
-        async with self._glances.use(caller, "\n".join((kind, *sorted(names)))) as glance:
+        async with self._glances.use(caller, _glance_name(names, sow=sow)) as glance:
             yield glance.queues
+
+    def renew_glance(self, caller: Caller, names: Iterable[str], *, sow: bool = False) -> None:
+        """Ask by another client from now on: this one has lost an entity, and would not know its successor."""
+        self._glances.renew(caller, _glance_name(names, sow=sow))
 
     def sow(self, caller: Caller, name: str) -> contextlib.AbstractAsyncContextManager[SowClient]:
         """Lend the client of a SOW topic for one request."""
@@ -167,6 +179,10 @@ class Clients:
 
     async def _publisher(self, caller: Caller, _: str) -> _Publishing:
         return _Publishing(Publisher(caller.connection, timeout_s=self.timeout_s))
+
+
+def _glance_name(names: Iterable[str], *, sow: bool) -> str:
+    return "\n".join((_TOPICS if sow else _QUEUES, *sorted(names)))
 
 
 async def check_kind(caller: Caller, name: str, *, sow: bool, recent: Mapping[str, int] | None = None) -> None:

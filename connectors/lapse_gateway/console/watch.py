@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from lapse_client.error import Closed, ConnectionFailed, LapseError, UnknownEntity
+from lapse_client.error import Closed, ConnectionFailed, EntityDeleted, LapseError, UnknownEntity
 from lapse_client.queue.queues import Queues
 from lapse_gateway.clients import Clients
 from lapse_gateway.fault import Fault
@@ -181,7 +181,7 @@ class Watch:
         """Ask one queue, over the connection that all of them share."""
         try:
             async with self._clients.at_a_glance(caller, names, sow=self._sow) as queues:
-                look.figures, look.fault = await self._figures(queues, look.name, caller)
+                look.figures, look.fault = await self._figures(queues, look.name, caller, names)
         except (LapseError, Fault) as error:
             seen = error.among(caller.may_see_some) if isinstance(error, UnknownEntity) else error
             look.figures, look.fault = _NO_FIGURES, str(seen)
@@ -194,8 +194,10 @@ class Watch:
         if look.figures:
             look.depths.append((look.at_s, look.figures.get("depth", 0)))
 
-    async def _figures(self, queues: Queues, name: str, caller: Caller) -> tuple[Mapping[str, Any], str]:
-        """Return a queue's figures, or the reason why there are none."""
+    async def _figures(
+        self, queues: Queues, name: str, caller: Caller, names: list[str]
+    ) -> tuple[Mapping[str, Any], str]:
+        """Return a queue's figures, or the reason why there are none. `names` are those of all that `queues` asks."""
         try:
             answer = asyncio.wrap_future(queues.depth(name))
             figures = await asyncio.wait_for(answer, self._clients.timeout_s)
@@ -207,8 +209,10 @@ class Watch:
             return _NO_FIGURES, f"{name}: no answer within {self._clients.timeout_s:g} s. {why}"
         except (Closed, ConnectionFailed):
             raise  # this client cannot ask any queue any more
-        except UnknownEntity as error:
-            return _NO_FIGURES, str(error.among(caller.may_see_some))
+        except (UnknownEntity, EntityDeleted) as error:
+            self._clients.renew_glance(caller, names, sow=self._sow)  # it may be created anew
+            seen = error.among(caller.may_see_some) if isinstance(error, UnknownEntity) else error
+            return _NO_FIGURES, str(seen)
         except LapseError as error:
             return _NO_FIGURES, str(error)
 

@@ -20,23 +20,35 @@ from lapse.option_type import Number
 from lapse.protocol import topic
 from lapse.protocol.command_field import QUEUE_STATES
 from lapse.tables import fitted, print_table
-from lapse_client.error import LapseError, after_silence
+from lapse_client.error import EntityDeleted, LapseError, UnknownEntity, after_silence
 from lapse_client.kafka.connection import Connection, entities
 from lapse_client.queue.queues import Figures, Queues
 
 _PATIENCE_S: Final = 3.0
 _BROKER_S: Final = 1.0
+_ANEW_S: Final = 3.0
+"""After how long to connect again while a queue is missing, s."""
+
 _NONE: Final = "there are no queues on this cluster; `lapse apply` makes those of lapse.toml"
 _STATES: Final = (*QUEUE_STATES, "depth")
 
 
 class Watched:
-    """A queue whose figures are requested again and again."""
+    """A queue whose figures are requested again and again.
+
+    Attributes:
+        name: its name.
+        figures: its last figures; empty before the first answer, and after a failure.
+        fault: why there are no figures; empty if there are.
+        is_missing: whether it does not exist; it may be created anew.
+        per_s: the change of the depth per second; None while unknown.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.figures: Figures = {}
         self.fault = ""
+        self.is_missing = False
         self.per_s: float | None = None
         self._looked_at: float | None = None
 
@@ -46,13 +58,14 @@ class Watched:
             figures = answer.result(timeout=0)
         except (LapseError, TimeoutError) as error:
             answer.cancel()
+            self.is_missing = isinstance(error, EntityDeleted | UnknownEntity)
             silent = f"{self.name}: no answer within {_PATIENCE_S:g} s. {after_silence(lacking)}"
             self.fail(str(error) if isinstance(error, LapseError) else silent)
             return
         now = time.monotonic()
         if self._looked_at is not None:
             self.per_s = (figures["depth"] - self.figures["depth"]) / (now - self._looked_at)
-        self.fault, self.figures, self._looked_at = "", figures, now
+        self.fault, self.figures, self._looked_at, self.is_missing = "", figures, now, False
 
     def fail(self, fault: str) -> None:
         """Store why there is no answer, and drop the old figures."""
@@ -103,11 +116,15 @@ class _Look:
         self._queues = queues
         self._connection = connection
         self._client: Queues | None = None
+        self._opened_at = 0.0
 
     def __call__(self) -> None:
         """Request the figures, and wait until every queue has answered or the time is over."""
+        if time.monotonic() - self._opened_at >= _ANEW_S and any(queue.is_missing for queue in self._queues):
+            self.close()  # a client does not know a queue that was created after its start, or anew
         try:
             if self._client is None:
+                self._opened_at = time.monotonic()
                 names = [queue.name for queue in self._queues]
                 self._client = Queues(names, connection=self._connection, timeout_s=_PATIENCE_S).start()
             answers = [self._client.depth(queue.name) for queue in self._queues]

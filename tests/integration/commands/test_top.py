@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer
 
-from lapse_client import Queue, UnknownEntity
+from lapse.cli.top import _watched
+from lapse_client import Admin, Queue, UnknownEntity
 from lapse_client.kafka.transport import Transport
 from lapse_client.queue.queues import Queues
 from support.kafka.log import until
@@ -77,3 +78,24 @@ def test_all_queues_are_asked_over_one_connection(deploy: Deploy, monkeypatch: p
         with Queue(names[1], connection=deployment.connection) as queue:
             queue.delete()
         assert queues.depth(names[0]).result(30)["depth"] == 0, "the others answer when one is deleted"
+
+
+@pytest.mark.feature("Q15", "Q23")
+def test_a_queue_that_is_deleted_and_created_anew_is_shown_again(deploy: Deploy) -> None:
+    here = deploy({"stays": {}, "goes": {}}, definitions="topic").apply()
+    here.worker().wait_for_shards(2)
+    stays, goes = here.name("stays"), here.name("goes")
+    with (
+        _watched((stays, goes), here.connection) as (queues, look),
+        Admin(here.app_id, connection=here.connection) as admin,
+    ):
+
+        def shown() -> list[int | None]:
+            look()
+            return [queue.figures.get("depth") for queue in queues]
+
+        until(lambda: shown() == [0, 0], "both")
+        admin.delete_queue(goes)
+        until(lambda: shown() == [0, None], "one is gone, and the other one answers")
+        admin.create_queue(goes)
+        until(lambda: shown() == [0, 0], "both again")

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from lapse.embedded import EmbeddedKafka
+from lapse_client import Admin
 from support.kafka.log import until
 from support.processes import fork_server
 from support.processes.deployment import Deploy, Deployment
@@ -244,3 +245,25 @@ def test_a_wrong_broker_and_an_occupied_port_are_reported_in_a_sentence() -> Non
             assert done.stderr.startswith(f"Error: {message}")
             assert len(done.stderr.splitlines()) == 1
             assert not done.stdout
+
+
+@pytest.mark.feature("Q15", "Q23")
+def test_the_console_shows_a_queue_again_that_was_created_anew(deploy: Deploy) -> None:
+    here = deploy({"stays": {}, "goes": {}}, definitions="topic").apply()
+    here.worker().wait_for_shards(2)
+    stays, goes = here.name("stays"), here.name("goes")
+    row = re.compile(r'<tr data-queue="([^"]+)">.*?data-name="available">([^<]*)<', re.DOTALL)
+    with (
+        door(here) as opened,
+        Admin(here.app_id, connection=here.connection) as admin,
+        httpx.Client(base_url=opened.address, params={"find": here.token}, timeout=60) as http,
+    ):
+
+        def available() -> dict[str, str]:
+            return dict(row.findall(http.get("/").text))
+
+        until(lambda: available() == {stays: "0", goes: "0"}, "both")
+        admin.delete_queue(goes)
+        until(lambda: available() == {stays: "0"}, "one is gone")
+        admin.create_queue(goes)
+        until(lambda: available() == {stays: "0", goes: "0"}, "both again")
