@@ -19,7 +19,7 @@ from lapse.core.queue.rewind.rewind_command import rewind_refusal, stopped
 from lapse.core.queue.rewind.rewinding import RewindRequest
 from lapse.core.queue.rewind.rewinds import Rewind
 from lapse.core.queue.schedule.schedule import SCHEDULED_AT_ONCE
-from lapse.core.queue.settlement.settlement import Claim
+from lapse.core.queue.settlement.settlement import SETTLEMENTS, Claim, SettleAction
 from lapse.core.queue.settlement.settlement_command import SettlementCommands, is_refused
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
@@ -81,7 +81,7 @@ class QueueCommands:
 
     def is_sweep(self, command: Command) -> bool:
         """Return whether a command concerns all messages published up to its instant, or all matching ones (C1)."""
-        return command.command == "purge" or bool(command.filter and command.command in _SETTLING)
+        return command.command == "purge" or bool(command.filter and command.command in SETTLEMENTS)
 
     def sources_named_ahead(self, command: Command) -> list[tuple[str, int]]:
         """Return the sources of which an acknowledgment or a transfer names messages that are not active yet (Q13)."""
@@ -143,7 +143,7 @@ class QueueCommands:
 
     def named_messages(self, command: Command) -> Sequence[Claim]:
         """Return the messages that a settlement or peek names by bookmarks; none if it has a filter or is malformed."""
-        if command.filter or not (command.command in _SETTLING or peeks_by_bookmarks(command)):
+        if command.filter or not (command.command in SETTLEMENTS or peeks_by_bookmarks(command)):
             return []
         try:
             return self._settling.claims(command)
@@ -379,9 +379,8 @@ class QueueCommands:
 PURGED_AT_ONCE: Final = 65_536
 """About how many messages with places leave in one step of a purge. One event of ranges takes milliseconds."""
 
-_SETTLING = frozenset({"acknowledge", "cancel", "expire", "renew"})
-_SELECTING = frozenset({"acknowledge", "cancel", "expire", "renew", "purge", "sow", "depth", "transfer"})
-_ABOUT_SCHEDULED = frozenset({"acknowledge", "cancel", "expire", "purge", "sow", "depth", "transfer"})
+_SELECTING = SETTLEMENTS | {"purge", "sow", "depth", "transfer"}
+_ABOUT_SCHEDULED = _SELECTING - {SettleAction.RENEW}
 """Commands whose filters reach messages that are not visible yet."""
 
 _LOOKING_AHEAD = frozenset({"acknowledge", "transfer", "transfer_accept"})

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from lapse.core.lifetime import NEVER
+from lapse.core.queue.settlement.settlement import SETTLEMENTS
 from lapse.protocol import command as commands
 
-_SETTLEMENTS: Final = frozenset({"acknowledge", "cancel", "expire", "renew"})
 _WHOLE: Final = ("purge", "rewind")
 """Commands about all messages, with and without a filter."""
 
@@ -84,7 +84,7 @@ def sweeps(value: bytes | None) -> bool:
         name, by_filter = commands.decode_name_and_filter(value)
     except ValueError:  # the error is reported when it is carried out
         return False
-    return name in _WHOLE or (bool(by_filter) and isinstance(name, str) and name in _SETTLEMENTS)
+    return name in _WHOLE or (bool(by_filter) and isinstance(name, str) and name in SETTLEMENTS)
 
 
 def earlier(records: Sequence[Any], until_ms: int) -> int:

@@ -27,6 +27,10 @@ class SettleAction(StrEnum):
     RENEW = "renew"
 
 
+SETTLEMENTS: Final = frozenset(map(str, SettleAction))
+"""The names of the commands that settle messages."""
+
+
 class Result(StrEnum):
     """The result of a settlement for a message (C16)."""
 

@@ -12,7 +12,7 @@ from lapse.core.queue.parts_done import PartsDone
 from lapse.core.queue.segments.segment import NOBODY
 from lapse.core.queue.settlement import settlement
 from lapse.core.queue.settlement.named_settlement import NamedSettlement
-from lapse.core.queue.settlement.settlement import Claim, Outcome, Result, SettleAction
+from lapse.core.queue.settlement.settlement import SETTLEMENTS, Claim, Outcome, Result, SettleAction
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Step
 from lapse.core.shard.refused import CommandRefused
@@ -22,7 +22,6 @@ from lapse.protocol.command import Command
 SETTLED_AT_ONCE: Final = 32_768
 """About how many messages one step of a settlement by filter settles, or an eighth as many ranges (C60)."""
 
-_IN_PARTS: Final = frozenset({"acknowledge", "cancel", "expire", "renew"})
 _UNKNOWN: Final = NOBODY - 1
 """The number of a subscription that is not known: nothing was sent to it."""
 
@@ -78,7 +77,7 @@ class SettlementCommands:
         """
         if command.bookmarks:
             return self._settle_named_part(command, at_ms, step)
-        if command.command not in _IN_PARTS or not command.filter or is_refused(command):
+        if command.command not in SETTLEMENTS or not command.filter or is_refused(command):
             return False
         if command.command == "renew" and self._renew_refusal(command) is not None:
             return False
@@ -148,7 +147,7 @@ class SettlementCommands:
         return None
 
     def _settle_named_part(self, command: Command, at_ms: int, step: Step) -> bool:
-        if command.command not in _IN_PARTS or command.filter or _has_wrong_fields(command):
+        if command.command not in SETTLEMENTS or command.filter or _has_wrong_fields(command):
             return False
         if command.command == "renew" and self._renew_refusal(command) is not None:
             return False
