@@ -23,9 +23,9 @@ class Endless:
         self.over = threading.Event()
         self.ended = threading.Event()
 
-    def letters(self, *_: object, **__: object) -> Iterator[Any]:
-        """Yield what no filter chooses."""
-        return map(_letter, self._turns())
+    def letters(self, *_: object, **__: object) -> "_Letters":
+        """Return a reader of what no filter chooses."""
+        return _Letters(map(_letter, self._turns()))
 
     def history(self, *_: object, watcher: Any = lambda *_: None, **__: object) -> None:
         """Search, and say again and again how far that has come."""
@@ -41,6 +41,18 @@ class Endless:
                 self.begun.set()
         finally:
             self.ended.set()
+
+
+class _Letters:
+    """A reader of dead letters."""
+
+    definitions = None
+
+    def __init__(self, letters: Iterator[Any]) -> None:
+        self._letters = letters
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._letters
 
 
 def _letter(turn: int) -> Any:
@@ -80,7 +92,7 @@ def test_topics_are_read_as_long_as_somebody_waits(
     """They may have millions of records. Each page that is opened again would read all of them beside the others."""
     endless = Endless()
     monkeypatch.setattr(letters, "DeadLetterReader", endless.letters)
-    monkeypatch.setattr(letters.Known, "of", lambda _: None)
+    monkeypatch.setattr(letters.Known, "of", lambda *_: None)
     monkeypatch.setattr(letters, "_now_ms", lambda *_: 0)
     monkeypatch.setattr(reading, "sync_history", endless.history)
     monkeypatch.setattr(Connection, "partitions", lambda *_: {"orders": 1})
