@@ -99,6 +99,7 @@ def test_every_mutant_that_is_listed_is_one_of_the_code_as_it_is() -> None:
         assert found == (entry["where"], entry["line"], entry["was"], entry["now"])
 
 
+@pytest.mark.slow
 def test_a_sample_of_a_module_or_folder_is_of_its_own_mutants() -> None:
     """It was those of a sample of all, which are four of most modules."""
     group_files = {path.name for path in (mutation.CORE / "queue/groups").iterdir()}

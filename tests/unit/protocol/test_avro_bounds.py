@@ -135,6 +135,7 @@ def test_a_delta_in_json_that_is_too_deep_is_refused(depth: int) -> None:
         avro.serialize(avro.parse_delta(delta), b"")
 
 
+@pytest.mark.slow
 @pytest.mark.feature("X7")
 def test_what_cannot_be_resolved_at_the_deepest_place_is_a_value_error() -> None:
     fields = [{"name": "symbol", "type": "string"}, {"name": "next", "type": ["null", "int", "Link"], "default": None}]
@@ -227,6 +228,7 @@ def test_an_array_or_map_counts_once_if_it_is_in_one_block(items: object, item: 
         bounds.check(data + bytes(1 << 18), 0)
 
 
+@pytest.mark.slow
 @pytest.mark.feature("X7", "C60")
 def test_each_further_block_counts() -> None:
     """Walking a block takes as long as walking an array."""

@@ -15,7 +15,6 @@ from lapse.recorded.journaled_fates import JournaledFate, JournaledFates, joined
 from lapse.testing import CrashPoint, Lapse
 from lapse.testing.memory_entity import APP_ID
 from lapse_client.delivery.delivery import Delivery
-from support.suite.at_length import QUICK
 
 pytestmark = pytest.mark.feature("D8")
 
@@ -59,7 +58,8 @@ def fates(lapse: Lapse) -> list[JournaledFate]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(1 if QUICK else 3))
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
 def test_the_journal_says_how_each_message_left_as_its_event_does(seed: int) -> None:
     with Lapse() as lapse:
         a_life(lapse, seed)

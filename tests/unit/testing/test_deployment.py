@@ -111,7 +111,7 @@ def test_time_does_not_go_back_and_waiting_does_not_move_it(lapse: Lapse) -> Non
 
 @pytest.mark.feature("D3", "Q9", "Q16", "C55")
 @pytest.mark.parametrize("partitions", alike(2, 1))
-@pytest.mark.parametrize("point", [*CrashPoint, None])
+@pytest.mark.parametrize("point", alike(*CrashPoint, None))
 def test_nothing_is_lost_or_doubled_wherever_the_worker_crashes(
     point: CrashPoint | None, partitions: int, lapse: Lapse
 ) -> None:
@@ -142,7 +142,7 @@ def test_nothing_is_lost_or_doubled_wherever_the_worker_crashes(
 
 @pytest.mark.feature("C35", "C55", "Q12")
 @pytest.mark.parametrize("payload", alike("packed", "reference"))
-@pytest.mark.parametrize("point", CrashPoint)
+@pytest.mark.parametrize("point", alike(*CrashPoint))
 def test_nothing_comes_before_the_barrier_in_front_of_it_wherever_the_worker_crashes(
     point: CrashPoint, payload: str, lapse: Lapse
 ) -> None:

@@ -538,7 +538,7 @@ def _end(one: HandOver) -> tuple[str, int, int]:
 def test_the_shard_is_the_oracle() -> None:
     from hypothesis.stateful import run_state_machine_as_test
 
-    lives = int(os.environ.get("LAPSE_SOAK", "20" if QUICK else "60"))
+    lives = int(os.environ.get("LAPSE_SOAK", "12" if QUICK else "60"))
     run_state_machine_as_test(
         ShardMachine,
         settings=settings(
