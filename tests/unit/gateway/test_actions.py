@@ -2,14 +2,16 @@
 
 import asyncio
 import logging
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from lapse_client import Connection
-from lapse_client.error import AnswerTimeout, LapseError
+from lapse_client.error import AnswerTimeout, EntityDeleted, LapseError
 from lapse_gateway import Gateway, Settings, Users
+from lapse_gateway.clients import Clients
 from lapse_gateway.console.queues import _carry_out
 from lapse_gateway.console.watch import Watch
 from lapse_gateway.fault import Fault
@@ -118,5 +120,54 @@ def test_a_queue_whose_question_fails_is_asked_again() -> None:
             assert "RuntimeError" in found.fault
             found.at_s = -1e9  # the figures are old
         assert len(asked) == 2
+
+    asyncio.run(look())
+
+
+@pytest.mark.feature("Q15", "Q23")
+def test_a_queue_that_was_created_anew_is_asked_by_a_client_that_knows_it() -> None:
+    """The client that has lost the first one stays open until the others have their answers."""
+    made: list[Any] = []
+
+    class Asked:
+        """A client of both queues. The first client has lost one of them."""
+
+        def __init__(self) -> None:
+            self.queues, self.closed, self.slow = self, False, Future[dict[str, int]]()
+            made.append(self)
+
+        def depth(self, name: str) -> Future[dict[str, int]]:
+            found: Future[dict[str, int]] = Future()
+            if self is not made[0]:
+                found.set_result({"depth": 1})
+            elif name == "stays":
+                return self.slow
+            else:
+                found.set_exception(EntityDeleted(name, "it is no more"))
+            return found
+
+        async def close(self) -> None:
+            self.closed = True
+
+    async def look() -> None:
+        clients = Clients(1.0)
+
+        async def make(*_: object) -> Any:
+            return Asked()
+
+        clients._glances._make = make
+        watch = Watch(clients)
+        looking = asyncio.create_task(watch.look(CALLER, ["goes", "stays"]))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert watch.needy(CALLER, ["goes"]) == ["goes"]
+        assert not made[0].closed, "the other queue has not answered"
+        made[0].slow.set_result({"depth": 0})
+        goes, stays = await looking
+        assert ("no more" in goes.fault, stays.figures) == (True, {"depth": 0})
+        assert made[0].closed
+        goes.at_s = -1e9  # the answer is old
+        goes, _ = await watch.look(CALLER, ["goes", "stays"])
+        assert (goes.fault, goes.figures) == ("", {"depth": 1})
 
     asyncio.run(look())
