@@ -137,6 +137,8 @@ class RunningLedger:
             if number:
                 raise ValueError(f"{kept.output.path} has no ledger of batch {number - 1}; give a new directory")
             before = Note(queue=self._queue.name, at_ms=0)
+        if self._rule.ask_every is None:  # what the queue told an earlier run must not hold the balance back for good
+            before = replace(before, asked_at_ms=0)
         settling = Settling(self._spark, kept, number, reached, before, self._rule.grace)
         often = self._rule.ask_every
         if often is not None and reached.at_ms - before.asked_at_ms >= often.total_seconds() * 1000:

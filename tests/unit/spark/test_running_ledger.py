@@ -248,6 +248,24 @@ def test_a_batch_that_is_repeated_in_the_same_process_has_what_the_journal_said_
     assert ledger._journaled == []
 
 
+@pytest.mark.spark
+def test_a_ledger_that_asks_no_more_goes_on_with_its_balance(spark, tmp_path, monkeypatch):
+    """What it balances up to stayed for good at the last list of the queue, which an earlier run had asked for."""
+    ledger = RunningLedger.__new__(RunningLedger)
+    ledger._spark, ledger._rule, ledger._journaled = spark, Rule(ask_every=None), []
+    ledger._queue = intake.Followed(name="q", underlying=["t"])
+    ledger._memory, ledger._journal = Memory(spark, str(tmp_path)), SimpleNamespace(read=lambda _: [])
+    ledger._connection, ledger._there = SimpleNamespace(), set()
+    told = {"asked_at_ms": NOON_MS, "listed_at_ms": NOON_MS, "agreed_at_ms": NOON_MS, "listed": 0}
+    ledger._memory.finish(0, Note(queue="q", at_ms=NOON_MS, **told))
+    reached = Reach({("t", 0): 0}, {("t", 0): 10}, NOON_MS + DAY_MS)
+    monkeypatch.setattr(intake, "reach", lambda *_: reached)
+    columns = ", ".join(f"{name} {kind}" for name, kind in intake.COLUMNS.items())
+    rows = [tuple({"partition": 0, **messages(0, 9)}.get(name) for name in intake.COLUMNS)]
+    note = ledger._add(local_rows.frame(spark, rows, columns), 1)
+    assert note.account["balanced_up_to_ms"] == NOON_MS + DAY_MS - GRACE_MS
+
+
 @pytest.mark.parametrize(
     ("written", "start"),
     [
