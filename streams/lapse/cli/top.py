@@ -27,7 +27,7 @@ from lapse_client.queue.queues import Figures, Queues
 _PATIENCE_S: Final = 3.0
 _BROKER_S: Final = 1.0
 _ANEW_S: Final = 3.0
-"""After how long to connect again while a queue is missing, s."""
+"""How often to look for queues that were created meanwhile, s."""
 
 _NONE: Final = "there are no queues on this cluster; `lapse apply` makes those of lapse.toml"
 _STATES: Final = (*QUEUE_STATES, "depth")
@@ -94,7 +94,7 @@ def top(names: tuple[str, ...], every: float, bootstrap_servers: str | None, as_
         raise click.ClickException(str(error)) from error
     if not names and not known:
         raise click.ClickException(str(blind or _NONE))
-    with _watched(names or tuple(known), connection) as (queues, look):
+    with _watched(names or tuple(known), connection, follows=not names) as (queues, look):
         if as_json:
             look()
             for queue in queues:
@@ -110,21 +110,29 @@ def top(names: tuple[str, ...], every: float, bootstrap_servers: str | None, as_
 
 
 class _Look:
-    """Requests the figures of all queues at once, over one connection."""
+    """Requests the figures of all queues at once, over one connection.
 
-    def __init__(self, queues: list[Watched], connection: Connection) -> None:
+    Args:
+        queues: the queues. If it follows, this list changes.
+        connection: connection to the cluster.
+        follows: whether it looks for queues that are created meanwhile, and leaves out those that are gone.
+    """
+
+    def __init__(self, queues: list[Watched], connection: Connection, follows: bool) -> None:
         self._queues = queues
+        self._follows = follows
         self._connection = connection
         self._client: Queues | None = None
-        self._opened_at = 0.0
+        self._looked_at = time.monotonic()
 
     def __call__(self) -> None:
         """Request the figures, and wait until every queue has answered or the time is over."""
-        if time.monotonic() - self._opened_at >= _ANEW_S and any(queue.is_missing for queue in self._queues):
-            self.close()  # a client does not know a queue that was created after its start, or anew
+        if time.monotonic() - self._looked_at >= _ANEW_S:
+            self._looked_at = time.monotonic()
+            if self._changes() or any(queue.is_missing for queue in self._queues):
+                self.close()  # a client does not know a queue that was created after its start, or anew
         try:
             if self._client is None:
-                self._opened_at = time.monotonic()
                 names = [queue.name for queue in self._queues]
                 self._client = Queues(names, connection=self._connection, timeout_s=_PATIENCE_S).start()
             answers = [self._client.depth(queue.name) for queue in self._queues]
@@ -139,6 +147,21 @@ class _Look:
         )
         for queue, answer in zip(self._queues, answers, strict=True):
             queue.note(answer, lacking.get(queue.name, ()))
+
+    def _changes(self) -> bool:
+        """Follow which queues there are; return whether that has changed. While no broker answers, it has not."""
+        if not self._follows:
+            return False
+        try:
+            self._connection.await_broker(_BROKER_S)
+            names = set(entities(self._connection.partitions(), sow=False))
+        except LapseError:
+            return False
+        known = {queue.name: queue for queue in self._queues}
+        if names == known.keys() or not names:
+            return False
+        self._queues[:] = [known.get(name) or Watched(name) for name in sorted(names)]
+        return True
 
     def _lacking(self, silent: Sequence[str]) -> Mapping[str, Sequence[str]]:
         """Return the missing topics of queues that have not answered; nothing if no broker answers either."""
@@ -159,9 +182,11 @@ class _Look:
 
 
 @contextlib.contextmanager
-def _watched(names: tuple[str, ...], connection: Connection) -> Iterator[tuple[list[Watched], _Look]]:
+def _watched(
+    names: tuple[str, ...], connection: Connection, *, follows: bool = False
+) -> Iterator[tuple[list[Watched], _Look]]:
     queues = [Watched(name) for name in names]
-    look = _Look(queues, connection)
+    look = _Look(queues, connection, follows)
     try:
         yield queues, look
     finally:

@@ -99,3 +99,22 @@ def test_a_queue_that_is_deleted_and_created_anew_is_shown_again(deploy: Deploy)
         until(lambda: shown() == [0, None], "one is gone, and the other one answers")
         admin.create_queue(goes)
         until(lambda: shown() == [0, 0], "both again")
+
+
+@pytest.mark.feature("Q15", "Q23")
+def test_queues_that_come_and_go_are_followed(deploy: Deploy) -> None:
+    here = deploy({"stays": {}}, definitions="topic").apply()
+    here.worker().wait_for_shards(1)
+    stays, comes = here.name("stays"), here.name("comes")
+    admin = Admin(here.app_id, connection=here.connection)
+    with _watched((stays,), here.connection, follows=True) as (queues, look), admin:
+
+        def shown() -> dict[str, int | None]:
+            look()
+            return {one.name: one.figures.get("depth") for one in queues if here.token in one.name}
+
+        until(lambda: shown() == {stays: 0}, "one")
+        admin.create_queue(comes)
+        until(lambda: shown() == {stays: 0, comes: 0}, "both")
+        admin.delete_queue(comes)
+        until(lambda: shown() == {stays: 0}, "one again")
