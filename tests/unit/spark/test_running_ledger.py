@@ -256,8 +256,8 @@ def test_a_ledger_that_asks_no_more_goes_on_with_its_balance(spark, tmp_path, mo
     ledger._queue = intake.Followed(name="q", underlying=["t"])
     ledger._memory, ledger._journal = Memory(spark, str(tmp_path)), SimpleNamespace(read=lambda _: [])
     ledger._connection, ledger._there = SimpleNamespace(), set()
-    told = {"asked_at_ms": NOON_MS, "listed_at_ms": NOON_MS, "agreed_at_ms": NOON_MS, "listed": 0}
-    ledger._memory.finish(0, Note(queue="q", at_ms=NOON_MS, **told))
+    noted = {"asked_at_ms": NOON_MS, "listed_at_ms": NOON_MS, "agreed_at_ms": NOON_MS, "listed": 0}
+    ledger._memory.finish(0, Note(queue="q", at_ms=NOON_MS, **noted))
     reached = Reach({("t", 0): 0}, {("t", 0): 10}, NOON_MS + DAY_MS)
     monkeypatch.setattr(intake, "reach", lambda *_: reached)
     columns = ", ".join(f"{name} {kind}" for name, kind in intake.COLUMNS.items())
