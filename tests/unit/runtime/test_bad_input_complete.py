@@ -57,8 +57,9 @@ BY_LAPSE = {
     *(header.KIND, header.SUBSCRIPTION, header.COMMAND_ID, header.EPOCH, header.SHARDS, header.BOOKMARK),
     *(header.LEASE_UNTIL_MS, header.DELIVERY_COUNT, header.TIMESTAMP_MS, header.LIFETIMES, header.OPERATION),
     *(header.UNWRITTEN, header.ORDER_VALUE, header.RECORD_KEY, header.FIRST_EXPIRES_AT_MS),
+    *header.ORIGIN_NAMES,
 }
-"""Headers that only lapse writes, on deliveries, dead letters and its compacted topics."""
+"""Headers that only lapse writes: on deliveries, dead letters, its compacted topics, and updates that it replicates."""
 
 NO_REFUSAL = {"tick": "workers write it; a client's is an unknown command"}
 """Commands without a refusal of their own, and why."""
