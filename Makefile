@@ -20,8 +20,8 @@ CORES := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN 2>/dev/null || e
 test-fast: JOBS := $(if $(filter file,$(origin JOBS)),$(CORES),$(JOBS))
 # By files, in the order of tests/times.toml: the longest first, where xdist would begin with those of the most tests.
 PARALLEL = -n $(JOBS) --dist loadfile --no-loadscope-reorder
-# To catch what processes write, and each warning, takes 1 ms of CPU a test: `make test` does.
-BRIEF = --capture=sys -p no:warnings
+# To catch what processes write takes half a millisecond of CPU a test: `make test` does.
+BRIEF = --capture=sys
 PYTHON ?=
 # Where it is set, as in many containers, each of the many processes that tests start would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
