@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -25,6 +26,7 @@ from unit.core.queue.compared.shown import rows
 from unit.core.queue.compared.small_shard import small
 from unit.core.queue.compared.written import published
 
+PAGE = Path(__file__).parents[4] / "docs" / "testing.md"
 SOAK = "LAPSE_SOAK" in os.environ
 START_MS, LEASE_MS, TTL_MS, TICK_MS, TICKS = 1_000, 100, 150, 100, 3 if SOAK else 2
 BACKLOGS = {"inky": 1, "blinky": 2}
@@ -238,3 +240,5 @@ def test_no_order_of_commands_breaks_an_invariant(leasing: Leasing) -> None:
         found = Search(leasing).all_nodes()
     assert {node.now_ms for node in found} == {START_MS + TICK_MS * tick for tick in range(TICKS + 1)}
     assert {one.fate for node in found for one in node.views} == {"", "acknowledged", "removed"}
+    text = " ".join(PAGE.read_text("utf-8").split())
+    assert f"{len(found):,} states" in text, "docs/testing.md says how many states there are"
