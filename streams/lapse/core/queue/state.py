@@ -32,7 +32,6 @@ from lapse.core.queue.segments.segment import (
     AVAILABLE,
     EXPIRED,
     SIZE,
-    Run,
     Segment,
     Where,
 )
@@ -165,6 +164,16 @@ class QueueState:
             if outline.available and not (hopeless is not None and hopeless(index, outline.used)):
                 yield self.segments.look(index)
 
+    def first_with_available(self) -> Segment | None:
+        """Return the first segment with available messages, for reading only; None if there is none."""
+        index = self.first_available_segment()
+        outline = self.segments.outline(index)
+        return self.segments.look(index) if outline is not None and outline.available else None
+
+    def is_last(self, segment: Segment) -> bool:
+        """Return whether all later places are unused."""
+        return segment.base + segment.used == self.next_place
+
     def first_available_segment(self) -> int:
         """Return the index of a segment before which no message is available."""
         last = (self.next_place - 1) // SIZE
@@ -270,7 +279,8 @@ class QueueState:
     def _touch(self, segment: Segment, other_available: bool = True) -> None:
         """Note a change of a segment, and whether other messages than before are available."""
         self.dirty.setdefault(segment.index, self.sequence)
-        self.segments.note_changed(segment)
+        if self.segments.spill_store is not None:
+            self.segments.note_changed(segment)
         if other_available:
             self.index.touch(segment)
 
@@ -287,13 +297,14 @@ class QueueState:
             segment = self.segments.find(index)
             if segment is None:
                 segment = self.segments[index] = Segment(index)
-            segment.state[slot : slot + fitting] = AVAILABLE
+            where: int | slice = slot if fitting == 1 else slice(slot, slot + fitting)  # a number takes a tenth
+            segment.state[where] = AVAILABLE
             segment.used = slot + fitting
             segment.occupied += fitting
             segment.available += fitting
             if change.deadlines_ms is not None:
                 deadlines_ms = change.deadlines_ms[done : done + fitting]
-                segment.deadlines()[slot : slot + fitting] = deadlines_ms
+                segment.deadlines()[where] = deadlines_ms[0] if fitting == 1 else deadlines_ms
                 self.index.note_deadlines(segment, deadlines_ms)
             if change.facts:
                 counts = transferred_counts(change)
@@ -304,7 +315,7 @@ class QueueState:
                 segment.set_traits(slot, slot + fitting, change.traits.slice(done, done + fitting))
                 self.index.note_traits(segment, slot, slot + fitting)
             self.index.note_available(segment, slice(slot, slot + fitting))
-            segment.append_run(Run(slot, change.source, offset + done, fitting))
+            segment.append_run(slot, change.source, offset + done, fitting)
             source.add(offset + done, place + done, fitting)
             self._touch(segment)
             done += fitting
@@ -336,7 +347,7 @@ class QueueState:
             segment: the segment.
             other_available: whether other messages than before are available.
         """
-        if segment.is_droppable:
+        if not segment.occupied and segment.is_droppable:
             self._drop(segment)
         else:
             self._touch(segment, other_available)

@@ -94,20 +94,17 @@ class Source:
 
     def add(self, offset: int, place: int, count: int) -> None:
         """Note the places of a run of messages. All places of a run are in one segment."""
-        standing, near = PlacedRun(offset, place, count), self._runs_near(offset)
+        near = self._runs_near(offset)
         if not near or offset > near[-1].offset:
-            last = near[-1] if near else None
-            if (
-                last is not None
-                and last.offset + last.count == offset
-                and last.place + last.count == place
-                and last.place // SIZE == place // SIZE
-            ):
-                near[-1] = PlacedRun(last.offset, last.place, last.count + count)
-            else:
-                near.append(standing)
+            if near:
+                from_offset, from_place, before = near[-1]
+                joins = from_offset + before == offset and from_place + before == place
+                if joins and from_place // SIZE == place // SIZE:
+                    near[-1] = PlacedRun(from_offset, from_place, before + count)
+                    return
+            near.append(PlacedRun(offset, place, count))
         else:
-            insort(near, standing)
+            insort(near, PlacedRun(offset, place, count))
 
     def drop(self, segment: Segment, number: int) -> None:
         """Forget the messages of a dropped segment; `number` is this source's number.

@@ -92,7 +92,10 @@ class Sources:
             at = stop
 
     def find_single(self, segment: Segment, slot: int) -> tuple[int, Messages]:
-        """Return the message at a slot, with the source's number. Slicing a column costs less than indexing it."""
+        """Return the message at a slot, with the source's number. Slicing a column costs less than indexing it.
+
+        Deadlines never change, so the column of deadlines is not copied.
+        """
         run = segment.run_at(slot)
         source = self._sources[run.source]
         deadline_ms, cancels, one = segment.deadline_ms, segment.cancels, slice(slot, slot + 1)
@@ -100,7 +103,7 @@ class Sources:
             source.topic,
             source.partition,
             np.array((slot + run.offset - run.slot,), np.int64),
-            None if deadline_ms is None else deadline_ms[one].copy(),
+            None if deadline_ms is None else deadline_ms[one],
             segment.deliveries[one].copy(),
             None if cancels is None else cancels[one].copy(),
         )

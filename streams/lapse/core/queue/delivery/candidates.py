@@ -24,6 +24,13 @@ def available(state: QueueState, limit: int, now_ms: int) -> list[int] | NDArray
 
     `now_ms` < 0 = deadlines do not count.
     """
+    first = state.first_with_available()
+    if first is None:
+        return []
+    if first.min_deadline_ms > now_ms and (
+        limit <= min(first.available, _FEW) or (first.available <= _FEW and state.is_last(first))
+    ):
+        return _first_few(first, limit)  # true for most deliveries of a slow queue
     parts: list[list[int] | NDArray[np.int64]] = []
     found = 0
     for segment in state.with_available():

@@ -60,8 +60,7 @@ class Turns:
             self.note_served(only)
             return [(only, range(min(count, only.space)))]
         if count == 1:
-            outstanding = {one.number: one.outstanding for one in open_ones}
-            return [(self.pick(open_ones, outstanding, NOBODY if last is None else last[0]), (0,))]
+            return [(self.pick(open_ones, None, NOBODY if last is None else last[0]), (0,))]
         if last is not None and not {one.number for one in open_ones}.isdisjoint(last):
             return self._allot_singly(count, open_ones, last)
         if self._fairness is Fairness.FAST:
@@ -75,12 +74,14 @@ class Turns:
         if len(self._served) > len(subscriptions) + _FORGOTTEN:
             self._served = {one.number: self._served[one.number] for one in subscriptions if one.number in self._served}
 
-    def pick(self, fitting: Sequence[Subscription], outstanding: Mapping[int, int], last: int = NOBODY) -> Subscription:
+    def pick(
+        self, fitting: Sequence[Subscription], outstanding: Mapping[int, int] | None, last: int = NOBODY
+    ) -> Subscription:
         """Choose the subscription that gets one message.
 
         Args:
             fitting: the subscriptions that match and have space, at least one, in the order of the shard's table.
-            outstanding: unsettled deliveries of each subscription, by its number.
+            outstanding: unsettled deliveries of each subscription, by its number; None = as the subscriptions say.
             last: number of the message's last holder.
         """
         others = fitting
@@ -91,10 +92,19 @@ class Turns:
         elif self._fairness is Fairness.ROUND_ROBIN:
             chosen = min(others, key=lambda one: (one.number <= self._last, one.number))
         else:
-            chosen = min(
-                others, key=lambda one: (outstanding[one.number] / one.max_backlog, self._served.get(one.number, -1))
-            )
+            chosen = self._least_filled(others, outstanding)
         self.note_served(chosen)
+        return chosen
+
+    def _least_filled(self, some: Sequence[Subscription], outstanding: Mapping[int, int] | None) -> Subscription:
+        """Return the subscription with the lowest ratio of deliveries to backlog. A tie goes to the longest waiting."""
+        chosen, lowest, longest = some[0], float("inf"), 0
+        for one in some:
+            filled = (one.outstanding if outstanding is None else outstanding[one.number]) / one.max_backlog
+            if filled <= lowest:
+                served = self._served.get(one.number, -1)
+                if filled < lowest or served < longest:
+                    chosen, lowest, longest = one, filled, served
         return chosen
 
     def note_served(self, subscription: Subscription) -> None:

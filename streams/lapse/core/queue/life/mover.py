@@ -80,14 +80,14 @@ class Mover:
             if alike is None:
                 self._leave_each(segment, where, before)
             elif alike is not to:
-                self._leave(segment, where, alike)
+                self._leave(segment, where, count_of(where), alike)
             end_ms: int | NDArray[np.int64] = change.until_ms
             if change.untils_ms is not None:
                 end_ms = change.untils_ms[indexes_in(places, slots_of(where) + segment.base)]
             write_columns(change, to, segment, where, before, alike, end_ms)
             segment.state[where] = to
             if alike is not to:
-                self._enter(segment, where, to, change)
+                self._enter(segment, where, count_of(where), to, change)
             if MEANINGS[to].ends and count_of(where):
                 state.index.note_until(segment, end_ms if isinstance(end_ms, int) else int(end_ms.min()))
             state.finish_change(segment, alike in (None, _AVAILABLE) or to is _AVAILABLE)
@@ -99,11 +99,11 @@ class Mover:
             return False
         to, where = move.state_after(change.until_ms), slice(slot, slot + 1)
         if before is not to:
-            self._leave(segment, where, before)
+            self._leave(segment, where, 1, before)
         write_columns(change, to, segment, slot, before, before, change.until_ms)
         if before is not to:
             segment.state[slot] = to
-            self._enter(segment, where, to, change)
+            self._enter(segment, where, 1, to, change)
         if MEANINGS[to].ends:
             self._state.index.note_until(segment, change.until_ms)
         self._state.finish_change(segment, before is _AVAILABLE or to is _AVAILABLE)
@@ -118,20 +118,20 @@ class Mover:
         if segment.holder is not None:
             self._state.subscription_table.count_each(segment.holder[where][FILLS[before]], -1)
 
-    def _leave(self, segment: Segment, where: Where, alike: State) -> None:
+    def _leave(self, segment: Segment, where: Where, count: int, alike: State) -> None:
         """Undo the effects of messages' common former state."""
         index, meaning = self._state.index, MEANINGS[alike]
         if alike is _AVAILABLE:
-            segment.available -= count_of(where)
+            segment.available -= count
             index.note_left(segment, where)
-        if meaning.binds:
+        if meaning.binds and segment.groups is not None:
             index.bind_groups(segment, where, -1, alike)
         if meaning.fills and segment.holder is not None:
             self._state.subscription_table.count_each(segment.holder[where], -1)
 
-    def _enter(self, segment: Segment, where: Where, to: State, change: Change) -> None:
+    def _enter(self, segment: Segment, where: Where, count: int, to: State, change: Change) -> None:
         """Apply the effects of messages' new state to counts and indexes."""
-        state, index, count, meaning = self._state, self._state.index, count_of(where), MEANINGS[to]
+        state, index, meaning = self._state, self._state.index, MEANINGS[to]
         if not meaning.there:
             segment.occupied -= count
             if index.barriers:
@@ -143,7 +143,7 @@ class Mover:
             state.note_head(segment.index)
         if meaning.expires and segment.deadline_ms is not None and count:
             index.note_deadlines(segment, segment.deadline_ms[where])
-        if meaning.binds:
+        if meaning.binds and segment.groups is not None:
             index.bind_groups(segment, where, 1, to)
         if meaning.fills:
             state.subscription_table.count(change.holder, count)

@@ -25,8 +25,11 @@ from lapse.core.queue.segments.segment import LEASED, Segment
 from lapse.core.queue.step import Step
 from lapse.core.reason import Reason, in_order
 from lapse.core.retry_delay import FAULT, UNREADABLE
+from lapse.core.shard.event import ShardEvent
 
 _TIME_LIMIT: Final = Reason.TIME_LIMIT  # a look-up in the enumeration takes five times as long
+
+_ACKNOWLEDGING: Final = route(Trigger.ACKNOWLEDGE)
 
 _REVIEW: Final = (
     (1, route(Trigger.DEADLINE)),
@@ -100,6 +103,17 @@ class Transitions:
                     self._decisions.record_event(row.emits, held, now_ms, step, name, detail)
             if change.kind in COME_BACK:
                 self.review_returned(some, now_ms, step)
+
+    def acknowledge_one(self, segment: Segment, slot: int, now_ms: int, step: Step, subscription: str) -> None:
+        """Do what `apply_trigger` does for the acknowledgment of one message, as most are, without columns of one.
+
+        The forwarder's messages live on elsewhere, so they go the other way.
+        """
+        row = _ACKNOWLEDGING.row(STATES[segment.state[slot]])
+        self._decisions.apply_change(Change(row.changes[0], [(segment.base + slot, 1)]), step)
+        if row.emits:
+            _, messages = self._state.sources.find_single(segment, slot)
+            step.events.append(ShardEvent(row.emits, now_ms, messages, subscription))
 
     def return_messages(
         self,

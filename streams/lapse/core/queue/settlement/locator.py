@@ -52,6 +52,20 @@ class Locator:
         if last >= seen_to:
             outcomes.append(Outcome(topic, partition, max(first, seen_to), last, Result.UNKNOWN))
 
+    def find_named(self, claim: Claim) -> tuple[Segment, int] | None:
+        """Return segment and slot of the one message that a claim names; None if it has no place.
+
+        Unlike with `locate`, the caller calls `make_room` afterwards.
+        """
+        number = self._state.sources.find(claim.topic, claim.partition)
+        if number is None:
+            return None
+        source = self._state.sources[number]
+        if claim.first >= source.next_unread_position(claim.first):
+            return None
+        alone = self._find_single(source, claim.first)
+        return None if alone is None else alone[:2]
+
     def _find_single(self, source: Source, position: int) -> Located | None:
         """Find the place of one message, as most claims name one; None if it has no place."""
         run = source.find_run(position)

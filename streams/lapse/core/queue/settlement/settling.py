@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lapse.core.generation import FIRST_REWOUND
+from lapse.core.letter import FORWARDER
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.arrival.source import PlacedRun
 from lapse.core.queue.arrival.trait import Flag
@@ -166,10 +167,11 @@ class Settling:
             asked.add_result(beyond, Result.UNKNOWN)
 
     def _settle_active(self, asked: Settlement, claim: Claim) -> None:
+        if claim.names_one and not asked.row_filter and (named := self._locator.find_named(claim)) is not None:
+            self._settle_one(asked, claim, *named)
+            self._state.segments.make_room()
+            return
         for segment, first, stop, offset, code in self._visibility.locate(claim, asked.outcomes, asked.row_filter):
-            if stop - first == 1 and claim.names_one and not asked.row_filter:
-                self._settle_one(asked, claim, segment, first, offset)
-                continue
             codes = self._judge(asked, segment, slice(first, stop), claim.delivery_count)
             if not claim.names_one and asked.action is not SettleAction.RENEW:
                 self._spare_barriers(codes, segment, slice(first, stop), np.ones(len(codes), bool))
@@ -180,7 +182,7 @@ class Settling:
             if len(slots):
                 self._carry_out(asked, [(segment, slots)])
 
-    def _settle_one(self, asked: Settlement, claim: Claim, segment: Segment, slot: int, offset: int) -> None:
+    def _settle_one(self, asked: Settlement, claim: Claim, segment: Segment, slot: int) -> None:
         """Settle the one message that a claim names, as most claims do, without columns."""
         known = self._state.subscriptions.get(asked.subscription)
         holder = _NO_HOLDER if known is None else known.number
@@ -188,8 +190,12 @@ class Settling:
         code = settlement.judge_one(
             asked.action, segment, slot, holder, claim.delivery_count, self._settings.leasing, now_ms
         )
-        asked.outcomes.append(Outcome(claim.topic, claim.partition, offset, offset, settlement.RESULTS[code]))
-        if code == settlement.SETTLED:
+        asked.outcomes.append(Outcome(claim.topic, claim.partition, claim.first, claim.first, settlement.RESULTS[code]))
+        if code != settlement.SETTLED:
+            return
+        if asked.action is _ACKNOWLEDGE and asked.subscription != FORWARDER:
+            self._transitions.acknowledge_one(segment, slot, asked.now_ms, asked.step, asked.subscription)
+        else:
             self._carry_out(asked, [(segment, np.array((slot,), np.intp))])
 
     def _carry_out(self, asked: Settlement, slots: Slots) -> None:
@@ -240,7 +246,7 @@ class Settling:
         Consecutive claims on ascending messages of one run are settled together, because none depends on the result of
         another, and one call for all is faster.
         """
-        waiting = claims if isinstance(claims, AlikeClaims) else list(claims)
+        waiting = claims if type(claims) is AlikeClaims else list(claims)
         if len(waiting) == 1:
             return waiting
         return self._settle_many(asked, waiting)

@@ -78,10 +78,12 @@ class SubscriptionTable:
 
     def count_each(self, holders: NDArray[np.int32], by: int) -> None:
         """Add `by` to the outstanding deliveries of each place's holder."""
-        if not len(holders):
+        if len(holders) < 2:
+            if len(holders):
+                self.count(int(holders[0]), by)
             return
         first = int(holders[0])
-        if len(holders) == 1 or (first == int(holders[-1]) and bool((holders == first).all())):
+        if first == int(holders[-1]) and bool((holders == first).all()):
             self.count(first, by * len(holders))
             return
         for number, count in zip(*np.unique(holders, return_counts=True), strict=True):
