@@ -56,15 +56,18 @@ class Consumer:
     """One consumer, which works on one message at a time, in the order of their deliveries.
 
     Args:
+        number: its number among the consumers.
         name: name of its subscription.
 
     Attributes:
+        number: its number among the consumers.
         name: name of its subscription.
         handed: its waiting deliveries. It works on the first one.
         working: whether it works on the first one now.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, number: int, name: str) -> None:
+        self.number = number
         self.name = name
         self.handed: deque[Handed] = deque()
         self.working = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -55,7 +55,7 @@ class SimulatedQueue:
     """
 
     def __init__(self, name: str, config: QueueConfig, arrivals: Arrivals, crew: Crew, seed: int = 0) -> None:
-        self._arrivals = arrivals
+        self._arrivals = list(arrivals)
         self._crew = crew
         self._work = Work(crew, seed)
         count = 1 if config.ordering == "total" else max(1, arrivals.partitions)
@@ -64,8 +64,11 @@ class SimulatedQueue:
         self._shards = [QueueShard(dataclasses.replace(one, idle_ms=0)) for one in settings]
         self._once = settings[0].semantics is Semantics.AT_MOST_ONCE
         self._has_barriers = settings[0].traits.barrier is not None
+        bounds = settings[0].target_depth, settings[0].rate, settings[0].group_rate
+        self._is_bounded = any(one is not None for one in bounds)
+        """Whether a delivery or an acknowledgment can bring nearer what a shard does by itself."""
         self._outside: list[deque[tuple[str, int, list[Record]]]] = [deque() for _ in self._shards]
-        self._consumers = [Consumer(f"consumer-{at + 1}") for at in range(crew.subscribers)]
+        self._consumers = [Consumer(at, f"consumer-{at + 1}") for at in range(crew.subscribers)]
         self._named = {one.name: one for one in self._consumers}
         self._finishes: list[tuple[int, int, Handed, Consumer]] = []
         self._order = 0
@@ -76,7 +79,10 @@ class SimulatedQueue:
         self._outcome = Outcome(came_ms, arrivals.first_ms)
         self._message_counts = [0] * count
         self._due_ms: list[int] = []
-        """When each shard has something to do by itself, ms since the epoch."""
+        """When each shard has something to do by itself at the earliest, ms since the epoch.
+
+        It is computed again wherever it can come nearer. What has left can put it off, which is found out in time.
+        """
 
         self._subscriptions: list[list[Subscription]] = []
         """The subscriptions of each consumer, by shards."""
@@ -138,48 +144,44 @@ class SimulatedQueue:
         return next_ms
 
     def _run_instant(self, now_ms: int) -> None:
-        steps: dict[int, Step] = defaultdict(Step)
+        steps: dict[int, Step] = {}
         """By number, the shards to which something has happened, and what."""
         if self._arrive_ms[self._next] <= now_ms:
             self._arrive(now_ms, steps)
             for at, step in steps.items():
                 self._take_in(at, now_ms, step)
-        advanced = (steps or min(self._due_ms) <= now_ms) and self._advance(now_ms, steps)
+        advanced = min(self._due_ms) <= now_ms  # also what came due by an arrival
+        if advanced:
+            self._advance(now_ms, steps)
         finished = self._settle(now_ms, steps) if self._finishes and self._finishes[0][0] <= now_ms else []
         # Room that a consumer has got in one shard is room in all of them.
         self._serve(now_ms, steps, range(len(self._shards)) if finished or advanced else sorted(steps))
         for consumer in finished:
             self._begin_work(consumer, now_ms)
 
-    def _advance(self, now_ms: int, steps: dict[int, Step]) -> bool:
-        """Let shards do what is due, also what came due by an arrival. Return whether there was anything."""
-        advanced = False
+    def _advance(self, now_ms: int, steps: dict[int, Step]) -> None:
+        """Let shards do what is due."""
         for at, due_ms in enumerate(self._due_ms):
-            if due_ms <= now_ms or at in steps:
-                shard, step = self._shards[at], steps[at]
-                while due_ms <= now_ms or shard.is_due(now_ms):
+            if due_ms <= now_ms:
+                shard, step = self._shards[at], _step_of(at, steps)
+                shard.advance(now_ms, step)
+                while (due_ms := shard.next_due_ms()) <= now_ms and shard.is_due(now_ms):
                     shard.advance(now_ms, step)
-                    due_ms, advanced = NEVER, True
-        return advanced
+                self._due_ms[at] = due_ms
+                if step.changes:
+                    self._recount(at)
 
     def _serve(self, now_ms: int, steps: Mapping[int, Step], shards: Iterable[int]) -> None:
         """Note what happened in shards, and let them hand out what their consumers have room for."""
-        for at in steps:
-            self._recount(at)
-        barriers, room = self._has_barriers, self._room
-        for at in shards:
-            step = steps.get(at)
-            if step is not None:
-                if self._outside[at]:
-                    self._take_in(at, now_ms, step)
-                self._note(at, step, now_ms)
-            delivers = False
-            if barriers or self._message_counts[at] > self._held_in[at]:
-                delivers = barriers or max(room, default=0) > 0
-                if delivers:
+        for at, step in steps.items():
+            if self._outside[at]:
+                self._take_in(at, now_ms, step)
+            self._note(at, step, now_ms)
+        counts, held, barriers, room = self._message_counts, self._held_in, self._has_barriers, self._room
+        if barriers or max(room, default=0) > 0:
+            for at in shards:
+                if barriers or (counts[at] > held[at] and max(room) > 0):
                     self._deliver(at, now_ms)
-            if delivers or step is not None:
-                self._due_ms[at] = self._shards[at].next_due_ms()
 
     def _arrive(self, now_ms: int, steps: dict[int, Step]) -> None:
         """Bring the messages of this instant to their shards, which get a step."""
@@ -193,8 +195,7 @@ class SimulatedQueue:
             else:
                 outside.append((topic, partition, [record]))
             self._message_counts[at] += 1
-            if at not in steps:
-                steps[at] = Step()
+            _step_of(at, steps)
 
     def _take_in(self, at: int, now_ms: int, step: Step) -> None:
         """Take in messages that have arrived, as far as there is room (Q13)."""
@@ -206,25 +207,31 @@ class SimulatedQueue:
             taken = shard.arrive(topic, partition, part, step, now_ms) if part else 0
             if taken < len(records):
                 del records[:taken]
-                return
+                break
             outside.popleft()
+        self._due_ms[at] = shard.next_due_ms()
 
-    def _settle(self, now_ms: int, steps: Mapping[int, Step]) -> list[Consumer]:
+    def _settle(self, now_ms: int, steps: dict[int, Step]) -> list[Consumer]:
         """Let consumers settle the messages that they finish now; return these consumers."""
         finished: list[Consumer] = []
-        claims: dict[tuple[int, str, bool], list[Claim]] = {}
-        while self._finishes and self._finishes[0][0] <= now_ms:
-            _, _, one, consumer = heapq.heappop(self._finishes)
+        claims: dict[tuple[int, Consumer, bool], list[Claim]] = {}
+        finishes = self._finishes
+        while finishes and finishes[0][0] <= now_ms:
+            _, _, one, consumer = heapq.heappop(finishes)
             consumer.handed.popleft()
             consumer.working = False
             finished.append(consumer)
             _, topic, partition, record = self._arrivals[one.at]
             gives_back = one.until_ms > 0 and self._work.cancels(one)
             claim = Claim(topic, partition, record.offset, record.offset, one.times)
-            claims.setdefault((one.shard, consumer.name, gives_back), []).append(claim)
-        for (at, name, gives_back), claimed in claims.items():
-            action = _CANCEL if gives_back else _ACKNOWLEDGE
-            outcomes = self._shards[at].settle(action, name, claimed, now_ms, steps[at])
+            claims.setdefault((one.shard, consumer, gives_back), []).append(claim)
+        for (at, consumer, gives_back), claimed in claims.items():
+            shard, action = self._shards[at], _CANCEL if gives_back else _ACKNOWLEDGE
+            outcomes = shard.settle(action, consumer.name, claimed, now_ms, _step_of(at, steps))
+            if self._recount_one(at, consumer.number) != -len(claimed):
+                self._recount(at)  # it settled too late, perhaps what another consumer has now
+            if gives_back or self._is_bounded:
+                self._due_ms[at] = shard.next_due_ms()
             if not self._once:
                 self._outcome.in_vain += sum([_count(one) for one in outcomes if one.result is not _SETTLED])
         return finished
@@ -237,23 +244,28 @@ class SimulatedQueue:
                 self._grant(at)
             step = Step()
             more = shard.deliver(now_ms, step)
-            handed = bool(step.deliveries)
             for delivery in step.deliveries:
                 self._hand(at, delivery, now_ms)
-            self._note(at, step, now_ms)
-            self._recount(at)
-            more = more and handed
+                if 0 < delivery.until_ms < self._due_ms[at]:
+                    self._due_ms[at] = delivery.until_ms
+            if step.changes:
+                self._note(at, step, now_ms)
+            more = more and bool(step.deliveries)
+        if self._is_bounded:
+            self._due_ms[at] = shard.next_due_ms()
 
     def _recount(self, at: int) -> None:
-        """Count what consumers have of a shard, after something has happened there."""
-        held, room, total = self._held[at], self._room, 0
-        for number, one in enumerate(self._by_shard[at]):
-            outstanding = one.outstanding
-            total += outstanding
-            if outstanding != held[number]:
-                room[number] += held[number] - outstanding
-                held[number] = outstanding
-        self._held_in[at] = total
+        """Count what consumers have of a shard, after that may have changed."""
+        for number in range(len(self._consumers)):
+            self._recount_one(at, number)
+
+    def _recount_one(self, at: int, number: int) -> int:
+        """Do the same for one consumer, by its number. Return how many more messages it has than before."""
+        more = self._by_shard[at][number].outstanding - self._held[at][number]
+        self._held[at][number] += more
+        self._held_in[at] += more
+        self._room[number] -= more
+        return more
 
     def _grant(self, at: int) -> None:
         """Set how many more messages each consumer takes from a shard, as clients do with several shards (Q3)."""
@@ -261,7 +273,7 @@ class SimulatedQueue:
         for mine, free in zip(self._by_shard[at], self._room, strict=True):
             granted = mine.outstanding + free if free > 0 else mine.outstanding
             # The effect of repeated `subscribe` commands, without changes for a journal that nobody writes.
-            mine.max_backlog = granted if cap is None else min(granted, cap)
+            mine.max_backlog = granted if cap is None or granted < cap else cap
 
     def _hand(self, at: int, delivery: Delivery, now_ms: int) -> None:
         consumer, outcome, messages = self._named[delivery.subscription], self._outcome, delivery.messages
@@ -273,6 +285,7 @@ class SimulatedQueue:
                 consumer.handed.append(Handed(at, place, count, delivery.until_ms))
                 if len(consumer.handed) == 1:
                     self._begin_work(consumer, now_ms)
+        self._recount_one(at, consumer.number)
 
     def _begin_work(self, consumer: Consumer, now_ms: int) -> None:
         """Let a consumer begin with its first delivery. Like a client, it drops deliveries whose leases are over."""
@@ -319,6 +332,14 @@ class SimulatedQueue:
         if len(messages.offsets) == 1:
             return [places[topic, partition, messages.offsets.item()]]
         return [places[topic, partition, offset] for offset in messages.offsets.tolist()]
+
+
+def _step_of(at: int, steps: dict[int, Step]) -> Step:
+    """Return the step of a shard, by its number, beginning it if necessary."""
+    step = steps.get(at)
+    if step is None:
+        step = steps[at] = Step()
+    return step
 
 
 def _count(outcome: SettlementOutcome) -> int:

@@ -74,6 +74,14 @@ def test_what_waits_at_a_consumer_until_its_lease_is_over_is_dropped_there() -> 
 
 
 @pytest.mark.slow
+def test_a_late_acknowledgment_makes_room_at_the_consumer_that_has_the_message_now() -> None:
+    """The first lease lapses at 50 ms, and the other consumer gets the message. At 70 ms the first acknowledges it."""
+    times = (0, 60, 65)
+    some = [Arrival(BEGIN_MS + at, "q", 0, Record(n, BEGIN_MS + at, None, b"{}", ())) for n, at in enumerate(times)]
+    found = run(Arrivals(some, 1), 2, "70ms", lease_period="50ms")
+    assert (found.first_ms - BEGIN_MS).tolist() == [0, 60, 70]
+
+
 def test_cancels_count_and_limits_end_them() -> None:
     found = run(every("10ms", 200), 4, "10ms", cancels=1.0, max_cancels=2)
     assert found.counts == {"max_cancels": 200}
