@@ -16,5 +16,5 @@ def test_nobody_waits_for_the_names_of_missing_topics(monkeypatch: pytest.Monkey
         return {}
 
     monkeypatch.setattr(Connection, "partitions", partitions)
-    assert _Look([], Connection("127.0.0.1:1"))._lacking(["orders"]) == {}
+    assert _Look([], Connection("127.0.0.1:1"), follows=False)._lacking(["orders"]) == {}
     assert not asked
