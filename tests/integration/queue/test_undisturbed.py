@@ -14,7 +14,7 @@ from lapse_client import Admin
 from support.flow.traffic import Traffic
 from support.kafka.log import until
 from support.processes.deployment import Deploy, broker_now_ms
-from support.processes.noted_turns import LONGEST_MS, NotedTurns
+from support.processes.noted_turns import NotedTurns, permitted_ms
 
 QUEUES = 20
 WATCHED = [f"busy{number}" for number in range(4)]
@@ -44,7 +44,7 @@ def test_a_deletion_keeps_deliveries_of_other_queues_waiting_for_a_moment_only(d
     print(f"longest gaps: {undisturbed:.3f} s undisturbed, {', '.join(f'{gap:.3f} s' for gap in gaps)} at deletions")
     print(f"longest turn: {turn_ms:.1f} ms of CPU")
     assert worker.running
-    assert 0 < turn_ms < LONGEST_MS
+    assert 0 < turn_ms < permitted_ms()
     assert statistics.median(gaps) < LONGEST_S + undisturbed, "a median, for the machine may pause as well"
 
 
@@ -73,7 +73,7 @@ def test_what_is_created_or_changed_keeps_deliveries_of_other_queues_waiting_for
         turns_ms = [one.longest_ms(began_ms, broker_now_ms()) for one in noted]
     print(f"longest gaps: {undisturbed:.3f} s undisturbed, {', '.join(f'{gap:.3f} s' for gap in gaps)} at changes")
     print(f"longest turns: {', '.join(f'{one:.1f} ms' for one in turns_ms)} of CPU")
-    assert 0 < max(turns_ms) < LONGEST_MS
+    assert 0 < max(turns_ms) < permitted_ms()
     assert statistics.median(gaps) < LONGEST_S + undisturbed, "a median, for the machine may pause as well"
 
 

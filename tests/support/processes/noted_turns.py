@@ -1,13 +1,25 @@
 """Workers whose event loops note how long each turn took, in CPU time (C60, C90)."""
 
+import time
 from pathlib import Path
 
 from benchmarks.instruments.turns import longest
 
 from support.processes.deployment import Deployment, WorkerProcess
 
-LONGEST_MS = 50
+_LONGEST_MS = 50
 """Of CPU, for a turn of the event loop: what the processor does for others meanwhile does not count."""
+
+_ADDITIONS, _ADDITIONS_MS = 300_000, 20
+"""What a processor at full speed does in this time, ms. One that is shared with others takes up to three times it."""
+
+
+def permitted_ms() -> float:
+    """Return how long a turn of the event loop may take, in ms of CPU, at the speed of the processor now."""
+    began, number = time.thread_time(), 0
+    while number < _ADDITIONS:
+        number += 1
+    return _LONGEST_MS * max(1.0, (time.thread_time() - began) * 1_000 / _ADDITIONS_MS)
 
 
 class NotedTurns:
