@@ -91,11 +91,12 @@ def test_a_forked_process_asks_for_metadata_by_a_client_of_its_own() -> None:
 @pytest.mark.slow
 @pytest.mark.feature("X3")
 def test_a_forked_process_opens_clients_of_its_own_and_ends() -> None:
+    """The fork waits until the parent's clients have tried to connect: a C library's lock would remain held in it."""
     script = """
-import os, sys
+import os, sys, time
 from lapse_client import Connection, ConnectionFailed, Publisher
 
-connection = Connection("127.0.0.1:1")
+connection = Connection("127.0.0.1:1", {"reconnect.backoff.ms": "30000", "reconnect.backoff.max.ms": "30000"})
 
 def ask():
     try:
@@ -105,6 +106,7 @@ def ask():
 
 ask()
 publisher = Publisher(connection)
+time.sleep(0.5)
 if child := os.fork():
     os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 ask()
