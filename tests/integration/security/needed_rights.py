@@ -147,7 +147,7 @@ ROWS: Final = {
             Need(WRITE, "{q}"),
             Need(READ, _REDRIVEN),
             Need(WRITE, _REDRIVEN),
-            Need(WRITE, f"{_REDRIVEN}.dlq.{{q}}", TRANSACTION, _REDRIVEN),
+            Need(WRITE, f"{_REDRIVEN}.dlq.{{s}}", TRANSACTION, _REDRIVEN),
         ),
     ),
     "spark report": Row(why_none="it reads directories"),
