@@ -12,14 +12,13 @@ from lapse_client.error import LapseError
 from lapse_client.kafka.connection import Connection
 from lapse_client.letters.dead_letter import DeadLetter
 from lapse_client.queue.queue import Queue
-from lapse_client.subscriber.settlement import SettlementResult
+from lapse_client.subscriber.settlement import STALE, SettlementResult
 
 log = logging.getLogger("lapse_client")
 
 _TIMEOUT_S: Final = 10.0
 _LEASED: Final = "not_holder"
 _UNLEASED: Final = "not_leased"
-_REWOUND: Final = "stale"
 _MOST_NAMED: Final = 500
 """The most offsets in a filter, whose text may have 16,384 characters."""
 
@@ -62,7 +61,7 @@ class LetterQueues:
         try:
             with Queue(name, connection=self._connection, timeout_s=_TIMEOUT_S) as queue:
                 outcomes = queue.acknowledge(bookmarks)
-                if sent_now and any(one.result == _REWOUND for one in outcomes):
+                if sent_now and any(one.result == STALE for one in outcomes):
                     outcomes += _acknowledge_rewound(queue, bookmarks)
                 # Under `strict` nobody can acknowledge what nobody holds.
                 unleased = [each for one in outcomes if one.result == _UNLEASED for each in one.messages]

@@ -12,6 +12,9 @@ from lapse.protocol.bookmark import BookmarkRange, runs
 SETTLED: Final = "settled"
 ALREADY_SETTLED: Final = "already_settled"
 
+STALE: Final = "stale"
+"""The result for an older delivery, or for a message by the name that it had before a rewind (C61)."""
+
 NOT_SENT: Final = "not_sent"
 """The client's own result: the subscriber was closed, or Kafka did not accept the command."""
 

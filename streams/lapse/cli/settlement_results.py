@@ -11,10 +11,7 @@ import orjson
 from lapse.core.generation import generation_of, offset_of
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse_client.queue.queue import Queue
-from lapse_client.subscriber.settlement import SettlementResult
-
-STALE: Final = "stale"
-"""The result for a message by an older name, or for an older delivery."""
+from lapse_client.subscriber.settlement import STALE, SettlementResult
 
 _MOST: Final = 20
 """The most messages that are named."""

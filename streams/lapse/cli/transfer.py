@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from lapse.cli import cluster
-from lapse.cli.settlement_results import STALE, later_names
+from lapse.cli.settlement_results import later_names
 from lapse.log_limit import LogLimit
 from lapse.option_type import Read, not_empty
 from lapse.process_end import ended_by_signals
@@ -29,6 +29,7 @@ from lapse_client.error import LapseError
 from lapse_client.queue.named_partitions import NamedPartitions
 from lapse_client.queue.queue import Queue
 from lapse_client.reading.count_text import count_text
+from lapse_client.subscriber.settlement import STALE
 
 if TYPE_CHECKING:
     from lapse.transfer.link import Link

@@ -26,14 +26,12 @@ from lapse.transfer.side import Side
 from lapse_client.error import UnknownEntity
 from lapse_client.kafka.connection import Connection
 from lapse_client.queue.named_partitions import NamedPartitions
+from lapse_client.subscriber.settlement import STALE
 
 logger = logging.getLogger(__name__)
 
 _UNREAD: Final = ("unknown", "advancing")
 """Results for messages that the shard has not read yet; `advancing` while it reads on to them (C85)."""
-
-_STALE: Final = "stale"
-"""Result for messages that a rewind has brought back under another name."""
 
 _UNREAD_S: Final = 2.0
 """How long a shard may take to read a message, s. After that there is none: transaction markers have offsets, too."""
@@ -407,10 +405,10 @@ class Mover:
     def _note_left(self, answer: Answer, order: Order) -> None:
         """Count messages that stayed. Of an order that lists messages, count also those that do not exist so."""
         for one in answer.settlements:
-            if one.result in ("leased", "transferring") or (order.listed and one.result in (*_UNREAD, _STALE)):
+            if one.result in ("leased", "transferring") or (order.listed and one.result in (*_UNREAD, STALE)):
                 named = BookmarkRange.parse(one.bookmarks)
                 self.outcome.left[one.result] += len(named)
-                self.outcome.stale += [named] if one.result == _STALE else []
+                self.outcome.stale += [named] if one.result == STALE else []
 
     def _finish(self, resumed: bool) -> Outcome:
         if self.outcome.left["lost"] or self.outcome.left["too_large"]:

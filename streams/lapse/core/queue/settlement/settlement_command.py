@@ -114,10 +114,8 @@ class SettlementCommands:
         if not command.filter:
             return bounded_fields(self._settle_named(command, at_ms, step), command, {})
         settled, parts = self._settle_rest(command, at_ms, step), self._parts
-        out_of_sight = len(
-            self._shard.selection.selected_scheduled(command.filter)
-        )  # a filter does not settle them (C16)
-        counts = {"settled": count_messages(settled), "skipped": parts.skipped + out_of_sight}
+        scheduled = self._shard.selection.selected_scheduled(command.filter)  # a filter does not settle them (C16)
+        counts = {"settled": count_messages(settled), "skipped": parts.skipped + len(scheduled)}
         answered = bounded_fields(settled, command, counts)
         parts.clear()
         return answered
