@@ -8,17 +8,15 @@ ids, records them, and sends the rest.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import LongType, StringType, StructField, StructType
 from pyspark.sql.window import Window
 
 from lapse.protocol import topic
@@ -29,26 +27,16 @@ from lapse_client.letters import letter_topic
 from lapse_client.reading.definitions import Definitions
 from lapse_client.reading.underlying import reads_others_only
 from lapse_client.sow.newer_records import underlying_topics
-from lapse_spark import read
 from lapse_spark.connection import Connection
-from lapse_spark.letters import newer_records, origins, redrive, redriven, untaken
+from lapse_spark.letters import audited, newer_records, origins, redrive, redriven, untaken
 from lapse_spark.letters.announced import AnnouncedRedrive, Overtaken, audit_id
+from lapse_spark.letters.audit_lock import locked
 from lapse_spark.letters.redrive import Choice, Target
-from lapse_spark.read import Span
 from lapse_spark.records import dead_letter
-from lapse_spark.schema import DEAD_LETTER
 from lapse_spark.stream.output import Output
 
 Hook = Callable[[DataFrame], DataFrame]
 """A function that changes records before they are sent. It takes and returns the columns of `redrive.records`."""
-
-_MARGIN_MS: Final = 600_000
-"""The greatest difference between the clocks of Kafka and of the driver, in ms."""
-
-# The columns that a run needs of the tables. To find a table's columns in its files would be one more job each time.
-_FOUND: Final = StructType([DEAD_LETTER["id"]])
-_SENT: Final = StructType([*_FOUND, StructField("target", StringType())])
-_DONE: Final = StructType([StructField("at_ms", LongType())])
 
 _AUDITED: Final = "_audited"
 """The column that says whether an earlier run has sent a letter."""
@@ -119,15 +107,16 @@ def run(
 
     Raises:
         ValueError: letters must not be sent to the target topic.
-        LapseError: a run with another directory has not ended, a transaction with notes of sent letters stays open, or
-            the cluster cannot be reached.
+        LapseError: a run with this directory is running, or one with another directory has not ended, or a transaction
+            with notes of sent letters stays open, or the cluster cannot be reached.
     """
     check_target(target.topic, connection)
     way = _Way(connection, target, hook)
     plan = _Plan(choice, path, now_ms, dry_run=dry_run, rate=rate, limit=limit, end_unfinished=end_unfinished)
-    for _ in range(_ATTEMPTS):
-        with suppress(Overtaken):
-            return _run(spark, letters, way, plan)
+    with nullcontext() if dry_run else locked(Output(spark, path)):
+        for _ in range(_ATTEMPTS):
+            with suppress(Overtaken):
+                return _run(spark, letters, way, plan)
     raise LapseError("other redrives of these letters begin again and again. Run it again when they have ended")
 
 
@@ -149,7 +138,7 @@ def _run(spark: SparkSession, letters: DataFrame, way: _Way, plan: _Plan) -> Red
         if announced is not None:
             announced.take(redriven.unfinished(known))
         chosen = redriven.with_history(redrive.choose(letters, choice), known)
-        ids = _sent_before(spark, connection, output, plan.now_ms, dry_run)
+        ids = audited.ids_sent_before(spark, connection, output, plan.now_ms, dry_run)
         marked = keep(_mark_audited(chosen, None if choice.again else ids))
         chosen, earlier, places, untold = _leave_out_earlier(marked, choice)
         judged, batch_bytes = _mark_unsendable(spark, connection, chosen, places, way.target, way.hook)
@@ -243,9 +232,9 @@ def _leave_out_earlier(chosen: DataFrame, choice: Choice) -> tuple[DataFrame, in
         The other letters; the number of those that are left out; the topics, partitions and entities of the others;
         the letters that only the audit knows, None if there are none.
     """
-    noted, audited = F.col(redriven.TIMES) > 0, F.col(_AUDITED)
+    noted, known = F.col(redriven.TIMES) > 0, F.col(_AUDITED)
     foreign = (F.col("family") != LAPSE.name).alias("foreign")
-    sent_before = F.lit(False) if choice.again else noted | audited
+    sent_before = F.lit(False) if choice.again else noted | known
     groups = chosen.groupBy(
         "letter_topic",
         "topic",
@@ -253,7 +242,7 @@ def _leave_out_earlier(chosen: DataFrame, choice: Choice) -> tuple[DataFrame, in
         "entity",
         foreign,
         sent_before.alias("before"),
-        (audited & ~noted).alias("untold"),
+        (known & ~noted).alias("untold"),
     )
     counts = groups.agg(F.count("*").alias("letters")).collect()
     untold = _untold(chosen) if any(row["untold"] for row in counts) else None
@@ -316,40 +305,6 @@ def _sow_topics(
         underlying = underlying_topics(connection.of_lapse(), topics)
         entities.update(entity for entity, one in underlying.items() if one in everybodys)
     return sorted(entity for entity in entities if topic.sow(entity) in topics)
-
-
-def _sent_before(
-    spark: SparkSession, connection: Connection, output: Output, now_ms: int, dry_run: bool
-) -> DataFrame | None:
-    """Return the ids of letters that earlier runs have sent; None if there was no run."""
-    sent, done = output.read("sent", columns=_SENT), output.read("done", columns=_DONE)
-    if sent is None:
-        return None
-    whole = sent.limit(0) if done is None else sent.join(done.select("batch_id"), "batch_id", "left_semi")
-    ids = whole.select("id")
-    if (found := output.read("found", columns=_FOUND)) is not None:
-        ids = ids.unionByName(found.select("id"))
-    torn = sent.join(ids.select("id").distinct(), "id", "left_anti")
-    places = torn.groupBy("target").agg(F.min("batch_id").alias("since")).collect()
-    if places:
-        arrived = _arrived(spark, connection, [row["target"] for row in places], min(row["since"] for row in places))
-        # A checkpoint: the topics' present content decides, not a later one.
-        late = torn.select("id").distinct().join(arrived, "id", "left_semi").localCheckpoint()
-        ids = ids.unionByName(late)
-        if not dry_run and late.count():
-            output.write("found", late, F.timestamp_millis(F.lit(now_ms)), now_ms)
-    # A checkpoint: what this run writes to the same tables would make Spark drop what is persisted and depends on them,
-    # and read all letters again.
-    return ids.distinct().localCheckpoint()
-
-
-def _arrived(spark: SparkSession, connection: Connection, targets: list[str], since_ms: int) -> DataFrame:
-    """Return the ids of the letters whose redriven records are on the target topics."""
-    pattern = "|".join(re.escape(name) for name in targets)
-    span = Span(start_ms=since_ms - _MARGIN_MS, fail_on_data_loss=False)
-    found = read.records(spark, connection, pattern=pattern, span=span)
-    ours = found.select(redriven.letter_in(F.col("headers")).alias("id"))
-    return ours.where(F.col("id").isNotNull()).distinct()
 
 
 def _records(letters: DataFrame, target: Target, hook: Hook | None) -> DataFrame:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final
 
 import orjson
@@ -49,6 +50,13 @@ class Output:
         self.path = path.rstrip("/")
         self.checkpoint = f"{self.path}/_checkpoint"
         self._spark = spark
+
+    @property
+    def local(self) -> Path | None:
+        """The directory on this machine; None if it is on another file system."""
+        found = self._path("")
+        address = found.getFileSystem(self._configuration).getUri()
+        return Path(found.toUri().getPath()) if address.getScheme() == "file" else None
 
     @property
     def has_run(self) -> bool:

@@ -297,6 +297,36 @@ def test_a_command_beside_a_running_job_sends_nothing_twice(
     assert values(spark, kafka, origin) == [b"%d" % offset for offset in range(4)]
 
 
+@pytest.mark.feature("C58")
+def test_of_two_jobs_with_one_directory_at_once_the_later_one_is_refused(
+    spark, kafka, dead, create_topic, unique, tmp_path
+):
+    """The later one begins while the first one sends, and would send the same letters."""
+    origin = create_topic(unique("orders"))
+    dead.wire.letter(dead.name, Bookmark(origin, 0, 0), Reason.MAX_DELIVERIES, value=b"0")
+    dead.wire.flush()
+    connection, directory, second = Connection(kafka), str(tmp_path / "audit"), []
+
+    def job(**more):
+        letters = read.dead_letters(spark, connection, pattern=dead.pattern)
+        now_ms = time.time_ns() // 1_000_000
+        return audit.run(
+            spark, connection, letters, audit.Choice(), audit.Target(), path=directory, now_ms=now_ms, **more
+        )  # fmt: skip
+
+    def beside(records):
+        if not second:
+            with pytest.raises(LapseError, match="audit is running. Nothing was sent here") as refused:
+                second.append(job(dry_run=False))
+            second.extend([refused, job()])
+        return records
+
+    assert job(dry_run=False, hook=beside).sent == 1
+    assert second[1].sent == 1, "one that only counts is not refused"
+    assert values(spark, kafka, origin) == [b"0"]
+    assert job(dry_run=False).earlier == 1
+
+
 def to_the_topic_that_is_the_value(records):
     """A hook."""
     named = functions.col("value").cast("string")
