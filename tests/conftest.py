@@ -260,8 +260,8 @@ def create_topic(kafka: str) -> Iterator[Callable[..., str]]:
     The topic is deleted some time after the test.
     """
     from confluent_kafka.admin import AdminClient
-    from confluent_kafka.cimpl import NewTopic
 
+    from lapse.topic_creation import NewTopic
     from support.kafka import created_topic, left_topics
 
     left_topics.delete(kafka)

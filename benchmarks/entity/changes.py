@@ -11,13 +11,13 @@ from typing import Self
 
 from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from benchmarks.comparison.contestant import Figures, alone
 from benchmarks.instruments import turns
 from benchmarks.instruments.trickle import PlainTrickle, Trickle
 from benchmarks.instruments.worker import Worker
 from lapse.protocol import topic as names
+from lapse.topic_creation import NewTopic
 from lapse_client import Admin, Connection, Queue
 
 _AFTER_S = 1.0

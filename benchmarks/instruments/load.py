@@ -8,7 +8,8 @@ from typing import Final
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+
+from lapse.topic_creation import NewTopic
 
 PAYLOAD_BYTES: Final = 200
 KEYS: Final = 100_000

@@ -2,6 +2,9 @@
 
 After a broker stood still or was away, the controller counts it as fenced until its next heartbeats. If all brokers are
 fenced, nothing can be created for some seconds, though they answer all else.
+
+`NewTopic` and `NewPartitions` are imported from here: confluent-kafka documents them in a module that does not export
+them, and defines them in a private one.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ from concurrent.futures import Future
 from typing import Any, Final, Protocol, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.cimpl import NewPartitions as NewPartitions  # noqa: TID251
+from confluent_kafka.cimpl import NewTopic as NewTopic  # noqa: TID251
 
 _AGAIN_S: Final = 0.5
 _FENCED: Final = "fenced"

@@ -4,9 +4,9 @@ from concurrent.futures import Future
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.cimpl import NewTopic
 
 from lapse import topic_creation
+from lapse.topic_creation import NewTopic
 
 FENCED = KafkaError(
     KafkaError.INVALID_REPLICATION_FACTOR,

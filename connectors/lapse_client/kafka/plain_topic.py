@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.cimpl import NewTopic
 
 from lapse import topic_creation
+from lapse.topic_creation import NewTopic
 from lapse_client.error import LapseError
 from lapse_client.kafka.connection import Connection
 

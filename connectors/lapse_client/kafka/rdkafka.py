@@ -14,7 +14,7 @@ from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_size_t, c_ssize
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import cimpl
+from confluent_kafka import cimpl  # noqa: TID251 - the path of the library that it has loaded
 
 from lapse_client.kafka.log import log
 

@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]  # it lists no names
-from confluent_kafka.cimpl import NewTopic
 
 from lapse import topic_creation
 from lapse.protocol import topic as names
+from lapse.topic_creation import NewTopic
 from lapse_client.error import LapseError
 from lapse_client.kafka.connection import Connection, arrived
 from lapse_client.kafka.log_offsets import log_bounds, offsets_at

@@ -11,7 +11,6 @@ from types import TracebackType
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from lapse.embedded import class_archive, jars
 from lapse.embedded.errors import BrokerFailed
@@ -19,6 +18,7 @@ from lapse.embedded.instance import Instance
 from lapse.embedded.java import find_java
 from lapse.embedded.process import Jvm, environment
 from lapse.embedded.settings import Ports, cluster_id, free_ports, prepare, server_properties, write_files
+from lapse.topic_creation import NewTopic
 
 _LEAST_FREE_BYTES = 64 << 20
 _BIND_ATTEMPTS = 4

@@ -30,7 +30,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists no
     ConfigResource,
     ResourceType,
 )
-from confluent_kafka.cimpl import NewTopic
 
 from lapse import topic_creation
 from lapse.controller import admin_client
@@ -43,6 +42,7 @@ from lapse.replication.translation import Downstream, Translation, Upstream
 from lapse.runtime.kafka import security
 from lapse.runtime.timers.clock import WorkerClock
 from lapse.runtime.topics.replication import settings_of_new
+from lapse.topic_creation import NewTopic
 from lapse_client.kafka.connection import Connection, entities
 from lapse_client.kafka.fault import BEHIND_REFUSAL, FENCED, LACKS_RIGHT, abort, flushed, written_or_refused
 from lapse_client.kafka.log_offsets import log_bounds

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from lapse.embedded import EmbeddedKafka
 from lapse.protocol import header, topic
@@ -17,6 +16,7 @@ from lapse.runtime.kafka.packed_record import packed
 from lapse.runtime.kafka.producer import BatchProducer
 from lapse.runtime.kafka.record_batch import Leased
 from lapse.runtime.queue.unwritten import Row, take
+from lapse.topic_creation import NewTopic
 from lapse_client import Delivery, LapseError, QueueSubscriber
 from support.kafka.created_topic import create
 from support.kafka.log import Tail, until

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from lapse.protocol.bookmark import Bookmark
+from lapse.topic_creation import NewTopic
 from lapse_client import Connection, DeadLetter
 from lapse_client.kafka.produced import produce
 from lapse_client.letters import letter_sender

@@ -39,7 +39,8 @@ HEADERS: list[Headers] = [
 def topic(kafka: str) -> Iterator[str]:
     """A topic with records of every shape, compressed in every way, committed and aborted."""
     from confluent_kafka.admin import AdminClient
-    from confluent_kafka.cimpl import NewTopic
+
+    from lapse.topic_creation import NewTopic
 
     name, admin, random = "record-columns", AdminClient({"bootstrap.servers": kafka}), Random(1)
     admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)

@@ -14,7 +14,6 @@ import orjson
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 import support.workers.skewed
 from lapse.embedded import EmbeddedKafka
@@ -24,6 +23,7 @@ from lapse.replication.link import Link
 from lapse.replication.progress import Progress
 from lapse.replication.replicator import Replicator
 from lapse.replication.translation import TIMESTAMP_MS
+from lapse.topic_creation import NewPartitions, NewTopic
 from lapse_client import Connection, Publisher, SowClient
 from lapse_client.sow.record import SowRecord
 from support.flow.sow_state import size

@@ -10,10 +10,10 @@ from pathlib import Path
 import orjson
 import pytest
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewPartitions
 
 from integration.clusters.test_replicate import ENABLED, Replica, Side
 from lapse.embedded import EmbeddedKafka
+from lapse.topic_creation import NewPartitions
 from lapse_client import Connection, Publisher
 from support.kafka.log import until
 from support.processes.worker import Worker

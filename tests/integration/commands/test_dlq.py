@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import pytest
 from confluent_kafka import Message
-from confluent_kafka.cimpl import NewTopic
 
 from lapse.protocol import topic
+from lapse.topic_creation import NewTopic
 from lapse_client import Connection, DeadLetter, DeadLetterReader
 from lapse_client.kafka.span import span
 from lapse_client.letters.letter_queues import LetterQueues

@@ -13,10 +13,10 @@ import psutil
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from lapse.embedded import BrokerFailed, EmbeddedKafka, class_archive
 from lapse.embedded import kafka as embedded_kafka
+from lapse.topic_creation import NewTopic
 from support.kafka import created_topic, left_topics
 from support.kafka.log import until
 from support.suite.at_length import cases

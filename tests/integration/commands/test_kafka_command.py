@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
+from lapse.topic_creation import NewTopic
 from support.processes import fork_server
 from support.suite import command
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from lapse.config import QueueConfig, SowConfig, load
 from lapse.config.definition import Definition, DefinitionChange
 from lapse.core.error_code import ErrorCode
 from lapse.protocol import topic as names
 from lapse.runtime.topics.definitions import DefinitionsTopic
+from lapse.topic_creation import NewTopic
 from lapse_client import (
     Admin,
     AnswerTimeout,

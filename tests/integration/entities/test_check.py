@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import tomlkit
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from lapse.protocol.bookmark import BookmarkRange
+from lapse.topic_creation import NewTopic
 from support.kafka import created_topic
 from support.kafka.log import until, write
 from support.processes import fork_server

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from lapse.config import load
 from lapse.config.definition import Definition, in_file
@@ -25,6 +24,7 @@ from lapse.protocol import topic as names
 from lapse.runtime.topics import deleted_entities
 from lapse.runtime.topics.definition_draft import create_and_grant
 from lapse.runtime.topics.definitions import DefinitionsTopic, OutdatedChange
+from lapse.topic_creation import NewTopic
 from lapse_client import Admin, LapseError, SowClient
 from support.kafka.created_topic import create
 from support.kafka.log import until

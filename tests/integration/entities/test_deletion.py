@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from lapse.cli import main
 from lapse.config.document import load
@@ -26,6 +25,7 @@ from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.interrupted_removal import InterruptedRemovals
 from lapse.runtime.topics.standing import Standing
 from lapse.runtime.topics.topology import Topology
+from lapse.topic_creation import NewTopic
 from lapse_client.error import CommandFailed, EntityDeleted, LapseError
 from lapse_client.queue.queue import Queue
 from lapse_client.session.shard import Shard

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
-from confluent_kafka.cimpl import NewTopic
 
 from lapse.protocol import header
+from lapse.topic_creation import NewTopic
 from lapse_client import Queue, QueueSubscriber
 from lapse_client.session.conversation import Conversation
 from support.kafka.created_topic import create

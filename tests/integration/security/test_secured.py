@@ -10,13 +10,13 @@ import psutil
 import pytest
 from click.testing import CliRunner
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from lapse.cli import main
 from lapse.core.reason import Reason
 from lapse.protocol import topic
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.event import EventKind
+from lapse.topic_creation import NewTopic
 from lapse_client import DeadLetterReader, Publisher, QueueSubscriber, aio
 from lapse_client.error import ConnectionFailed
 from lapse_client.kafka.connection import Connection as ClientConnection

@@ -8,10 +8,10 @@ import orjson
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from lapse.core.sow.keys.home import Home
 from lapse.protocol import event, topic
+from lapse.topic_creation import NewTopic
 from lapse_client import Connection, SowClient
 from support.kafka.created_topic import create
 from support.kafka.log import Tail, until

@@ -6,8 +6,8 @@ import time
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
+from lapse.topic_creation import NewTopic
 from lapse_client import DeadLetterReader, SowClient, TransactionFailed
 from support.kafka.created_topic import create
 from support.kafka.log import texts, until, write

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 import support.workers.skewed
+from lapse.topic_creation import NewTopic
 from lapse_client import SowClient
 from support.kafka.created_topic import create, stamp_by_producers
 from support.kafka.log import Headers, texts, until

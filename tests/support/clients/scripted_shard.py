@@ -11,7 +11,6 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from lapse.core.error_code import ErrorCode
 from lapse.protocol import answer as answers
@@ -19,6 +18,7 @@ from lapse.protocol import command as commands
 from lapse.protocol import topic
 from lapse.protocol.answer import Answer, OpenSubscription, QueuedMessage, Settlement
 from lapse.protocol.bookmark import BookmarkRange
+from lapse.topic_creation import NewTopic
 from support.kafka.created_topic import create
 
 

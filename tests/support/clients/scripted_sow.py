@@ -6,7 +6,6 @@ import time
 import orjson
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from lapse.core.error_code import ErrorCode
 from lapse.core.expression import ExpressionError, compile_filter, compile_value
@@ -16,6 +15,7 @@ from lapse.protocol import header, topic
 from lapse.protocol.answer import Answer, OpenSubscription, ScheduledUpdate
 from lapse.protocol.bookmark import BookmarkRange
 from lapse.protocol.command import Command
+from lapse.topic_creation import NewTopic
 from support.kafka.created_topic import create
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
-from confluent_kafka.cimpl import NewTopic
 
+from lapse.topic_creation import NewTopic
 from support.kafka.log import until
 
 

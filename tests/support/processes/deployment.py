@@ -16,11 +16,11 @@ import pytest
 import tomlkit
 from confluent_kafka import KafkaException, Message, TopicCollection
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from lapse.embedded.process import freeze
 from lapse.protocol import event, topic
 from lapse.protocol.event import Event
+from lapse.topic_creation import NewTopic
 from lapse_client.kafka.connection import Connection
 from lapse_client.queue.queue import Queue
 from lapse_client.subscriber.subscriber import QueueSubscriber

@@ -11,12 +11,12 @@ from typing import Final
 
 from click.testing import CliRunner
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from lapse.core.reason import Reason
 from lapse.protocol import topic
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.event import EventKind
+from lapse.topic_creation import NewTopic
 from lapse_spark import session
 from lapse_spark.cli import spark as commands
 from lapse_spark.session import COMMAND_SETTINGS

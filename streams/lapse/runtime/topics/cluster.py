@@ -16,8 +16,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists no
     ClusterMetadata,
     ConfigEntry,
     ConfigResource,
-    NewPartitions,
-    NewTopic,
     ResourceType,
 )
 
@@ -43,6 +41,7 @@ from lapse.runtime.topics.topic_removal import remove_entity, remove_topics
 from lapse.runtime.topics.topology import Topology, TopologyError
 from lapse.runtime.topics.wanted import MOST_BYTES, Wanted
 from lapse.silence import Silence
+from lapse.topic_creation import NewPartitions, NewTopic
 
 _PATIENCE_S: Final = 15.0
 _SETTINGS_S: Final = 120.0

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # not in its __all__
+from confluent_kafka.admin import AdminClient
 
 from lapse import topic_creation
 from lapse.config import Config
@@ -28,6 +28,7 @@ from lapse.runtime.topics.definitions_reader import Contents, DefinitionsAway, D
 from lapse.runtime.topics.patience import Patience
 from lapse.runtime.topics.replication import settings_of_new
 from lapse.runtime.topics.topology import TopologyError
+from lapse.topic_creation import NewTopic
 
 T = TypeVar("T")
 
