@@ -54,6 +54,11 @@ class Prefetched(Waiting[Delivery]):
         first = lots[0].left_count(self._at) - lots[0].left_count() if lots else 0
         return sum(lot.left_count() for lot in lots) + first + len(self._back)
 
+    @property
+    def held(self) -> int:
+        """About how many messages are here, those included whose leases are over."""
+        return self._held
+
     def put(self, lots: list[Lot]) -> None:
         """Add lots in order; none of them is empty. After the end they are dropped, unless they are withheld.
 

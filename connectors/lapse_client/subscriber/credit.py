@@ -65,6 +65,8 @@ class Credits:
     def __init__(self, shards: int, max_backlog: int, idle_ms: float = IDLE_MS, *, after_caps: bool = False) -> None:
         self.lock = threading.RLock()
         self.max_backlog = 0 if after_caps else max_backlog
+        self.ended = False
+        """Whether all credit was taken back for good."""
         self._allowed = max_backlog
         self._unheard = set(range(shards)) if after_caps else set()
         self.outstanding = [0] * shards
@@ -213,6 +215,7 @@ class Credits:
     @_locked
     def end(self) -> None:
         """Take all credit back: the shards deliver no more. What is delivered may still be settled."""
+        self.ended = True
         self._allowed = self.max_backlog = 0
         self._deal_shares()
 

@@ -40,6 +40,12 @@ _HEARTBEAT_TIMEOUT_MS: Final = 10_000
 _READING_S: Final = 5.0
 _FOREVER: Final = float("inf")
 
+_MOST_BARRIERS: Final = 1_000
+"""How many messages more than the backlog may wait for the application before the channel stops reading.
+
+Barriers take no room in the backlog (Q12), so shards send them whatever the application has taken.
+"""
+
 RESEND_MS: Final = 15_000.0
 """A `subscribe` without an answer is sent again after this time, in ms."""
 
@@ -204,6 +210,13 @@ class QueueListener(Listener[Lot | Referenced | None]):
         if self._credits.travelling:
             return TICK_S / 5
         return min(self._heartbeat.wait_s, max(0.001, self._terms.ack_interval_ms / 2000))
+
+    def is_full(self) -> bool:
+        """Return whether the application lags behind, so that barriers would fill the memory.
+
+        Once credit is taken back for good, the shards' answers to that are waited for.
+        """
+        return not self._credits.ended and self._arrivals.held > self._terms.max_backlog + _MOST_BARRIERS
 
     def _return_withheld(self) -> None:
         """Return what came for a stopped subscriber, once its shard sends no more: it would come again.

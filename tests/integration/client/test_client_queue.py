@@ -17,10 +17,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it lists no
 )
 
 from lapse.protocol import topic
+from lapse_client.delivery.delivery import Delivery
 from lapse_client.error import AlreadySettled, AnswerTimeout, CommandFailed, UnknownEntity
 from lapse_client.kafka.connection import Connection
 from lapse_client.publisher.publisher import Publisher
 from lapse_client.queue.queue import Queue
+from lapse_client.session.channel import MOST_AT_ONCE
 from lapse_client.subscriber.settlement import SettlementResult
 from lapse_client.subscriber.subscriber import QueueSubscriber
 from support.clients.scripted_shard import ScriptedShards
@@ -367,3 +369,34 @@ def test_a_subscriber_is_closed_by_whom_it_tells_that_a_settlement_was_not_sent(
     thread = receiver.subscription.channel.thread
     assert thread is not None
     until(lambda: not thread.is_alive())
+
+
+@pytest.mark.feature("Q12", "X3")
+@pytest.mark.parametrize("max_backlog", [0, 10])
+def test_barriers_that_nobody_takes_do_not_fill_the_memory(
+    shards: Start, max_backlog: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They take no room in a backlog. A channel takes up to 5,000 records at once, and stops reading behind them."""
+    queue, count = shards(), 20_000
+    with subscriber(queue, max_backlog) as receiver:
+        assert receiver._subscription is not None
+        arrivals = receiver._subscription.arrivals
+        queue.release_barriers(count)
+        until(lambda: len(arrivals) > 1_000)
+        before = -1
+        while before != len(arrivals):  # until nothing comes any more
+            before = len(arrivals)
+            time.sleep(1)
+        assert before <= 1_000 + max_backlog + MOST_AT_ONCE + 1
+        publish(queue, 1)
+        taken: list[Delivery] = []
+        for batch in receiver.batches(500, timeout=20):
+            taken += batch
+            if len(taken) == count + (max_backlog > 0):
+                break
+        assert [int(one.value or b"") for one in taken if one.is_barrier] == list(range(count))
+        queue.release_barriers(10_000)
+        until(lambda: len(arrivals) > 1_000)
+    assert not [one for one in caplog.records if one.name == "lapse_client"], (
+        "its end does not wait for answers behind barriers"
+    )

@@ -95,6 +95,21 @@ class ScriptedShards:
         for partition in range(self.partitions):
             self._send(partition, {"lapse-kind": "epoch", "lapse-epoch": str(self.epoch)}, None)
 
+    def release_barriers(self, count: int, partition: int = 0) -> None:
+        """Send barriers to all subscriptions, numbered from 0, as their bookmarks and values."""
+        for name in list(self.subscriptions[partition]):
+            for number in range(count):
+                facts = {
+                    "lapse-kind": "barrier",
+                    "lapse-subscription": name,
+                    "lapse-epoch": str(self.epoch),
+                    "lapse-bookmark": f"{self.queue}:{partition}:{number}",
+                    "lapse-delivery-count": "1",
+                    "lapse-timestamp-ms": "1000",
+                }
+                self._send(partition, facts, str(number).encode())
+        self._producer.flush(10)
+
     def depth(self) -> int:
         return sum(map(len, self.queues))
 
