@@ -7,9 +7,11 @@ import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from lapse.config import load
+from lapse.config.definition import Definition, DefinitionChange
 from lapse.runtime.topics import cluster as cluster_module
 from lapse.runtime.topics.advice import warnings
 from lapse.runtime.topics.cluster import Cluster
+from lapse.runtime.topics.definition_draft import Draft
 from lapse.runtime.topics.difference import Difference
 from support.kafka import created_topic
 from support.kafka.log import texts, until
@@ -174,6 +176,28 @@ def test_a_worker_asks_for_few_settings_and_learns_all_that_it_heeds(
     }, "by the other way"
     for warning in ("limits", "retentions", "copies"):
         assert getattr(narrow, warning) == getattr(everything, warning), warning
+
+
+@pytest.mark.feature("Q23", "C64")
+def test_a_change_of_an_entity_looks_up_its_own_topics_only(deploy: Deploy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what is created needs the names of all topics, with which it may clash."""
+    here = deploy({"q": {}}).apply()
+    name, config = here.name("q"), load(here.config)
+    defined, listed = Definition(name, "queue", 1, "lapse.toml", {}), list[float]()
+    every = Cluster.metadata
+
+    def noted(cluster: Cluster, patience_s: float) -> object:
+        listed.append(patience_s)
+        return every(cluster, patience_s)
+
+    monkeypatch.setattr(Cluster, "metadata", noted)
+    for differs in (None, DefinitionChange(defined, defined)):
+        assert Draft(defined, differs, config).differences()[1:] == ([], 1)
+    assert listed == []
+    delete(here, f"dlq.{name}")
+    (lacking,) = Draft(defined, None, config).differences()[1]
+    assert lacking.topic == f"dlq.{name}"
+    assert listed
 
 
 @pytest.mark.feature("C27")

@@ -150,7 +150,10 @@ class Draft:
         queue = self.config.queue.get(name)
         target = queue.forward_to if queue is not None else None
         cluster = Cluster(keep_entities(self.config, {name} if target is None else {name, target}))
-        topology = cluster.topology()
+        # Only what is created needs the names of all topics: of two that differ in '.' and '_', Kafka takes one.
+        topology = cluster.topology(few=self.differs is None or self.differs.before is not None)
+        if any(one.create is not None for one in topology.differences()):
+            topology = cluster.topology()
         own = {one.name for one in topology.wanted() if one.entity == name}
         found = [one for one in topology.differences() if name in one.bars or one.topic in own]
         # An entity is served and can be changed beside differences that bar nothing, such as added partitions (C81).
