@@ -18,7 +18,8 @@ from lapse.protocol.answer import Answer, QueuedMessage
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.command import Command
 from lapse.protocol.hand_over import HandOver, join_neighbours
-from lapse.transfer.copier import Copier, NotRead, TransferError
+from lapse.transfer.acceptance import UNREAD, accept
+from lapse.transfer.copier import Copier, TransferError
 from lapse.transfer.order import Order, Orders, ranges_to_end
 from lapse.transfer.outcome import Choice as Choice
 from lapse.transfer.outcome import Outcome as Outcome
@@ -30,13 +31,9 @@ from lapse_client.subscriber.settlement import STALE
 
 logger = logging.getLogger(__name__)
 
-_UNREAD: Final = ("unknown", "advancing")
-"""Results for messages that the shard has not read yet; `advancing` while it reads on to them (C85)."""
-
 _UNREAD_S: Final = 2.0
 """How long a shard may take to read a message, s. After that there is none: transaction markers have offsets, too."""
 
-_ACCEPT_S: Final = 60.0
 _PAUSE_S: Final = 0.02
 
 
@@ -57,10 +54,14 @@ class Mover:
         progress: called after each round with the number of messages that were handed over.
         timeout_s: how long to wait for answers, s.
         only_cancels: whether the transfer is only cancelled, so that the queue there need not exist.
+        is_target_gone: whether the transfer is only cancelled, and the deployment there is gone, so that it is not
+            asked.
 
     Attributes:
         begun: whether there is something that `resume` could finish.
         lacks_target: whether the queue there does not exist.
+        is_target_gone: see above.
+        progress: see above.
         outcome: the result so far.
     """
 
@@ -75,12 +76,13 @@ class Mover:
         progress: Callable[[int], None] = lambda _: None,
         timeout_s: float = 30.0,
         only_cancels: bool = False,
+        is_target_gone: bool = False,
     ) -> None:
         self._source_side = Side(here, queue, timeout_s)
         self._target_side = Side(there, to_queue, timeout_s)
         self._topic = to_topic
         self._transfer = transfer
-        self._progress = progress
+        self.progress = progress
         self._opened = ExitStack()
         self._copier: Copier | None = None
         self._stuck: set[str] = set()
@@ -89,12 +91,17 @@ class Mover:
         self._foreign = 0
         self._orders = Orders(here, queue)
         self._only_cancels = only_cancels
-        self.begun = self.lacks_target = False
+        self.is_target_gone = self.lacks_target = is_target_gone
+        self._ordered_target = ""
+        self.begun = False
         self.outcome = Outcome()
 
     def __enter__(self) -> Self:
         with ExitStack() as opened:
             here, there = opened.enter_context(self._source_side), self._target_side
+            if self.is_target_gone:
+                self._opened = opened.pop_all()
+                return self
             try:
                 opened.enter_context(there)
             except UnknownEntity:
@@ -120,7 +127,12 @@ class Mover:
 
     @property
     def target(self) -> str:
-        """The target, for people and for the shards. A transfer's id belongs to one target."""
+        """The target, for people and for the shards. A transfer's id belongs to one target.
+
+        The id of a cluster that is gone is unknown, so what the order says counts. It is empty without an order.
+        """
+        if self.is_target_gone:
+            return self._ordered_target
         return f"{self._target_side.queue} at {self._target_side.cluster}"
 
     def run(self, choice: Choice) -> Outcome:
@@ -164,6 +176,7 @@ class Mover:
         If this side no longer knows the transfer, nothing can confirm its records there any more, so they are
         discarded. The queue there reads them again after it was deleted and created anew, also those that it accepted.
         If that queue or its topic is gone, what has left is given up: a queue is not deleted before it has it (C77).
+        If the whole deployment is gone, nobody knows whether it had it.
 
         Raises:
             TransferError: a message has left already, no transfer with this id was begun, or it has another target.
@@ -201,7 +214,9 @@ class Mover:
             TransferError: nobody knows it, or it has another target.
         """
         order = self._orders.read(self._transfer)
-        if order is not None and order.target not in ("", self.target):
+        if self.is_target_gone:
+            self._ordered_target = "" if order is None else order.target
+        elif order is not None and order.target not in ("", self.target):
             raise TransferError(
                 f"transfer {self._transfer} goes to {order.target}, not to {self.target}; name that one"
             )
@@ -328,7 +343,7 @@ class Mover:
         )
         count = sum(len(one.messages) for one in gone)
         self.outcome.transferred += count
-        self._progress(count)
+        self.progress(count)
         return busy
 
     def _put(self, messages: list[QueuedMessage]) -> list[tuple[Bookmark, Bookmark]]:
@@ -369,43 +384,15 @@ class Mover:
                 self.outcome.left[one.result] += len(messages)
 
     def _accept(self, records: list[BookmarkRange]) -> None:
-        """Make records visible. The shards there may still need to read them."""
-        give_up, turn = time.monotonic() + _ACCEPT_S, 0
-        while records:
-            by_shard: dict[int, list[str]] = {}
-            for one in records:
-                shards = self._target_side.shards_of(one.partition)
-                # Perhaps an older shard has read it, while the queue there had fewer shards (C81).
-                by_shard.setdefault(shards[turn % len(shards)], []).append(str(one))
-            answers = self._target_side.ask_each(
-                {
-                    shard: Command(command="transfer_accept", transfer=self._transfer, bookmarks=tuple(texts))
-                    for shard, texts in by_shard.items()
-                }
-            )
-            records = [
-                BookmarkRange.parse(one.bookmarks)
-                for answer in answers.values()
-                for one in answer.settlements
-                if one.result in _UNREAD
-            ]
-            turn += 1
-            if records and time.monotonic() > give_up:
-                raise NotRead(
-                    f"queue {self.target} has not read {records[0]} for {_ACCEPT_S:.0f} s. Perhaps an open transaction "
-                    f"of another producer holds up the readers of {self._topic}, or the worker there is behind: see "
-                    "its log"
-                )
-            if records:
-                time.sleep(_PAUSE_S)
+        accept(self._target_side, self._transfer, records, self._topic or "")
 
     def _unread(self, answer: Answer) -> bool:
-        return any(one.result in _UNREAD for one in answer.settlements)
+        return any(one.result in UNREAD for one in answer.settlements)
 
     def _note_left(self, answer: Answer, order: Order) -> None:
         """Count messages that stayed. Of an order that lists messages, count also those that do not exist so."""
         for one in answer.settlements:
-            if one.result in ("leased", "transferring") or (order.listed and one.result in (*_UNREAD, STALE)):
+            if one.result in ("leased", "transferring") or (order.listed and one.result in (*UNREAD, STALE)):
                 named = BookmarkRange.parse(one.bookmarks)
                 self.outcome.left[one.result] += len(named)
                 self.outcome.stale += [named] if one.result == STALE else []

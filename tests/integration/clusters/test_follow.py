@@ -25,8 +25,8 @@ QUEUES = {
 
 IMPATIENT = """
 import sys
-from lapse.transfer import mover
-mover._ACCEPT_S = 1.0
+from lapse.transfer import acceptance
+acceptance._PATIENCE_S = 1.0
 from lapse.cli import main
 main(["transfer", *sys.argv[1:]])
 """

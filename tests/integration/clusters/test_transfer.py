@@ -273,6 +273,40 @@ def test_a_transfer_is_taken_back_when_the_queue_there_was_deleted(sides: Sides,
             assert queue.rewind(first, handed_over=True)["rewound"] == 2
 
 
+@pytest.mark.feature("Q17", "C57")
+@pytest.mark.parametrize(("moment", "returned"), [("put", 2), ("accept", 0)])
+def test_a_transfer_is_taken_back_when_the_deployment_there_is_gone(sides: Sides, moment: str, returned: int) -> None:
+    """It is reached nowhere. When it is back nevertheless, what was held here is still seen on this side only."""
+    name, nowhere = f"nowhere-{moment}", ("--to", "127.0.0.1:1")
+    with sides.there.queue("single") as queue:
+        queue.pause()
+    written = sides.here.write("single", "1", "2")
+    bookmarks = [f"--bookmark={sides.here.bookmark('single', one)}" for one in written]
+    sides.killed(moment, "single", *bookmarks, "--id", name)
+    for option in ("--resume", "--cancel"):
+        error = " ".join(sides.transfer("single", option, name, *nowhere, code=1)["error"].split())
+        assert f"--cancel {name} --target-is-gone" in error
+    done = sides.ended("single", "--cancel", name, "--target-is-gone", *nowhere)
+    assert done.returncode == 0, done.stderr
+    assert f"Warning: {sides.there.name('single')} at " in done.stderr
+    assert "was not asked" in done.stderr
+    given_up = [] if returned else [f"{sides.here.name('single')}:0:{written[0].offset}-{written[1].offset}"]
+    taken = {"transfer": name, "returned": returned, "discarded": 0, "given_up": given_up}
+    assert json.loads(done.stdout) == taken
+    counts = sides.here.depth("single")
+    assert (counts["available"], counts["transferring"]) == (returned, 0)
+    discarded = 2 if moment == "put" else 0
+    until(lambda: sides.there.depth("single")["unconfirmed"] == discarded, "the records there")
+    assert sides.transfer("single", "--cancel", name) == taken | {
+        "returned": 0, "discarded": discarded, "given_up": []
+    }  # fmt: skip
+    with sides.there.queue("single") as queue:
+        assert queue.purge()["removed"] == 2 - discarded
+        queue.resume()
+    with sides.here.queue("single") as queue:
+        assert queue.purge()["removed"] == returned
+
+
 @pytest.mark.feature("Q17", "C73", "C24")
 def test_a_message_that_nobody_can_digest_dies_wherever_it_is(sides: Sides) -> None:
     """Two of its three deliveries here, the third there, and a restart of the worker in between."""

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,9 +53,13 @@ class Sides(NamedTuple):
 
     def transfer(self, stem: str, *options: str, code: int | None = 0) -> dict[str, Any]:
         """Run a transfer to its end. Return its JSON output, or its errors as `error`."""
-        done = fork_server.run(["-m", "lapse", "transfer", *self.command(stem, *options, "--json")], os.environ)
+        done = self.ended(stem, *options)
         assert code is None or done.returncode == code, done.stdout + done.stderr
         return orjson.loads(done.stdout) if done.stdout else {"error": done.stderr}
+
+    def ended(self, stem: str, *options: str) -> "subprocess.CompletedProcess[str]":
+        """Run a transfer to its end. Return the process, which has printed JSON."""
+        return fork_server.run(["-m", "lapse", "transfer", *self.command(stem, *options, "--json")], os.environ)
 
     def mover(self, stem: str, ident: str) -> Mover:
         """Return a transfer to run in this process."""
