@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -13,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from lapse.core.error_code import ErrorCode
 from lapse.core.lifetime import NEVER
 from lapse.core.shard.agreement import ASK_AGAIN_MS, GIVE_UP_MS, GRACE_MS, UNUSED_GRACE_MS, Agreement
+from lapse.core.shard.event import ShardEvent
 from lapse.core.shard.retirement import (
     Asker,
     Cause,
@@ -35,11 +37,13 @@ class Step:
     kept: list[Retirement | None] = field(default_factory=list)
     shard_messages: list[ShardMessage] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
-    recorded: list[int] = field(default_factory=list)
+    events: list[ShardEvent[Any]] = field(default_factory=list)
 
 
 class Shard:
     """A shard that holds a number of messages, in a log that survives crashes."""
+
+    event_prefix = "the shard, "
 
     def __init__(self, partition: int, shards: int) -> None:
         self.partition, self.shards = partition, shards
@@ -53,7 +57,7 @@ class Shard:
         self.removed = 0
         self.log: list[ShardMessage] = []
         self.read = 0
-        self.recorded: list[int] = []
+        self.recorded: list[str] = []
         self.begin()
 
     def begin(self) -> None:
@@ -78,9 +82,6 @@ class Shard:
         self.messages -= gone
         self.removed += gone
         return not self.messages
-
-    def record_deletion(self, retirement: Retirement, now_ms: int, step: Step) -> None:
-        step.recorded.append(self.partition)
 
     def is_subscribed(self) -> bool:
         return self.subscribed
@@ -168,7 +169,7 @@ class Cluster:
             pass
 
     def _done(self, shard: Shard, step: Step, lost: bool) -> None:
-        shard.recorded += step.recorded
+        shard.recorded += [one.detail for one in step.events if one.ends_entity]
         self.commit(step, lost)
         if lost:
             self.crash(shard.partition)
@@ -315,7 +316,7 @@ def test_an_empty_entity_ends_and_says_so() -> None:
     cluster.settle()
     assert cluster.phases == [Phase.RETIRED] * 3
     assert [(verdict.asker.command_id, verdict.refusal) for verdict in cluster.verdicts] == [("c1", None)]
-    assert all(shard.recorded == [shard.partition] for shard in cluster.shards)
+    assert all(shard.recorded == ["the shard, by command"] for shard in cluster.shards)
     cluster.now_ms += GRACE_MS
     cluster.settle()
     assert all(shard.agreement.stopped for shard in cluster.shards)

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.lifetime import NEVER
+from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.core.shard.retirement import (
     Asker,
     Cause,
@@ -52,10 +53,12 @@ class AgreementStep(Protocol):
     """The parts of a shard's step that the agreement fills.
 
     Attributes:
+        events: the events of the step.
         shard_messages: messages to other shards, sent once the step is durable.
         verdicts: answers to requests for deletion, sent once the step is durable.
     """
 
+    events: list[ShardEvent[Any]]
     shard_messages: list[ShardMessage]
     verdicts: list[Verdict]
 
@@ -65,7 +68,13 @@ S = TypeVar("S", bound=AgreementStep, contravariant=True)
 
 
 class RetirableShard(Protocol[S]):
-    """The interface of a shard that the agreement uses."""
+    """The interface of a shard that the agreement uses.
+
+    Attributes:
+        event_prefix: the beginning of the text of the event that the entity is deleted.
+    """
+
+    event_prefix: ClassVar[str]
 
     @property
     def retirement(self) -> Retirement | None:
@@ -79,9 +88,6 @@ class RetirableShard(Protocol[S]):
 
     def remove_some(self, retirement: Retirement, now_ms: int, step: S) -> bool:
         """Remove some of the remaining messages. Return whether none is left."""
-
-    def record_deletion(self, retirement: Retirement, now_ms: int, step: S) -> None:
-        """Write the event that the entity is deleted."""
 
     def is_subscribed(self) -> bool:
         """Return whether a client is subscribed, and therefore sends heartbeats."""
@@ -353,7 +359,8 @@ class Agreement(Generic[S]):
         self._cleared = self.checking = self.checks_use = False
         self._again_ms = now_ms
         self._retirable.journal_retirement(retirement, step)
-        self._retirable.record_deletion(retirement, now_ms, step)
+        why = f"idle for {self._retirable.idle_ms() // 1000} s" if retirement.cause is Cause.IDLE else "by command"
+        step.events.append(ShardEvent(EventKind.DELETED, now_ms, detail=f"{self._retirable.event_prefix}{why}"))
 
     def _handle_end(self, now: Retirement, now_ms: int, step: S) -> None:
         """Note that another shard is gone. After the last one this shard does not wait until it would ask again."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from lapse.core.queue.schedule.schedule import SCHEDULED_AT_ONCE, Schedule
 from lapse.core.queue.step import Step
 from lapse.core.queue.transfer.transfer_target import TransferTarget
 from lapse.core.shard.activity import Activity
-from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.core.shard.retirement import Cause, Holder, Report, Retirement
 
 _GUARDS: Final = {Cause.DELETE: None, Cause.IDLE: Guard.IDLE}
@@ -31,7 +30,10 @@ class RetirableQueueShard:
     Attributes:
         has_unread: whether there are records for a new shard that still waits for older ones, as of the last look at
             the logs; true if not known (C81).
+        event_prefix: see `RetirableShard`.
     """
+
+    event_prefix: ClassVar[str] = ""
 
     def __init__(
         self,
@@ -104,12 +106,6 @@ class RetirableQueueShard:
             self._state.segments.make_room()
         left = min(STEP_MESSAGES - removed, SCHEDULED_AT_ONCE)
         return left > 0 and len(self._schedule.purge(now_ms, step, Trigger.RETIRE, guard, most=left)) < left
-
-    def record_deletion(self, retirement: Retirement, now_ms: int, step: Step) -> None:
-        """Write the event that the queue is deleted."""
-        idle_s = self._decisions.settings.idle_ms // 1000
-        detail = f"idle for {idle_s} s" if retirement.cause is Cause.IDLE else "by command"
-        step.events.append(ShardEvent(EventKind.DELETED, now_ms, detail=detail))
 
     def is_subscribed(self) -> bool:
         """Return whether a client is subscribed. The queue's own forwarder does not count."""

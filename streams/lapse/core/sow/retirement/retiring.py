@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import Final
+from typing import ClassVar, Final
 
 from lapse.core.lifetime import NEVER
 from lapse.core.reason import Reason
 from lapse.core.shard.activity import Activity
-from lapse.core.shard.event import EventKind, ShardEvent
 from lapse.core.shard.retirement import RETIREMENT, Cause, Report, Retirement
 from lapse.core.sow import journal
 from lapse.core.sow.removal.removal import Removals
@@ -23,9 +22,15 @@ _REASONS: Final = {Cause.DELETE: Reason.PURGED, Cause.IDLE: Reason.AUTO_DELETED}
 
 
 class RetirableSowShard:
-    """Gives the agreement access to a SOW shard, as a `lapse.core.shard.agreement.RetirableShard`."""
+    """Gives the agreement access to a SOW shard, as a `lapse.core.shard.agreement.RetirableShard`.
+
+    Attributes:
+        event_prefix: see `RetirableShard`.
+    """
 
     __slots__ = ("_activity", "_removals", "_state", "_updates")
+
+    event_prefix: ClassVar[str] = "the SOW topic, "
 
     def __init__(self, state: SowState, updates: RecordUpdates, removals: Removals, activity: Activity[Step]) -> None:
         self._state = state
@@ -69,12 +74,6 @@ class RetirableSowShard:
         for journal_key in list(islice(state.tombstones, _AT_ONCE)):
             state.apply_change(step, journal.TOMBSTONE + journal_key[1:], None)
         return not state.tombstones
-
-    def record_deletion(self, retirement: Retirement, now_ms: int, step: Step) -> None:
-        """Write the event that the SOW topic is deleted."""
-        idle_s = self._activity.idle_ms // 1000
-        why = f"idle for {idle_s} s" if retirement.cause is Cause.IDLE else "by command"
-        step.events.append(ShardEvent(EventKind.DELETED, now_ms, detail=f"the SOW topic, {why}"))
 
     def is_subscribed(self) -> bool:
         """Return whether a client is subscribed."""
