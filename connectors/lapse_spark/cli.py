@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import click
 
@@ -237,14 +237,6 @@ def redrive(
     as_json: bool,
     audit_path: str,
     entity: tuple[str, ...],
-    reason: tuple[str, ...],
-    since: int | None,
-    until: int | None,
-    expression: str,
-    field: tuple[str, ...],
-    max_redrives: int,
-    again: bool,
-    overwrite: bool,
     to: str,
     lifetime: Literal["default", "original", "new"],
     ttl_ms: int | None,
@@ -256,21 +248,11 @@ def redrive(
     kind: delta.Kind | None,
     hook: str,
     send: bool,
+    **chosen: Any,
 ) -> None:
     """Send dead letters back, each once; the directory AUDIT remembers which were sent."""
     target = _target(to, lifetime, ttl_ms)
-    choice = Choice(
-        entities=entity,
-        reasons=reason,
-        since_ms=since,
-        until_ms=until,
-        filter=expression,
-        fields=dict(_field(text) for text in field),
-        max_redrives=max_redrives,
-        again=again,
-        overwrite=overwrite,
-    )
-    _check_choice(choice)
+    choice = _choice(entity, **chosen)
     changes = _function(hook) if hook else None
     check_writable(audit_path, cluster.config)
     pattern = _check_source(cluster, archive_path, pattern, entity)
@@ -308,10 +290,38 @@ def _target(to: str, lifetime: Literal["default", "original", "new"], ttl_ms: in
     return Target(topic=to, lifetime=lifetime, ttl_ms=ttl_ms or 0)
 
 
-def _check_choice(choice: Choice) -> None:
-    """Check, before Spark starts, the span of time and the filter of a choice."""
-    check_span(choice.since_ms, choice.until_ms)
+def _choice(
+    entity: tuple[str, ...],
+    *,
+    reason: tuple[str, ...],
+    since: int | None,
+    until: int | None,
+    expression: str,
+    field: tuple[str, ...],
+    max_redrives: int,
+    again: bool,
+    overwrite: bool,
+) -> Choice:
+    """Return the choice of letters that the options make. It is checked before Spark starts.
+
+    Raises:
+        ValueError: the span of time or the kind of a field is not valid.
+        lapse.core.expression.ExpressionError: the filter is not.
+    """
+    choice = Choice(
+        entities=entity,
+        reasons=reason,
+        since_ms=since,
+        until_ms=until,
+        filter=expression,
+        fields=dict(_field(text) for text in field),
+        max_redrives=max_redrives,
+        again=again,
+        overwrite=overwrite,
+    )
+    check_span(since, until)
     condition(choice)
+    return choice
 
 
 def _check_source(cluster: Cluster, archive_path: str | None, pattern: str, entities: Sequence[str]) -> str:

@@ -52,6 +52,13 @@ COMMAND_SETTINGS: Final = {
 """Settings for a session of our commands only. They save a tenth of the CPU of a short one."""
 
 
+_OF_ALL: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.redaction.regex": _SECRETS,
+    "spark.sql.redaction.options.regex": f"{_SECRETS}|url",
+}
+"""The settings of every session."""
+
 DELTA_SETTINGS: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -87,29 +94,9 @@ def session(
     if running is not None:
         return _knowing(running, delta)
     given = dict(config or {})
-    settings = {
-        "spark.sql.session.timeZone": "UTC",
-        "spark.redaction.regex": _SECRETS,
-        "spark.sql.redaction.options.regex": f"{_SECRETS}|url",
-    }
-    builder = SparkSession.Builder().appName(name)
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    if not submitted:
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        _find_java()
-        chosen = master or given.get("spark.master") or _default("spark.master") or "local[*]"
-        settings["spark.master"] = chosen
-        if chosen.startswith("local"):
-            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-            settings |= _LOCAL
-            settings["spark.sql.shuffle.partitions"] = str(2 * (os.cpu_count() or 1))
-            given[_DRIVER_OPTIONS] = with_stack(given.get(_DRIVER_OPTIONS) or _default(_DRIVER_OPTIONS))
-        if not _asks_for_jars(given):
-            settings["spark.jars"] = ",".join(str(file) for file in _jars(delta))
-            if delta:
-                settings |= _for_delta(chosen)
-    elif master:
-        settings["spark.master"] = master
+    settings = _OF_ALL | _of_start(given, master, delta=delta, submitted=submitted)
+    builder = SparkSession.Builder().appName(name)
     for key, value in (settings | given).items():
         builder = builder.config(key, value)
     with nullcontext() if submitted or jvm.is_running() else _java_starts_quietly(given):
@@ -120,6 +107,33 @@ def session(
     for what, most in AVRO_LIMITS.items():
         jvm.set_property_unless_set(started, f"org.apache.avro.limits.{what}.maxLength", str(most))
     return _knowing(started, delta)
+
+
+def _of_start(given: dict[str, str], master: str | None, *, delta: bool, submitted: bool) -> dict[str, str]:
+    """Return the settings with which a session starts here, or as configured. Those that are given may get more.
+
+    Args:
+        given: further Spark settings.
+        master: Spark's master; None = as configured, else all cores of this machine.
+        delta: whether the session must know Delta Lake.
+        submitted: whether `spark-submit` has started the JVM.
+    """
+    if submitted:
+        return {"spark.master": master} if master else {}
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    _find_java()
+    chosen = master or given.get("spark.master") or _default("spark.master") or "local[*]"
+    settings = {"spark.master": chosen}
+    if chosen.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        settings |= _LOCAL
+        settings["spark.sql.shuffle.partitions"] = str(2 * (os.cpu_count() or 1))
+        given[_DRIVER_OPTIONS] = with_stack(given.get(_DRIVER_OPTIONS) or _default(_DRIVER_OPTIONS))
+    if not _asks_for_jars(given):
+        settings["spark.jars"] = ",".join(str(file) for file in _jars(delta))
+        if delta:
+            settings |= _for_delta(chosen)
+    return settings
 
 
 @contextmanager

@@ -171,8 +171,7 @@ def simulate(
     """
     _choose(replay, from_topics, gaps is not None, since is not None, until is not None)
     _check_page(page)
-    span = tuple(None if one is None else at_ms(one, _now_ms) for one in (since, until))
-    check_span(*span)
+    span = _span(since, until)
     whole = _loaded(config)
     arrivals, work = None, None
     if gaps is None:
@@ -194,10 +193,20 @@ def simulate(
     advice: list[Advice] = []
     if goal is not None:
         adviser = Adviser(_first_values(definition, settings), config.absolute().parent, some[0], arrivals, seed, goal)
-        advice = list(adviser.advice())
-        show_advice(advice, goal, as_json)
+        show_advice(advice := list(adviser.advice()), goal, as_json)
     if page is not None:
         _write_page(page, queue, runs, advice, goal or ())
+
+
+def _span(since: When | None, until: When | None) -> tuple[int | None, ...]:
+    """Return the bounds of what is recorded, ms since the epoch.
+
+    Raises:
+        ValueError: it ends before it begins.
+    """
+    span = tuple(None if one is None else at_ms(one, _now_ms) for one in (since, until))
+    check_span(*span)
+    return span
 
 
 def _recording(
