@@ -62,7 +62,8 @@ def replicate(
     """
     from lapse.replication.downstream_topics import check_read
     from lapse.replication.link import load
-    from lapse.replication.replicator import LinkError, Replicator
+    from lapse.replication.link_error import LinkError
+    from lapse.replication.replicator import Replicator
     from lapse.runtime.kafka.security import for_librdkafka
 
     named = [_topic(one) for one in topics]

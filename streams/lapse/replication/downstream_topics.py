@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from lapse.config.definition import Definition
 from lapse.replication.link import Link
-from lapse.replication.replicator import LinkError
+from lapse.replication.link_error import LinkError
 from lapse_client.kafka.connection import Connection
 from lapse_client.reading.definitions import Definitions
 

@@ -9,7 +9,7 @@ from lapse.config.definition import Definition
 from lapse.protocol import topic as names
 from lapse.replication.downstream_topics import check_read
 from lapse.replication.link import load
-from lapse.replication.replicator import LinkError
+from lapse.replication.link_error import LinkError
 from lapse.topic_creation import NewTopic
 from lapse_client import Connection
 from support.kafka.created_topic import create

@@ -21,6 +21,7 @@ from lapse.runtime.authorization.command_authorizer import Admitted
 from lapse.runtime.kafka.output import Output, Packed
 from lapse.runtime.letters.expiry_rule import ExpiryRule
 from lapse.runtime.letters.refusal import Write
+from lapse.runtime.queue.arrivals import Arrivals
 from lapse.runtime.queue.crowd import Crowd
 from lapse.runtime.queue.delivery_writer import DeliveryWriter, patience_s, sendable_s
 from lapse.runtime.queue.filter_evaluation import FilterEvaluator
@@ -31,6 +32,7 @@ from lapse.runtime.queue.letters import QueueLetters
 from lapse.runtime.queue.output import QueueOutput
 from lapse.runtime.queue.parts_journal import PartsJournal
 from lapse.runtime.queue.preparation import Preparation
+from lapse.runtime.queue.replaced_topics import ReplacedTopics
 from lapse.runtime.queue.rewind import Rewinder
 from lapse.runtime.queue.step_records import StepRecords
 from lapse.runtime.queue.sweep_horizon import UNKNOWN, SweepHorizon
@@ -94,8 +96,8 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self.step_turns = self.delivery_turns = 1
         self.delivery_patience_s = patience_s(settings.lease_ms)
         self.delivery_sendable_s = sendable_s(settings.lease_ms)
-        self.now_ms, self._replaced = 0, False
-        self._payloads, self._output, self._clock_ms = payloads, output, clock_ms
+        self.now_ms = 0
+        self._payloads, self._output = payloads, output
         self._commands = QueueCommands(shard, publish_target, self.retry.why)
         self._parts = PartsJournal(epoch, self._commands.parts)
         self._records = StepRecords(shard, QueueJournal(restored.state, epoch, restored), self._parts, output)
@@ -108,6 +110,8 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self.long_command.hold(self.rewinder.unfinished)
         self.unread_records = UnreadRecords(shard, payloads)
         self.crowd = Crowd(shard)
+        self._arrivals = Arrivals(shard, payloads, self._horizon, self.crowd, self.figures, clock_ms)
+        self._replaced = ReplacedTopics(shard, payloads, self._horizon)
         self._view = QueueView(shard, payloads)
         self._preparation = Preparation(shard, self._commands, payloads, self._judge, self._view, self._horizon)
         self.forwarder = Forwarder(shard, payloads, forwarding)
@@ -169,28 +173,13 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
     def arrive(self, topic: str, partition: int, records: Sequence[Any]) -> int:
         """Take in records of an underlying topic; return how many there was room for (C51)."""
         with self._judge.filters.at_work(self.shard.matching.active):
-            taken = self._arrive(topic, partition, records)
+            taken = self._arrivals.take_in(topic, partition, records, self._flight, self.now_ms)
         self._judge.end_too_costly(self.now_ms, self._step)
-        return taken
-
-    def _arrive(self, topic: str, partition: int, records: Sequence[Any]) -> int:
-        self._payloads.keep(topic, partition, records)
-        now_ms, clock_ms = self._flight.came_at(records, self.now_ms, self._clock_ms)
-        placed = self.shard.placed
-        before = self._flight.outcomes
-        taken = self.shard.arrive(topic, partition, records, self._step, now_ms, self.crowd.room)
-        in_part = taken < len(records) and (taken > 0 or self.shard.placed > placed)
-        self._flight.note_batch(topic, partition, records, -1 if in_part else before, clock_ms)
-        self._horizon.note_batch(topic, partition, records, taken, clock_ms)
-        self.crowd.let_in(self.shard.placed - placed)
-        self._flight.has_arrivals |= bool(taken)
-        self.figures.counts["arrived"] += taken
         return taken
 
     def note_received(self, topic: str, partition: int) -> None:
         """Note records that have come. If there is no room for them, that alone is use of the queue (Q18)."""
-        self.shard.state.sources.number(topic, partition)  # also without room, acknowledgments may name them (Q13)
-        self._flight.has_arrivals |= not self.room_for(topic, partition)
+        self._arrivals.note_received(topic, partition, self._flight, has_room=self.room_for(topic, partition) > 0)
 
     def note_take(self, ends: Mapping[TP, int]) -> None:
         """See `QueueStepInFlight.note_take`."""
@@ -206,12 +195,6 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
     def step_bytes(self) -> int:
         """About how many bytes the step takes in the journal so far, including those of waiting commands."""
         return self._flight.journal_bytes()
-
-    def _note_arrivals(self) -> None:
-        """Count arrivals as use of the queue at the current instant, since producers may set any timestamp."""
-        if self._flight.has_arrivals:
-            self._flight.has_arrivals = False
-            self.shard.note_use(self.now_ms, self._step)
 
     # Commands
 
@@ -317,7 +300,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         if self._is_busy or self.next_due_ms() == NEVER:
             return
         self.now_ms = max(self.now_ms, now_ms)
-        self._note_arrivals()
+        self._arrivals.note_use(self._flight, self.now_ms)
         self.crowd.advance(now_ms, self._step)
 
     def written(self, effects: Effects, now_ms: int) -> bool:
@@ -334,7 +317,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         if self._is_busy:
             return True
         self._flight.instants["delivered"] = self.now_ms = max(self.now_ms, now_ms)
-        self._note_arrivals()
+        self._arrivals.note_use(self._flight, self.now_ms)
         self.letters.let_go(self._step)
         more = self.shard.deliver(self.now_ms, self._step)
         self._flight.stands_alone |= more  # for example, messages must be judged first
@@ -344,18 +327,12 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
 
     def begin_topics(self, replaced: Collection[str], since: Mapping[TP, int]) -> None:
         """Note which topics were created anew. The records of the old ones are not looked for (C42)."""
-        self._payloads.gone = frozenset(replaced)
-        for tp, epoch in since.items():
-            self.shard.note_topic_epoch(tp.topic, tp.partition, epoch)
+        self._replaced.begin(replaced, since)
 
     def replace(self, topics: Collection[str], now_ms: int) -> bool:
         """Let a bounded number of messages leave whose topics were created anew (C42); return whether none is left."""
         self.now_ms = max(self.now_ms, now_ms)
-        if self._is_busy:
-            return False
-        self._horizon.forget(topics)
-        self._replaced = all(self.shard.replace_topic(name, self._epoch, self.now_ms, self._step) for name in topics)
-        return self._replaced
+        return not self._is_busy and self._replaced.close(topics, self._epoch, self.now_ms, self._step)
 
     def held_sources(self) -> list[TP]:
         """Return the partitions of which the shard has messages."""
@@ -429,8 +406,7 @@ class QueueMachine(ShardMachine[QueueShard, Step, QueueStepInFlight]):
         self.figures.queue_step(flight.core)
         # The next step's journal begins with the state before any message of that step.
         self._flight.has_arrivals |= flight.has_arrivals
-        if self._replaced:  # not in the step that closed the old topics: its letters must not read them either
-            self._payloads.gone = ()
+        self._replaced.end_step()
         self._flight.instants["from"] = self.now_ms
         self._flight.ahead += self._records.ahead()
 

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Generic, TypeVar
 from lapse.core.error_code import Refusal
 from lapse.core.lifetime import NEVER
 from lapse.core.portions import Portions, run_to_end
-from lapse.core.shard.answer import CommandAnswer
 from lapse.core.shard.changelog import Items
 from lapse.core.shard.contract import Shard, ShardCommands
 from lapse.core.shard.retirement import Phase, ShardMessage
@@ -163,10 +162,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
         await self.letters.write(flight, write, write_expired)
         self.letters.let_go(step)
         self._write(flight, effects)
-        for verdict in step.verdicts:
-            if not verdict.asker.silent:
-                answer = shard_message.answer(verdict, self.instant_ms)
-                self.answers.put(answer, shard_message.encoding(verdict), flight)
+        self.answers.put_verdicts(step, self.instant_ms, flight)
         effects.after += [*flight.answers, *self._admission.written(step.shard_messages)]
         effects.must_arrive |= shard_message.must_arrive(step.shard_messages)
         effects.has_acted, effects.kept = flight.has_acted, flight.kept
@@ -224,7 +220,7 @@ class ShardMachine(ABC, Generic[C, S, F]):
             return
         admitted = self._admission.command(record)
         if isinstance(admitted, CommandError):
-            self._refuse_unread(admitted, at_ms)
+            self.answers.refuse_unread(admitted, at_ms, self._flight)
         elif refused is not None:
             self._refuse(admitted, refused)
         else:
@@ -262,30 +258,12 @@ class ShardMachine(ABC, Generic[C, S, F]):
         self._commands.handle(admitted.command, admitted.at_ms, self._step, admitted.row_filter)
 
     def _collect(self, encoding: Encoding, offset: int) -> None:
-        """Move the core's answers out of its step, each with the encoding of its command.
-
-        Args:
-            encoding: encoding of the command.
-            offset: offset of the command on the commands topic.
-        """
-        for answer in self._step.answers:
-            self.answers.put(answer, encoding, self._flight)
-        self._step.answers.clear()
-
-    def _refuse_unread(self, error: CommandError, at_ms: int) -> None:
-        """Answer a record that is no command, or whose sender may not give it."""
-        if error.silent:
-            self.figures.refused_commands += 1
-            return
-        answer = CommandAnswer(error.id, error.command, error.subscription, at_ms, error.refusal)
-        self.answers.put(answer, error.encoding, self._flight)
+        """Move the core's answers to the command at `offset` of the commands topic out of its step, in its encoding."""
+        self.answers.put_all(self._step, encoding, self._flight)
 
     def _refuse(self, admitted: Admitted, refusal: Refusal) -> None:
         """Answer a command that is not carried out."""
-        command = admitted.command
-        if command.answer != "none":
-            answer = CommandAnswer(command.id, command.command, command.subscription, admitted.at_ms, refusal)
-            self.answers.put(answer, admitted.encoding, self._flight)
+        self.answers.refuse(admitted, refusal, self._flight)
 
     @property
     def unfinished(self) -> int | None:

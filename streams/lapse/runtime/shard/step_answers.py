@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from lapse.core.error_code import Refusal
 from lapse.core.shard.answer import CommandAnswer
 from lapse.core.shard.changelog import Items
-from lapse.protocol.command import Command, Encoding
+from lapse.core.shard.step import Step
+from lapse.protocol.command import Command, CommandError, Encoding
+from lapse.runtime.authorization.command_authorizer import Admitted
 from lapse.runtime.kafka.output import Output
+from lapse.runtime.shard import shard_message
 from lapse.runtime.shard.effects import StepInFlight
 from lapse.runtime.shard.figures import ShardFigures
 from lapse.runtime.shard.kept_answers import KeptAnswers
@@ -62,6 +66,33 @@ class StepAnswers:
             items = self.kept.keep(answer, written)
             flight.ahead += items
             flight.kept += [key for key, _ in items]
+
+    def put_all(self, step: Step[Any, Any, Any], encoding: Encoding, flight: StepInFlight[Any]) -> None:
+        """Move the answers of the core's step into the step in flight, each with the encoding of its command."""
+        for answer in step.answers:
+            self.put(answer, encoding, flight)
+        step.answers.clear()
+
+    def put_verdicts(self, step: Step[Any, Any, Any], at_ms: int, flight: StepInFlight[Any]) -> None:
+        """Answer requests for the deletion of the entity, unless they ask for no answer (C4)."""
+        for verdict in step.verdicts:
+            if not verdict.asker.silent:
+                self.put(shard_message.answer(verdict, at_ms), shard_message.encoding(verdict), flight)
+
+    def refuse(self, admitted: Admitted, refusal: Refusal, flight: StepInFlight[Any]) -> None:
+        """Answer a command that is not carried out."""
+        command = admitted.command
+        if command.answer != "none":
+            answer = CommandAnswer(command.id, command.command, command.subscription, admitted.at_ms, refusal)
+            self.put(answer, admitted.encoding, flight)
+
+    def refuse_unread(self, error: CommandError, at_ms: int, flight: StepInFlight[Any]) -> None:
+        """Answer a record that is no command, or whose sender may not give it."""
+        if error.silent:
+            self._figures.refused_commands += 1
+            return
+        answer = CommandAnswer(error.id, error.command, error.subscription, at_ms, error.refusal)
+        self.put(answer, error.encoding, flight)
 
     def forgotten(self) -> Items:
         """Return journal items that remove answers that Kafka has."""

@@ -16,7 +16,7 @@ from unit.runtime.queue.machine_alone import Payloads, Record, answered, command
 def at_instants(*instants: int, stamped_by: int = BY_THE_BROKER, clock_ms: list[int] | None = None) -> QueueMachine:
     """A machine that has taken in messages of these instants, one by one."""
     one, clock_ms = machine(0, Leasing.SUBLET), [0] if clock_ms is None else clock_ms
-    one._clock_ms = lambda: clock_ms[0]
+    one._arrivals._clock_ms = lambda: clock_ms[0]
     for offset, at_ms in enumerate(instants):
         value = b'{"f": %d, "at": %d}' % (offset % 2, at_ms)
         one.arrive("orders", 0, [Record(offset, at_ms, value=value, timestamp_type=stamped_by)])
