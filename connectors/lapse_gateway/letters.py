@@ -20,6 +20,7 @@ from lapse.core.reason import Reason
 from lapse.protocol.bookmark import Bookmark
 from lapse_client import Connection, DeadLetter, DeadLetterReader
 from lapse_client.kafka import time_check
+from lapse_client.letters import unfinished_redrive
 from lapse_client.letters.redrive import Choice, Known, Line, Target, plan, send
 from lapse_gateway import payload
 from lapse_gateway.fault import Fault
@@ -199,7 +200,8 @@ async def redrive(
 
     Raises:
         Fault: the filter is not valid, or the gateway ends while it only counts.
-        LapseError: there is no dead-letter topic, or letters could not be sent.
+        LapseError: there is no dead-letter topic, or letters could not be sent, or a redrive by Spark of the topic has
+            not ended.
     """
     found = Redrive()
     connection = call.gateway.connection
@@ -266,6 +268,7 @@ def _redrive_letters(
         send(lines, connection, letters=among.topic, redriven=known.redriven, copies=among.copies)
     else:
         deque(lines, maxlen=0)
+        unfinished_redrive.refuse(known.redriven.unfinished(among.topic))
     return found
 
 

@@ -368,6 +368,8 @@ def _letters(
 
 
 def _print(done: audit.Redriven, as_json: bool) -> None:
+    if done.refusal:
+        click.echo(f"Warning: With --send this is refused: {done.refusal}.", err=True)
     if as_json:
         print_json(asdict(done))
         return

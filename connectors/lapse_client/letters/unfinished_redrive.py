@@ -71,6 +71,25 @@ class UnfinishedRedrive:
             raise ValueError(f"{value!r} is no note of a redrive that has begun") from error
 
 
+def refusal(found: Iterable[UnfinishedRedrive]) -> str:
+    """Return why letters must not be sent while other redrives of them have not ended; empty if there are none.
+
+    Args:
+        found: the redrives that have begun and not ended, with letters of the same topics.
+
+    Returns:
+        A text that names the job's directory and what to do.
+    """
+    for one in found:
+        return (
+            f"lapse spark redrive with the directory {one.directory} began to send letters of {one.letters} at "
+            f"{shown(one.begun_at_ms)} UTC, and has not ended. Nothing was sent here. Wait for its end. If it was "
+            "killed, run it again with --send and that directory: it finds what it has sent. If the directory is lost, "
+            "run this with --end-unfinished: letters that it sent without a note are sent twice"
+        )
+    return ""
+
+
 def refuse(found: Iterable[UnfinishedRedrive]) -> None:
     """Refuse to send letters while another redrive of them has not ended.
 
@@ -80,10 +99,5 @@ def refuse(found: Iterable[UnfinishedRedrive]) -> None:
     Raises:
         LapseError: there is one. It names the job's directory and what to do.
     """
-    for one in found:
-        raise LapseError(
-            f"lapse spark redrive with the directory {one.directory} began to send letters of {one.letters} at "
-            f"{shown(one.begun_at_ms)} UTC, and has not ended. Nothing was sent here. Wait for its end. If it was "
-            "killed, run it again with --send and that directory: it finds what it has sent. If the directory is lost, "
-            "run this with --end-unfinished: letters that it sent without a note are sent twice"
-        )
+    if why := refusal(found):
+        raise LapseError(why)

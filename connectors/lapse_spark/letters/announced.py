@@ -127,13 +127,30 @@ class AnnouncedRedrive:
                     raise Overtaken
 
 
+def refusal_of_others(noted: Sequence[UnfinishedRedrive], output: Output, letters: Collection[str]) -> str:
+    """Return why `begin` would refuse; empty if it would not. Nothing is written.
+
+    Args:
+        noted: the redrives that have begun and not ended.
+        output: the audit.
+        letters: the dead-letter topics.
+    """
+    own = _known_id(output)
+    return unfinished_redrive.refusal(one for one in noted if one.audit != own and one.letters in letters)
+
+
 def audit_id(output: Output) -> str:
     """Return the id of an audit; give it one if it has none."""
-    if output.names(".", _FILE):
-        return str(orjson.loads(output.text(_FILE))["id"])
+    if known := _known_id(output):
+        return known
     made = uuid.uuid4().hex
     output.put_text(_FILE, orjson.dumps({"id": made}).decode())
     return made
+
+
+def _known_id(output: Output) -> str:
+    """Return the id of an audit; empty if it has none."""
+    return str(orjson.loads(output.text(_FILE))["id"]) if output.names(".", _FILE) else ""
 
 
 def _commit(producer: Producer, notes: Sequence[tuple[bytes, bytes | None]]) -> None:

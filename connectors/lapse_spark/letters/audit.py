@@ -29,7 +29,7 @@ from lapse_client.reading.underlying import reads_others_only
 from lapse_client.sow.newer_records import underlying_topics
 from lapse_spark.connection import Connection
 from lapse_spark.letters import audited, newer_records, origins, redrive, redriven, untaken
-from lapse_spark.letters.announced import AnnouncedRedrive, Overtaken, audit_id
+from lapse_spark.letters.announced import AnnouncedRedrive, Overtaken, audit_id, refusal_of_others
 from lapse_spark.letters.audit_lock import locked
 from lapse_spark.letters.redrive import Choice, Target
 from lapse_spark.records import dead_letter
@@ -60,6 +60,7 @@ class Redriven:
         earlier: letters left out, because an earlier run or `lapse dlq redrive` has sent them.
         groups: the counts by entity, reasons and target.
         dry_run: whether nothing was sent.
+        refusal: why a run that sends would be refused now, because another one has not ended; empty if it would not.
     """
 
     sent: int
@@ -68,6 +69,7 @@ class Redriven:
     earlier: int
     groups: list[dict[str, Any]]
     dry_run: bool
+    refusal: str = ""
 
 
 def run(
@@ -148,9 +150,12 @@ def _run(spark: SparkSession, letters: DataFrame, way: _Way, plan: _Plan) -> Red
         if not dry_run:  # else they are only counted
             chosen = keep(chosen)
         groups = [row.asDict() for row in redrive.plan(chosen, way.target, plan.now_ms).collect()]
-        if announced is not None:
-            sends = any(group["refused"] is None for group in groups)
-            topics = {place["letter_topic"] for place in places} if sends else set()
+        sends = any(group["refused"] is None for group in groups)
+        topics = {place["letter_topic"] for place in places} if sends else set()
+        refusal = ""
+        if announced is None and topics and not plan.end_unfinished:
+            refusal = refusal_of_others(redriven.unfinished(known), output, topics)
+        elif announced is not None:
             announced.begin(topics, end_unfinished=plan.end_unfinished)
             if announced.unfinished and ids is not None:
                 every = dead_letter.distinct(letters.where(F.col("fault").isNull()))
@@ -162,7 +167,7 @@ def _run(spark: SparkSession, letters: DataFrame, way: _Way, plan: _Plan) -> Red
                 passed = chosen.where(F.col("refused").isNull())
                 _record_and_send(replace(way, batch_bytes=batch_bytes), passed, output, plan.now_ms, plan.rate)
             announced.end({*topics, *_topics_among(letters, announced.unfinished)})
-    return _counted(groups, earlier, dry_run)
+    return replace(_counted(groups, earlier, dry_run), refusal=refusal)
 
 
 def _untold(marked: DataFrame) -> DataFrame:

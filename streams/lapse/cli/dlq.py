@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
@@ -18,6 +18,7 @@ from rich.text import Text
 from lapse.cli import cluster, letter_topics
 from lapse.cli.instant import INSTANT, When, at_ms
 from lapse.cli.lazy_group import LazyGroup
+from lapse.cli.redrive_summary import RedriveSummary
 from lapse.core.duration import duration_ms
 from lapse.core.expression import ExpressionError
 from lapse.core.reason import Reason
@@ -32,6 +33,7 @@ from lapse_client.letters.dead_letter import DeadLetter
 from lapse_client.letters.letter_purge import LetterPurge
 from lapse_client.letters.letter_queues import LetterQueues
 from lapse_client.letters.redrive import Choice, Known, Line, Target, check_target, plan, send
+from lapse_client.letters.unfinished_redrive import refusal
 from lapse_client.reading.count_text import count_text
 from lapse_client.reading.instant import shown
 
@@ -201,12 +203,12 @@ def redrive(
         check_target(target, letters.topic, connection, letter_topics.configured(), letters.definitions)
         known = Known.of(connection, letters.definitions)
         lines = plan(letters, choice, target, now(), known)
-        summary = _Summary(lifetime)
+        summary = RedriveSummary(lifetime)
         lines = summary.counting(lines if limit is None else _at_most(lines, limit))
+        count, why = 0, ""
         if not yes:
-            for _ in lines:
-                pass
-            count = 0
+            deque(lines, maxlen=0)
+            why = "" if end_unfinished else refusal(known.redriven.unfinished(letters.topic))
         else:
             with _audited(audit, now) as record:
                 queues = LetterQueues(connection, letter_topics.readers())
@@ -223,7 +225,9 @@ def redrive(
                 )
     _print(summary.rows(), as_json, f"redrive of {name}" if yes else f"redrive of {name}: a dry run")
     if not as_json:
-        click.echo(f"{count_text(count, 'letter')} sent." if yes else _not_done("sent", summary.ready))
+        click.echo(f"{count_text(count, 'letter')} sent." if yes else _not_done("sent", 0 if why else summary.ready))
+    if why:
+        click.echo(f"Warning: With --yes this is refused: {why}.", err=True)
 
 
 @dlq.command()
@@ -338,47 +342,6 @@ def _audited(path: Path | None, now: Callable[[], int]) -> Iterator[Callable[[Li
                 ) from fault
 
         yield record
-
-
-class _Summary:
-    """Counts letters by entity, reasons, target and refusal. It keeps none of them, because they may be many.
-
-    Args:
-        lifetime: the option for their lifetimes.
-
-    Attributes:
-        ready: number of letters that are not refused.
-    """
-
-    def __init__(self, lifetime: str) -> None:
-        self.ready = 0
-        self._lifetime = lifetime
-        self._letters: Counter[tuple[str, tuple[str, ...], str, str]] = Counter()
-        self._passed: Counter[tuple[str, tuple[str, ...], str, str]] = Counter()
-
-    def counting(self, lines: Iterable[Line]) -> Iterator[Line]:
-        """Yield lines, and count them."""
-        for line in lines:
-            group = line.letter.entity, tuple(line.letter.reasons), line.topic, line.refused
-            self._letters[group] += 1
-            self._passed[group] += line.deadline_passed
-            self.ready += not line.refused
-            yield line
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Return the counts so far."""
-        return [
-            {
-                "entity": entity,
-                "reasons": list(reasons),
-                "to": target,
-                "refused": refused,
-                "letters": count,
-                "deadline_passed": self._passed[entity, reasons, target, refused],
-                "lifetime": self._lifetime,
-            }
-            for (entity, reasons, target, refused), count in sorted(self._letters.items())
-        ]
 
 
 def _counted(letters: Iterable[DeadLetter]) -> list[dict[str, Any]]:

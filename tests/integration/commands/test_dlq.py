@@ -13,6 +13,8 @@ from lapse_client import Connection, DeadLetter, DeadLetterReader
 from lapse_client.kafka.span import span
 from lapse_client.letters.letter_queues import LetterQueues
 from lapse_client.letters.redrive import Choice, Known, Target, plan, send
+from lapse_client.letters.redriven import TOPIC, Redriven
+from lapse_client.letters.unfinished_redrive import UnfinishedRedrive
 from lapse_client.reading import definitions
 from lapse_client.reading.count_text import count_text
 from support.kafka.created_topic import create
@@ -33,6 +35,7 @@ QUEUES = {
     "going": {"expiration": "300ms"},
     "come_again": {"expiration": "300ms", "partitions": 1},
     "second_desk": {"topics": ["dlq.come_again{}"]},
+    "begun": {"expiration": "300ms"},
     "strict_desk": {"topics": ["dlq.come_again{}"], "leasing": "strict"},
     "apart": {"expiration": "300ms", "dead_letter": "letters{}"},
     "dropped": {"expiration": "300ms", "dead_letter": False},
@@ -110,6 +113,29 @@ def test_a_letter_is_sent_once_however_often_the_command_runs(served: Deployment
     served.letters("once", 12)  # what is sent again on purpose is no repeat to the queue
     printed = command.run("explain", f"{name}:0:0", "--json", environment=served.environment()).stdout
     assert [one["what"] for one in rows(printed)].count("redriven") == 3
+
+
+@pytest.mark.feature("C58")
+def test_a_dry_run_warns_of_a_spark_job_that_has_not_ended(served: Deployment) -> None:
+    """The command with --yes is refused then."""
+    name, connection = served.name("begun"), served.connection
+    served.write("begun", "1")
+    served.letters("begun", 1)
+    note = UnfinishedRedrive(letters=topic.dead_letters(name), audit="a", directory="/data/redriven", begun_at_ms=1_000)
+    Redriven(connection).make_topic()
+    write(served.servers, TOPIC, [note.value], key=note.key)
+    refusal = f"lapse spark redrive with the directory /data/redriven began to send letters of dlq.{name}"
+    assert refusal in dlq(served, "redrive", name, "--yes", code=1)
+    tried = dlq(served, "redrive", name)
+    assert f"Warning: With --yes this is refused: {refusal}" in tried
+    assert "With --yes, 0 letters are sent" in tried
+    done = command.run("dlq", "redrive", name, "--json", environment=served.environment())
+    assert [row["letters"] for row in rows(done.stdout)] == [1]
+    assert refusal in done.stderr
+    given_up = dlq(served, "redrive", name, "--end-unfinished")
+    assert "Warning" not in given_up
+    assert "With --yes, 1 letter is sent" in given_up
+    assert "1 letter sent" in dlq(served, "redrive", name, "--end-unfinished", "--yes")
 
 
 @pytest.mark.feature("C84", "D2")

@@ -15,7 +15,9 @@ import pytest
 from confluent_kafka import Producer
 from prometheus_client.parser import text_string_to_metric_families
 
-from support.kafka.log import until
+from lapse_client.letters.redriven import TOPIC
+from lapse_client.letters.unfinished_redrive import UnfinishedRedrive
+from support.kafka.log import until, write
 from support.processes.deployment import WorkerProcess
 from support.processes.figures import free_port
 from support.processes.gateway import Door
@@ -363,6 +365,12 @@ def test_dead_letters_are_reported_and_sent_back_edited_or_as_they_are(gateway: 
     assert redriven(**edited)["sent"] == 1
     assert redriven(**edited)["refused"] == {"sent before": 1}
     assert redriven(reasons=["time_limit"], filter="/n < 2", dry_run=True)["sent"] == 2
+    note = UnfinishedRedrive(letters=f"dlq.{name}", audit="a", directory="/data/redriven", begun_at_ms=1_000)
+    write(gateway.deployment.servers, TOPIC, [note.value], key=note.key)
+    for dry_run in (False, True):
+        refused = redriven(500, filter="/n < 1", dry_run=dry_run)["error"]
+        assert "/data/redriven began to send letters" in refused["text"], dry_run
+    write(gateway.deployment.servers, TOPIC, [None], key=note.key)
     assert redriven(reasons=["forced_expire"])["sent"] == 0
     assert redriven(filter="/n < 1")["sent"] == 1
     until(lambda: gateway.depth("died")["depth"] == 2, "they are back")

@@ -241,6 +241,16 @@ def test_while_a_job_has_not_ended_the_command_and_other_jobs_refuse_its_letters
     other = job("other")
     assert other.exit_code == 1
     assert f"{tmp_path / 'audit'} began" in other.output
+    words.remove("--send")
+    tried = job("other")
+    assert (
+        f"Warning: With --send this is refused: lapse spark redrive with the directory {tmp_path / 'audit'} began"
+        in (tried.stderr)
+    )
+    assert f"{tmp_path / 'audit'} began" in json.loads(tried.stdout)["refusal"]
+    assert not job("other", "--end-unfinished").stderr.count("refused")
+    assert not job("audit").stderr.count("refused"), "its own directory goes on"
+    words.append("--send")
     # A run with another choice finds what was sent, and notes it.
     assert redrive("--send", "--since", "1970-01-01T00:00:01.001") == (1, 0, {})
     assert values(spark, kafka, origin) == sorted([origin.encode(), missing.encode()])

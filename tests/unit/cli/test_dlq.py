@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from lapse.cli.dlq import _audited, _Summary
+from lapse.cli.dlq import _audited
+from lapse.cli.redrive_summary import RedriveSummary
 from lapse.protocol.bookmark import Bookmark
 from lapse_client.error import LapseError
 from lapse_client.letters.dead_letter import DeadLetter
@@ -53,7 +54,7 @@ def test_letters_are_counted_and_not_kept() -> None:
             yield letter(number, value)
             del value
 
-    summary = _Summary("default")
+    summary = RedriveSummary("default")
     for _ in summary.counting(planned(letters())):
         pass
     assert len(ended) >= 99
