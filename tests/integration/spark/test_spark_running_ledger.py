@@ -3,13 +3,17 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 from datetime import timedelta
+from pathlib import Path
+from threading import Thread
 
 import pytest
 import tomlkit
+from click.testing import CliRunner
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
@@ -19,9 +23,11 @@ from lapse.protocol.bookmark import Bookmark, BookmarkRange
 from lapse.protocol.event import EventKind
 from lapse_spark import Connection, ledger
 from lapse_spark.account import ledger_command
+from lapse_spark.cli import spark as commands
 from lapse_spark.option import Cluster
 from lapse_spark.running import running_ledger
 from lapse_spark.running.intake import Followed
+from lapse_spark.running.memory import OPEN, Memory
 from lapse_spark.running.running_ledger import Rule
 from support.kafka.log import until
 from support.kafka.wire import Wire
@@ -238,6 +244,67 @@ def test_what_came_behind_a_batch_that_was_cut_short_is_reported_by_the_run_that
     assert found.in_doubt == 0
 
 
+def reached(state, name, published, acknowledged):
+    """Whether the last whole batch of a ledger has read so many messages."""
+    notes = sorted((Path(state) / name).glob("note-*.json"), key=lambda file: int(file.stem[5:]))
+    balance = json.loads(notes[-1].read_text())["account"] if notes else {"published": 0, "fates": {}}
+    return (balance["published"], balance["fates"].get("acknowledged")) == (published, acknowledged)
+
+
+def check_that_all_were_counted_once(account, printed):
+    """Of 220 messages 160 are acknowledged, as printed and as published; there are no findings."""
+    (balance,) = json.loads(printed)["balances"]
+    assert (balance["published"], balance["fates"]["acknowledged"], balance["still_queued"]) == (220, 160, 60)
+    assert balance["balanced"]
+    assert balance["balanced_up_to"][0] == {"topic": account.under, "partition": 0, "offset": 220, "read": 220}
+    published = account.published()
+    assert list(published) == [account.name]
+    assert published[account.name]["published"] == 220
+
+
+def test_a_ledger_that_died_within_a_batch_counts_nothing_twice_and_ends_on_ctrl_c(account, tmp_path, monkeypatch):
+    """It goes on from a copy of its directory that was taken within a batch: so a killed process leaves it."""
+    account.publish(100)
+    account.tell(EventKind.ACKNOWLEDGED, 0, 69)
+    account.run()
+    account.publish(100)
+    account.tell(EventKind.ACKNOWLEDGED, 70, 149)
+    left, write = tmp_path / "left", Memory.write
+
+    def dying(memory, number, table, rows):
+        write(memory, number, table, rows)
+        if table == OPEN:
+            shutil.copytree(account.path, left)
+            raise RuntimeError("killed")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Memory, "write", dying)
+        with pytest.raises(RuntimeError, match="killed"):
+            account.run()
+    assert reached(left, account.name, 100, 70)
+    assert (left / account.name / "state" / "1" / OPEN).is_dir()
+    account.publish(20)
+    account.tell(EventKind.ACKNOWLEDGED, 150, 159)
+    account.wire.flush()
+
+    def interrupt():
+        try:
+            until(lambda: reached(left, account.name, 220, 160), "what came is read", 120)
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    words = ["ledger", "--follow", "--queue", account.name, "--json", "--no-ask", "--topics", account.under]
+    words += ["--bootstrap", account.kafka, "--every", "1s", "--grace", "500ms"]
+    words += ["--state", str(left), "--publish-to", account.topic]
+    interrupting = Thread(target=interrupt)
+    interrupting.start()
+    answer = CliRunner().invoke(commands, words)
+    interrupting.join()
+    assert answer.exit_code == 0, answer.output
+    check_that_all_were_counted_once(account, answer.stdout)
+
+
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_ledger_that_is_killed_within_a_batch_counts_nothing_twice_and_ends_on_ctrl_c(account, tmp_path):
     path = tmp_path / "ledger" / account.name
@@ -251,11 +318,9 @@ def test_a_ledger_that_is_killed_within_a_batch_counts_nothing_twice_and_ends_on
             job, stdout=subprocess.PIPE, stderr=errors, env=environment, text=True, start_new_session=True
         )
 
-    def reached(published, acknowledged):
+    def has_read(published, acknowledged):
         assert running.poll() is None, (tmp_path / "errors").read_text()
-        notes = sorted(path.glob("note-*.json"), key=lambda file: int(file.stem[5:]))
-        verdict = json.loads(notes[-1].read_text())["account"] if notes else {"published": 0, "fates": {}}
-        return (verdict["published"], verdict["fates"].get("acknowledged")) == (published, acknowledged)
+        return reached(account.path, account.name, published, acknowledged)
 
     def within_a_batch():
         begun = {int(one.name) for one in path.glob("state/*") if (one / "open").is_dir()}
@@ -266,7 +331,7 @@ def test_a_ledger_that_is_killed_within_a_batch_counts_nothing_twice_and_ends_on
     account.wire.flush()
     running = start(quick_java() if AT_LENGTH else interpreted(quick_java()))
     try:
-        until(lambda: reached(100, 70), "what was there is read", 120)
+        until(lambda: has_read(100, 70), "what was there is read", 120)
         account.publish(100)
         account.tell(EventKind.ACKNOWLEDGED, 70, 149)
         account.wire.flush()
@@ -277,7 +342,7 @@ def test_a_ledger_that_is_killed_within_a_batch_counts_nothing_twice_and_ends_on
         account.tell(EventKind.ACKNOWLEDGED, 150, 159)
         account.wire.flush()
         running = start(interpreted(quick_java()))
-        until(lambda: reached(220, 160), "what came is read", 120)
+        until(lambda: has_read(220, 160), "what came is read", 120)
         os.killpg(running.pid, signal.SIGINT)
         verdict, _ = running.communicate(timeout=60)
     finally:
@@ -285,10 +350,4 @@ def test_a_ledger_that_is_killed_within_a_batch_counts_nothing_twice_and_ends_on
             os.killpg(running.pid, signal.SIGKILL)
     assert running.returncode == 0, (tmp_path / "errors").read_text()
     assert not {"Traceback", "StackOverflowError"} & set(re.findall(r"\w+", (tmp_path / "errors").read_text()))
-    (balance,) = json.loads(verdict)["balances"]
-    assert (balance["published"], balance["fates"]["acknowledged"], balance["still_queued"]) == (220, 160, 60)
-    assert balance["balanced"]
-    assert balance["balanced_up_to"][0] == {"topic": account.under, "partition": 0, "offset": 220, "read": 220}
-    verdict = account.published()
-    assert list(verdict) == [account.name]  # no findings
-    assert verdict[account.name]["published"] == 220
+    check_that_all_were_counted_once(account, verdict)
