@@ -301,6 +301,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
         "spark.sql.ui.retainedExecutions": "1",  # for pages that are off; a plan each
         "spark.ui.retainedJobs": "1",
         "spark.ui.retainedStages": "1",
+        "spark.sql.constraintPropagation.enabled": "false",  # conditions that follow from others, to read fewer rows
         "spark.sql.adaptive.enabled": "false",  # plans again after each stage, to gain on data that is not here
         # To compile each plan costs more than to interpret it for some rows. The job on a cluster compiles its plans,
         # and so does the test of expressions.
@@ -324,6 +325,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
         except (JavaMissing, JarUnavailable) as error:
             _absent(str(error))
         _forget_defaults(started)
+        for form in ("callSite.short", "callSite.long"):  # else Spark searches its stack for our line at each step
+            started.sparkContext.setLocalProperty(form, "a test")
         yield started
         started.stop()
 

@@ -29,6 +29,7 @@ from lapse_spark import Connection, ledger, read
 from lapse_spark.cli import spark as commands
 from lapse_spark.letters import archive, redrive
 from lapse_spark.monitoring import monitor
+from lapse_spark.stream import recreated_topics
 from lapse_spark.stream.output import JOB_FILE, Output
 from lapse_spark.stream.recreated_topics import RecreatedTopics
 from lapse_spark.stream.stream import follow
@@ -475,8 +476,11 @@ def made_again(kafka, name, create_topic):
 
 
 @pytest.mark.feature("D2", "X7")
-def test_a_topic_that_is_deleted_while_a_batch_reads_it_is_named_at_once(spark, kafka, dead, tmp_path, caplog):
+def test_a_topic_that_is_deleted_while_a_batch_reads_it_is_named_at_once(
+    spark, kafka, dead, tmp_path, caplog, monkeypatch
+):
     """Spark waits minutes for its records before it says anything, and cannot repeat the batch."""
+    monkeypatch.setattr(recreated_topics, "_AGAIN_S", 0.1)  # there is one broker, so all looks see the same
     letters, connection, output = topic.dead_letters(dead.name), Connection(kafka), Output(spark, str(tmp_path))
     admin = AdminClient({"bootstrap.servers": kafka})
     dead(0, 10, Reason.TIME_LIMIT)

