@@ -188,10 +188,9 @@ class QueueState:
             index, slot = divmod(self._first, SIZE)
             if self.outline(index).occupied:
                 segment = self.segments.look(index)
-                state = segment.state[slot : segment.used]
-                there = np.flatnonzero(THERE[state])
-                if len(there):
-                    self._first += int(there[0])
+                there = THERE[segment.state[slot : segment.used]]
+                if there.any():
+                    self._first += int(there.argmax())
                     return self._first
             self._first = min((index + 1) * SIZE, self.next_place)
         return None

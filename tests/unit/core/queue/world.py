@@ -141,10 +141,14 @@ class World(Endings, Rewinds, HandingOver):
         def until_done(step: Step) -> None:
             more, looks = True, 0
             while more:
-                handed = sum(len(one.messages) for one in step.deliveries if not one.barrier)
+                before = len(step.deliveries)
                 more = self.shard.deliver(self.now_ms, step)
-                handed = sum(len(one.messages) for one in step.deliveries if not one.barrier) - handed
-                assert handed <= dispatching.STEP_MESSAGES, "a step that holds up the others"
+                handed = step.deliveries[before:]
+                messages = sum(len(one.messages) for one in handed if not one.barrier)
+                assert messages <= dispatching.STEP_MESSAGES, "a step that holds up the others"
+                barriers = [one for one in handed if one.barrier]
+                most = max(dispatching.BARRIERS_AT_ONCE, len({one.subscription for one in barriers}))
+                assert len(barriers) <= most, "barriers that hold up the others"
                 looks += 1
                 assert looks < 1_000, "a delivery that is never done"
                 self.judge(self.shard.unjudged)

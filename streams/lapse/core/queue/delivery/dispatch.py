@@ -33,6 +33,9 @@ from lapse.core.shard.event import ShardEvent
 STEP_MESSAGES: Final = 4096
 """About how many messages may leave or be handed out in one step, so that other shards do not wait long."""
 
+BARRIERS_AT_ONCE: Final = 128
+"""About how many deliveries of barriers one call makes. Each has a record, an event and a change of its own (C60)."""
+
 _SINGLY: Final = 64
 """How many deliveries follow before waiting groups are in columns again, since it costs much to derive them."""
 
@@ -237,32 +240,39 @@ class Dispatch:
             if row.emits:
                 step.events.append(ShardEvent(row.emits, now_ms, messages, subscription=subscription.id))
 
-    def _has_pending_letters(self, place: int, step: Step) -> bool:
-        """Return whether the dead letter of a message before a barrier is not safe yet (C48)."""
-        if self._state.first_pending() <= place:
-            return True
-        # Letters of this step are written at its end. The next step knows whether the broker took them.
-        self._waits_for_letters = any(
-            removal.letter and min(map(removal.place, range(len(removal.messages)))) <= place
-            for removal in step.removals
-        )
-        return self._waits_for_letters
+    def _first_letter(self, step: Step) -> int:
+        """Return the first place of a message whose letter this step writes at its end; `next_place` if there is none.
+
+        The next step knows whether the broker took them.
+        """
+        letters = (removal.places for removal in step.removals if removal.letter)
+        firsts = (0 if places is None else int(places.min()) for places in letters)
+        return min(firsts, default=self._state.next_place)
 
     def _release_barriers(self, subscriptions: Sequence[Subscription], now_ms: int, step: Step) -> bool:
         """Send each barrier that no message precedes to all matching subscriptions (Q12, C34).
 
         Returns:
-            False if a barrier's payload must be judged first.
+            False if nothing else can be handed out now: a barrier's payload must be judged first, or very many follow
+            one another, and the others have their turn before the next ones (C60).
         """
-        state = self._state
+        state, most = self._state, max(1, BARRIERS_AT_ONCE // (len(subscriptions) or 1))
+        first_letter: int | None = None
         while state.index.barriers and subscriptions:
+            if not most:
+                self._again = True
+                return False
+            most -= 1
             place = state.index.barriers[0]
             index, slot = divmod(place, SIZE)
             segment, at = state.segments.look(index), np.array([slot])
             over = self._settings.expiration.enabled and segment.deadline_of(slot) <= now_ms
             if over or state.first_occupied() != place or segment.state[slot] != State.AVAILABLE:
                 return True
-            if self._has_pending_letters(place, step):
+            # It waits for the letters of what was before it (C48).
+            first_letter = self._first_letter(step) if first_letter is None else first_letter
+            self._waits_for_letters = state.first_pending() > place >= first_letter
+            if self._waits_for_letters or state.first_pending() <= place:
                 return True
             receivers = self._receivers(segment, at, subscriptions)
             if receivers is None:

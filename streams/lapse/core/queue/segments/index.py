@@ -100,9 +100,16 @@ class Index:
     def forget_barriers(self, segment: Segment, where: Where) -> None:
         """Remove the barriers among messages that left."""
         low, high = bisect_left(self.barriers, segment.base), bisect_left(self.barriers, segment.base + segment.used)
-        if low < high:
-            gone = set((slots_of(where) + segment.base).tolist())
-            self.barriers[low:high] = [place for place in self.barriers[low:high] if place not in gone]
+        if low == high:
+            return
+        places = slots_of(where) + segment.base
+        if len(places) == 1:  # a crowd of barriers is released one by one
+            gone = bisect_left(self.barriers, int(places[0]), low, high)
+            if gone < high and self.barriers[gone] == places[0]:
+                del self.barriers[gone]
+            return
+        left = set(places.tolist())
+        self.barriers[low:high] = [place for place in self.barriers[low:high] if place not in left]
 
     def bind_groups(self, segment: Segment, where: Where, by: int, alike: State | None = None) -> None:
         """Add or subtract (`by`) the messages that bind their groups; `alike` is their common state, if it is known."""

@@ -31,6 +31,7 @@ def small(size: int = 5, ring: int = 4, at_once: int = 3) -> Iterator[None]:
         patch.setattr(group_codes, "_LEAST_FORGOTTEN", 4)
         patch.setattr(turn_columns, "_GREAT_TAG", 9 * COST)
         patch.setattr(dispatching, "_SINGLY", 2)
+        patch.setattr(dispatching, "BARRIERS_AT_ONCE", at_once)
         for module in (turn_columns, waiting_groups):
             patch.setattr(module, "_LOADED_AT_ONCE", at_once)
         for module in (dispatching, timers):

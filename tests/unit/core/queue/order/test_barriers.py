@@ -90,6 +90,24 @@ def test_two_barriers_in_a_row_are_sent_one_after_the_other() -> None:
     assert sent(one.deliver(), "inky") == [(3, True)]
 
 
+@pytest.mark.feature("C60", "Q12")
+@pytest.mark.parametrize("subscribers", [1, 2, 4])
+def test_a_crowd_of_barriers_leaves_in_parts_so_that_others_have_their_turn(subscribers: int) -> None:
+    with small(at_once=3):
+        one = world(*[STOP] * 7, {}, traits=BARRIER)
+        for number in range(subscribers):
+            one.subscribe(f"s{number}", 5)
+        one.commit()
+        first = Step()
+        assert one.shard.deliver(one.now_ms, first), "more are to come"
+        assert len(first.deliveries) == {1: 3, 2: 2, 4: 4}[subscribers], "as many as are allowed, but a whole barrier"
+        assert all(delivery.barrier for delivery in first.deliveries)
+        one.crash()
+        got = one.deliver()
+        assert sent(got, "s0") == [*((offset, True) for offset in range(7)), (7, False)]
+        assert sum(map(len, got.values())) == 7 * subscribers + 1
+
+
 @pytest.mark.feature("Q12", "Q5")
 @pytest.mark.parametrize("how", ["lease ends", "delayed", "expired by hand", "too often"])
 def test_while_a_barrier_waits_what_comes_back_goes_before_it(how: str) -> None:
