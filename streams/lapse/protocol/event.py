@@ -89,3 +89,11 @@ def decode(data: bytes) -> Event:
     record["messages"] = tuple(BookmarkRange(**item) for item in record["messages"])
     record["reasons"] = tuple(record["reasons"])
     return Event(**record)
+
+
+def epoch_of(data: bytes | None) -> int:
+    """Return the epoch of an event; 0 if the bytes are no event."""
+    try:
+        return decode(data or b"").epoch
+    except codec.CodecError:
+        return 0

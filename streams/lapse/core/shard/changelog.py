@@ -116,6 +116,11 @@ class Changelog:
         """Yield the shard's own keys and values, without those of the runtime."""
         return ((key, self.latest[key]) for key in self.latest)
 
+    @property
+    def first_epoch(self) -> int:
+        """The first epoch that was claimed here; above 1 if deliveries or events of a former entity were found."""
+        return min((_EPOCH.unpack(key[len(CLAIM) :])[0] for key in self.runtime if key.startswith(CLAIM)), default=0)
+
     def progress(self) -> bytes | None:
         """Return the read positions of the latest epoch that has written some; None if there are none."""
         keys = [key for key in self.runtime if key.startswith(PROGRESS)]

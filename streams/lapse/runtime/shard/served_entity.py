@@ -10,10 +10,11 @@ from typing import Any
 
 import faust
 import orjson
+from aiokafka.errors import TopicAuthorizationFailedError
 
 from lapse.config import Config, QueueConfig, SowConfig
 from lapse.core.shard.changelog import Changelog, Items
-from lapse.protocol import header
+from lapse.protocol import event, header
 from lapse.protocol import topic as names
 from lapse.runtime.authorization.authorizer_memory import remembering
 from lapse.runtime.authorization.command_authorizer import Guard
@@ -159,12 +160,20 @@ class Entity(NamedTopics):
         return (await self.services.topic_ids.of([topic])).get(topic, "")
 
     async def last_epoch(self, partition: int) -> int:
-        """Return the epoch of the last delivery; 0 if there is none. What anybody else has written there is passed."""
+        """Return the epoch of the last delivery or event; 0 if there is none. What anybody else has written is passed.
+
+        Events outlast a deleted entity. Another one of its name has other epochs, so that what names a delivery of the
+        old one settles none of the new one's (C13).
+        """
         search = self.services.changelog_reader.search_back
         epochs = [
             await search(one, partition, lambda record: header.epoch_of(dict(record.headers)))
             for one in self.deliveries
         ]
+        try:
+            epochs.append(await search(names.events(self.name), partition, lambda record: event.epoch_of(record.value)))
+        except TopicAuthorizationFailedError:
+            logger.info("%s: its events may not be read; if it existed before, its epochs are counted anew", self.name)
         return max(epochs)
 
     @property
@@ -197,6 +206,8 @@ class Entity(NamedTopics):
             self._feeders[partition] = feeder
         sources = self._sources(partition) if feeder is None else await feeder.connect()
         found = await read_positions.find(self.name, self.config, self.services, [*sources, commands], known)
+        if not known and changelog.first_epoch > 1:
+            found.topics.count_from(epoch)
         positions, ends = found.offsets, await self.services.log_reader.ends(found.offsets)
         await self.services.one_by_one.turn()
         known_to = {tp: offset for tp, offset in positions.items() if offset}

@@ -186,8 +186,8 @@ class KnownTopics:
     Attributes:
         replaced: names that belong to other topics than the state knows.
         absent: positions of partitions whose topics are missing now. They are valid again if the same topics return.
-        facts: by name, the topic's id and the epoch since which it has the name (0 if always), as in the journal. For a
-            replaced topic they are those of the old one.
+        facts: by name, the topic's id and the epoch since which its deliveries count (0 if always), as in the journal.
+            For a replaced topic they are those of the old one.
     """
 
     def __init__(self, progress: Mapping[str, Any], ids: Mapping[str, str]) -> None:
@@ -210,8 +210,12 @@ class KnownTopics:
         """Note a topic that is not known yet."""
         self.facts.setdefault(name, [topic_id, 0])
 
+    def count_from(self, epoch: int) -> None:
+        """Note that deliveries of earlier epochs are those of a deleted entity of the same name (C13)."""
+        self.facts = {name: [topic_id, epoch] for name, (topic_id, _) in self.facts.items()}
+
     def since(self, name: str) -> int:
-        """Return the epoch since which a topic has its name; 0 if always."""
+        """Return the epoch since which deliveries of a topic's messages count; 0 if always."""
         return int(self.facts[name][1]) if name in self.facts else 0
 
     def settle(self, epoch: int) -> None:
