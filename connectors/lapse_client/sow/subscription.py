@@ -18,7 +18,7 @@ from lapse_client.error import CommandFailed, refusal
 from lapse_client.kafka.clock import elapsed_ms
 from lapse_client.kafka.connection import Connection
 from lapse_client.payload.serde import DeserializerLike
-from lapse_client.session.answer_code import is_unknown_subscription
+from lapse_client.session.answer_code import is_shut_out, is_unknown_subscription
 from lapse_client.session.channel_thread import ChannelThread
 from lapse_client.session.client import Client
 from lapse_client.session.heartbeat import Heartbeat
@@ -235,8 +235,14 @@ class SowListener(Listener[SowRecord]):
             self._arrivals.put(updates)
 
     def on_refused(self, shard: Shard, answer: Answer) -> None:
-        """Subscribe again, once for all refused commands, if the shard does not know the subscription."""
+        """Subscribe again, once for all refused commands, if the shard does not know the subscription.
+
+        It fails if its user has lost the right to it.
+        """
         if answer.status == "ok" or not self._session.lifecycle.is_open:
+            return
+        if is_shut_out(answer):
+            self._session.fail(refusal(shard.entity, answer))
             return
         if not is_unknown_subscription(answer):
             log.warning("%s", CommandFailed(shard.entity, answer))

@@ -20,7 +20,7 @@ from lapse_client.delivery.referenced import RecordReader, Referenced
 from lapse_client.error import CommandFailed, LapseError, refusal
 from lapse_client.kafka.clock import elapsed_ms
 from lapse_client.kafka.connection import Connection
-from lapse_client.session.answer_code import is_deletion, is_unknown_subscription
+from lapse_client.session.answer_code import is_deletion, is_shut_out, is_unknown_subscription
 from lapse_client.session.channel_thread import ChannelThread
 from lapse_client.session.further_shards import FurtherShards
 from lapse_client.session.heartbeat import Heartbeat
@@ -160,10 +160,15 @@ class QueueListener(Listener[Lot | Referenced | None]):
         self._buffer_lots(arrived)
 
     def on_refused(self, shard: Shard, answer: Answer) -> None:
-        """Subscribe again if the shard does not know the subscription, and report refused settlements."""
+        """Subscribe again if the shard does not know the subscription, and report refused settlements.
+
+        The subscription fails if its user has lost the right to it.
+        """
         if answer.status != "ok":
             if is_unknown_subscription(answer):
                 self._resubscribe(shard)
+            elif is_shut_out(answer) and shard.index < self._first:
+                self._session.fail(refusal(shard.entity, answer))
             else:
                 log.warning("%s", CommandFailed(shard.entity, answer))
         self._settler.report_refused(answer)

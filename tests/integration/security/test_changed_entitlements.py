@@ -6,6 +6,7 @@ import pytest
 
 from integration.security.test_entitlements import USERS, taken, trade, values
 from lapse.protocol import topic
+from lapse_client import CommandFailed
 from support.kafka.log import until
 from support.processes.deployment import Deployment
 from support.processes.entitled import Entitled
@@ -64,5 +65,34 @@ def test_entitlements_that_are_switched_on_or_changed_end_what_they_no_longer_co
             found = taken(alice, 1)
             assert values(found)[0] == {"desk": "B"}, "she subscribes again by herself, and sees what she may see now"
         before.close()
+    finally:
+        deployment.close()
+
+
+@pytest.mark.feature("X3", "X4")
+def test_who_waits_learns_that_the_right_to_read_was_taken_away(kafka: str, tmp_path: Path) -> None:
+    """The subscriptions have ended at the shards. Clients would otherwise wait for ever."""
+    queues, sow = {"orders": {}}, {"prices": {}}
+    deployment = Entitled(kafka, tmp_path, queues)
+    deployment.users = {"alice": {"entitlements": {".*": {"read": True}}}, "ops": USERS["ops"]}
+    deployment.configure(queues, sow)
+    try:
+        worker = deployment.apply().worker().wait_for_shards(2)
+        with (
+            deployment.subscriber_of("alice", "orders", heartbeat_timeout_ms=3_000) as alice,
+            deployment.sow_of("alice", "prices") as prices,
+            prices.sow_and_subscribe(heartbeat_timeout_ms=3_000) as updates,
+        ):
+            assert alice.receive(0.5) is None
+            deployment.users = {"alice": {"entitlements": {".*": {"publish": True}}}, "ops": USERS["ops"]}
+            deployment.configure(queues, sow)
+            worker.stop(60)
+            worker.start().wait_for_shards(2, 90)
+            with pytest.raises(CommandFailed) as refused:
+                alice.receive(30)
+            assert refused.value.code == "forbidden"
+            with pytest.raises(CommandFailed) as refused:
+                list(updates.updates(timeout=30))
+            assert refused.value.code == "forbidden"
     finally:
         deployment.close()
