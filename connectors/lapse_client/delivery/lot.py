@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Message
@@ -38,6 +39,9 @@ _OWN: Final = frozenset(
 
 _UNKNOWN: Final = float("-inf")
 
+_OBJECT_BYTES: Final = 1024
+"""About how many bytes the objects of a lot take beside its payload."""
+
 
 def landed_ms(message: Message, fields: Mapping[str, bytes]) -> float:
     """Return when a delivery reached Kafka, ms since the epoch; minus infinity if deadlines are not checked.
@@ -69,6 +73,7 @@ class Lot(ABC):
         token: their common fencing token, `count@epoch` or `count`, empty without a lease; None if their counts
             differ.
         is_barrier: whether the only message is a barrier.
+        barrier_bytes: about how much memory that barrier takes; 0 if it is none.
         is_renewed: whether one of their leases was renewed, and so does not end at `lease_ends_ms`.
         overdue: indexes of messages that had expired when their delivery reached Kafka. They are skipped (L10).
         data: bytes with their keys and values, if these are one behind the other.
@@ -91,6 +96,7 @@ class Lot(ABC):
     )
 
     is_barrier = False
+    barrier_bytes = 0
     data: bytes = b""
     key_bounds: Sequence[int] | None = None
     value_bounds: Sequence[int] | None = None
@@ -159,7 +165,7 @@ class Lot(ABC):
 class SingleLot(Lot):
     """One message in a record of its own, or a barrier."""
 
-    __slots__ = ("_deadline", "_message", "_own", "_stamp", "is_barrier")
+    __slots__ = ("_deadline", "_message", "_own", "_stamp", "barrier_bytes", "is_barrier")
 
     def __init__(self, settler: Settler, shard: Shard, message: Message, fields: dict[str, bytes]) -> None:
         get = fields.get
@@ -178,8 +184,13 @@ class SingleLot(Lot):
         own = None if _OWN.issuperset(fields) else [item for item in headers_of(message) if item[0] not in _OWN]
         self._own = own or None
         message.set_headers([])
+        self.barrier_bytes = self._size_bytes() if self.is_barrier else 0
         if self._deadline is not None and not self.is_barrier and int(self._deadline) <= landed_ms(message, fields):
             self.overdue = (0,)
+
+    def _size_bytes(self) -> int:
+        parts = [self._message.key(), self._message.value(), *chain.from_iterable(self._own or ())]
+        return _OBJECT_BYTES + sum(map(len, filter(None, parts)))
 
     def key(self, at: int) -> bytes | None:
         """See `Lot`."""

@@ -17,6 +17,10 @@ _AHEAD: Final = 2_000
 """How many messages may wait in the buffer before `await_room` waits, unless more are taken at once."""
 
 
+_MOST_BARRIER_BYTES: Final = 8 << 20
+"""How much memory the waiting barriers may take before nothing more should be read. No backlog limits them (Q12)."""
+
+
 class Prefetched(Waiting[Delivery]):
     """A buffer of lots, in the order of their arrival.
 
@@ -45,6 +49,7 @@ class Prefetched(Waiting[Delivery]):
         self._ahead = _AHEAD
         self._held = 0
         """How many messages the lots still have."""
+        self._barrier_bytes = 0
         self._withholding = False
         self._sweep_at = _AHEAD
         """How many messages the lots must have until those whose leases are over are dropped."""
@@ -59,6 +64,11 @@ class Prefetched(Waiting[Delivery]):
         """About how many messages are here, those included whose leases are over."""
         return self._held
 
+    @property
+    def is_full(self) -> bool:
+        """Whether so many barriers wait that nothing more should be read; not after the end, when nobody takes them."""
+        return self._barrier_bytes > _MOST_BARRIER_BYTES and not self._ended
+
     def put(self, lots: list[Lot]) -> None:
         """Add lots in order; none of them is empty. After the end they are dropped, unless they are withheld.
 
@@ -72,6 +82,7 @@ class Prefetched(Waiting[Delivery]):
                 return
             self._lots.extend(lots)
             self._held += sum(map(len, lots))
+            self._barrier_bytes += sum(lot.barrier_bytes for lot in lots)
             if self._held > self._sweep_at:
                 self._drop_late()
                 self._sweep_at = max(_AHEAD, 2 * self._held)
@@ -165,6 +176,7 @@ class Prefetched(Waiting[Delivery]):
                 self._lots.append(lot)
             at = 0
         self._held = sum(map(len, self._lots)) - self._at
+        self._barrier_bytes = sum(lot.barrier_bytes for lot in self._lots)
         self._room.notify_all()
         return gone, removed
 
@@ -193,6 +205,7 @@ class Prefetched(Waiting[Delivery]):
             self._held -= stop - first
             self._at = stop
             if stop == len(lot):
+                self._barrier_bytes -= lot.barrier_bytes
                 self._lots.popleft()
                 self._at = 0
         if self._held <= self._ahead:

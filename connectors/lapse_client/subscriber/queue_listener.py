@@ -221,7 +221,8 @@ class QueueListener(Listener[Lot | Referenced | None]):
 
         Once credit is taken back for good, the shards' answers to that are waited for.
         """
-        return not self._credits.ended and self._arrivals.held > self._terms.max_backlog + _MOST_BARRIERS
+        held_most = self._terms.max_backlog + _MOST_BARRIERS
+        return not self._credits.ended and (self._arrivals.is_full or self._arrivals.held > held_most)
 
     def _return_withheld(self) -> None:
         """Return what came for a stopped subscriber, once its shard sends no more: it would come again.

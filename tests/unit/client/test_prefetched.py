@@ -16,7 +16,7 @@ from lapse.core.lifetime import NEVER
 from lapse.protocol import packed_delivery
 from lapse.protocol.packed_delivery import column, decode
 from lapse_client.delivery.delivery import Delivery
-from lapse_client.delivery.lot import PackedLot
+from lapse_client.delivery.lot import PackedLot, SingleLot
 from lapse_client.delivery.prefetched import Prefetched
 from lapse_client.delivery.typed_delivery import typed
 from lapse_client.error import AlreadySettled, LapseError
@@ -258,3 +258,51 @@ def test_a_delivery_in_doubt_is_not_taken_for_one_that_was_cleared_and_dropped(
         assert in_doubt.hold_back_doubtful([back.get(timeout=10)]) == [one]
     finally:
         in_doubt.close()
+
+
+class Record:
+    """What a channel passes on of a record."""
+
+    def __init__(self, value: bytes) -> None:
+        self._value = value
+
+    def key(self) -> bytes | None:
+        return None
+
+    def value(self) -> bytes:
+        return self._value
+
+    def timestamp(self) -> tuple[int, int]:
+        return 2, 0
+
+    def set_headers(self, headers: list[object]) -> None:
+        assert headers == []
+
+
+def barrier(offset: int, size: int, shard: Shard = SHARD) -> SingleLot:
+    fields = {"lapse-kind": b"barrier", "lapse-bookmark": b"t:0:%d" % offset, "lapse-epoch": b"5"}
+    return SingleLot(None, shard, Record(b"x" * size), fields)
+
+
+@pytest.mark.feature("Q12", "X3")
+def test_nothing_more_is_read_while_too_many_barriers_wait() -> None:
+    """No backlog limits them, so a program that takes none would need more and more memory."""
+    buffer = Prefetched(lambda: 0.0, lambda shard, count: None)
+    buffer.put([barrier(0, 4 << 20), lot(1, 2_000, lease_ms=10)])
+    assert not buffer.is_full
+    buffer.put([barrier(3_000, 5 << 20)])
+    assert buffer.is_full
+    assert buffer.take(1)[0].is_barrier
+    assert not buffer.is_full
+
+    other = Shard(1, "q", 1)
+    small = [barrier(offset, 0, other) for offset in range(4_000, 14_000)]
+    buffer.put(small)
+    assert buffer.is_full, "objects take memory as well"
+    assert set(buffer.drop(lambda one: one.shard is other).values()) == {0}
+    assert not buffer.is_full
+
+    buffer.put(small)
+    assert buffer.is_full
+    buffer.end()
+    assert not buffer.is_full, "the end of the subscription must be read"
