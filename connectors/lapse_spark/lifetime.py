@@ -15,15 +15,18 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from lapse.core.reason import Reason
+from lapse_spark import local_rows
 
 TIMES: Final = (1.5, 2.0, 3.0, 5.0, 10.0)
 """The default factors for other lifetimes."""
 
 _PLACE: Final = ("entity", "topic", "partition")
+_PACE: Final = "entity string, topic string, partition int, _gap double, _most bigint"
+_ASKED: Final = "entity string, instead_of_ms bigint, lifetime_ms bigint"
 
 
 def needed_lifetimes(lives: DataFrame) -> DataFrame:
-    """Return the lifetime that each expired message would have needed.
+    """Return the lifetime that each expired message would have needed. The pace of each partition is computed at once.
 
     Args:
         lives: lives from `lives.lives` with messages. With deliveries, too, the result is more exact: without them a
@@ -41,7 +44,9 @@ def needed_lifetimes(lives: DataFrame) -> DataFrame:
     )
     by_time = Window.partitionBy(*_PLACE).orderBy("_at").rangeBetween(Window.unboundedPreceding, 0)
     back_in_time = Window.partitionBy(*_PLACE).orderBy(F.desc("_at")).rangeBetween(Window.unboundedPreceding, 0)
-    paced = each.join(F.broadcast(_pace(each)), list(_PLACE), "left").withColumns(
+    # Rows of the driver: a join with a plan over the same lives would have Spark plan these several times.
+    pace = local_rows.frame(lives.sparkSession, [tuple(row) for row in _pace(each).collect()], _PACE)
+    paced = each.join(F.broadcast(pace), list(_PLACE), "left").withColumns(
         {"_before": F.max("reached_at_ms").over(by_time), "_next": F.min("reached_at_ms").over(back_in_time)}
     )
     # A consumer that had just taken a message would have taken this one, too. Else it waits for the next delivery.
@@ -69,14 +74,16 @@ def what_if(missing: DataFrame, lifetimes_ms: Sequence[int] = ()) -> DataFrame:
     Returns:
         entity, lifetime_ms, instead_of_ms (the median of how long they lived), expired, served, share (0 to 1).
     """
-    had = missing.groupBy("entity").agg(F.percentile_approx("lived_ms", 0.5).alias("instead_of_ms"))
-    given = F.array(*(F.lit(one) for one in lifetimes_ms)) if lifetimes_ms else None
-    made = F.array(*((F.col("instead_of_ms") * F.lit(times)).cast("bigint") for times in TIMES))
-    asked = had.withColumn("lifetime_ms", F.explode(made if given is None else given))
+    had = missing.groupBy("entity").agg(F.percentile_approx("lived_ms", 0.5).alias("instead_of_ms")).collect()
+    asked = [
+        (entity, lived_ms, lifetime_ms)
+        for entity, lived_ms in had
+        for lifetime_ms in dict.fromkeys(lifetimes_ms or (int(lived_ms * times) for times in TIMES))
+    ]
     served = F.count(F.when(F.col("needed_ms") <= F.col("lifetime_ms"), 1))
     return (
-        missing.join(F.broadcast(asked), "entity")
-        .groupBy("entity", F.col("lifetime_ms").cast("bigint").alias("lifetime_ms"), "instead_of_ms")
+        missing.join(F.broadcast(local_rows.frame(missing.sparkSession, asked, _ASKED)), "entity")
+        .groupBy("entity", "lifetime_ms", "instead_of_ms")
         .agg(F.count("*").alias("expired"), served.alias("served"))
         .withColumn("share", F.col("served") / F.col("expired"))
         .orderBy("entity", "lifetime_ms")
@@ -110,6 +117,6 @@ def _pace(each: DataFrame) -> DataFrame:
     gap = F.greatest(F.col("reached_at_ms") - F.greatest(before, F.col("arrived_at_ms")), F.lit(0))
     gaps = reached.select(*_PLACE, F.when(before.isNotNull(), gap).alias("_one"))
     above = F.when(F.col("_one") > 0, F.col("_one"))
-    most = gaps.groupBy(*_PLACE).agg(F.percentile_approx(above, 0.9).alias("_most"))
-    joined = gaps.join(F.broadcast(most), list(_PLACE)).withColumn("_one", F.least("_one", "_most"))
-    return joined.groupBy(*_PLACE).agg(F.avg("_one").alias("_gap"), F.first("_most").alias("_most"))
+    most = F.percentile_approx(above, 0.9).over(Window.partitionBy(*_PLACE))
+    cut = gaps.select(*_PLACE, "_one", most.alias("_most"))
+    return cut.groupBy(*_PLACE).agg(F.avg(F.least("_one", "_most")).alias("_gap"), F.first("_most").alias("_most"))
