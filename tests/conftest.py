@@ -179,16 +179,19 @@ def _absent(what: str) -> NoReturn:
 @pytest.fixture(scope="session")
 def kafka(request: pytest.FixtureRequest) -> Iterator[str]:
     """Bootstrap servers of a broker that the whole run shares; do not stop or kill it."""
-    from lapse.embedded import JarUnavailable, JavaMissing, broker
+    from lapse.embedded import JarUnavailable, JavaMissing
     from lapse.embedded.broker import given_broker
     from support.kafka.container import NoDocker, kafka_container
+    from support.kafka.prepared import PreparedKafka
 
-    in_container = given_broker() is None and request.config.getoption("--kafka") == "testcontainers"
+    servers = given_broker()
     with ExitStack() as running:
         try:
-            servers = running.enter_context(
-                kafka_container() if in_container else broker(heap_mb=768, properties=_IDLE_BROKER)
-            )
+            if servers is None and request.config.getoption("--kafka") == "testcontainers":
+                servers = running.enter_context(kafka_container())
+            elif servers is None:
+                own = running.enter_context(PreparedKafka(heap_mb=768, properties=_IDLE_BROKER))
+                servers = own.bootstrap_servers
         except (JavaMissing, JarUnavailable, NoDocker) as error:
             _absent(str(error))
         yield servers

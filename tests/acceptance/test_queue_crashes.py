@@ -9,6 +9,7 @@ from lapse.embedded import EmbeddedKafka
 from support.flow.load import Load, account
 from support.kafka.compaction import BROKER, compact_eagerly
 from support.kafka.log import header, until
+from support.kafka.prepared import PreparedKafka
 from support.processes.deployment import Deploy
 from support.suite.at_length import AT_LENGTH, cases
 
@@ -18,7 +19,7 @@ FLOWING = {"expiration": "enabled", "lease_period": "2s", "partitions": 2}
 @pytest.fixture(scope="module")
 def broker() -> Iterator[EmbeddedKafka]:
     """A broker that is killed at will, and compacts as eagerly as a broker can."""
-    with EmbeddedKafka(properties=BROKER) as own:
+    with PreparedKafka(properties=BROKER) as own:
         yield own
 
 

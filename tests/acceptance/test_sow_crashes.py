@@ -14,11 +14,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from lapse.embedded import EmbeddedKafka
 from lapse_client import SowClient
 from support.flow.sow_load import SowLoad
 from support.kafka.compaction import BROKER, compact_eagerly
 from support.kafka.log import until
+from support.kafka.prepared import PreparedKafka
 from support.processes.deployment import Deploy, Deployment
 
 SECONDS = float(os.environ.get("LAPSE_SOW_SECONDS", "12"))
@@ -30,7 +30,7 @@ LONGEST_MS = 4_000
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[str]:
     """A broker of this module alone, which compacts as eagerly as a broker can."""
-    with EmbeddedKafka(properties=BROKER) as own:
+    with PreparedKafka(properties=BROKER) as own:
         yield own.bootstrap_servers
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from lapse.embedded import EmbeddedKafka
 from support.kafka import secure
+from support.kafka.prepared import PreparedKafka
 
 CERTIFICATE: Final = """\
 -----BEGIN CERTIFICATE-----
@@ -120,5 +120,5 @@ def mutual_kafka(directory: Path) -> Iterator[MutualKafka]:
             f"ssl.{name}.location": str(file),
             f"ssl.{name}.password": secure.STORE_PASSWORD,
         }
-    with EmbeddedKafka(properties=properties):
+    with PreparedKafka(properties=properties):
         yield MutualKafka(f"127.0.0.1:{port}", directory)

@@ -1,22 +1,25 @@
-"""Starts a broker with TLS and passwords, whose certificate the JDK makes."""
+"""Starts a broker with TLS and passwords. Its stores are made here: the JDK's keytool would start a JVM for each."""
 
 import socket
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, pkcs12
 
-from lapse.embedded import EmbeddedKafka
-from lapse.embedded.java import find_java
+from support.kafka.prepared import PreparedKafka
 
 USER = "lapse"
 PASSWORD = "s3cret-of-the-tests"
 STORE_PASSWORD = "s3cret-of-the-store"
-# keytool's class, as the Java of the Python package has no such program.
-_KEYTOOL = "sun.security.tools.keytool.Main"
+_ENCRYPTED = BestAvailableEncryption(STORE_PASSWORD.encode())
 _LISTENER = "listener.name.sasl_ssl"
 
 
@@ -96,7 +99,7 @@ def secure_kafka(directory: Path, others: Mapping[str, str] = {}) -> Iterator[Se
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": f"User:ANONYMOUS;User:{USER}",
         }
-    with EmbeddedKafka(properties=properties) as broker:
+    with PreparedKafka(properties=properties) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         scram = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
         user = UserScramCredentialUpsertion(USER, scram, PASSWORD.encode())
@@ -114,31 +117,30 @@ def free_port() -> int:
 def stores(directory: Path, known: Path) -> tuple[Path, Path]:
     """Make the stores of a broker: its own key, and the certificate of a client that it knows."""
     trusted = directory / "known.p12"
-    _keytool(
-        *("-importcert", "-noprompt", "-file", str(known), "-alias", "known"),
-        *("-keystore", str(trusted), "-storetype", "PKCS12", "-storepass", STORE_PASSWORD),
-    )
+    certificate = pkcs12.PKCS12Certificate(x509.load_pem_x509_certificate(known.read_bytes()), b"known")
+    trusted.write_bytes(pkcs12.serialize_java_truststore([certificate], _ENCRYPTED))
     return _certificate(directory)[0], trusted
 
 
 def _certificate(directory: Path) -> tuple[Path, Path]:
     """Make a key with a self-signed certificate for 127.0.0.1. Return its store and the certificate's file."""
     store, ca_file = directory / "broker.p12", directory / "ca.pem"
-    access = ["-keystore", str(store), "-storetype", "PKCS12", "-storepass", STORE_PASSWORD, "-alias", "broker"]
-    _keytool(
-        *("-genkeypair", "-keyalg", "EC", "-groupname", "secp256r1", "-dname", "CN=127.0.0.1", "-validity", "2"),
-        *("-ext", "san=ip:127.0.0.1,dns:localhost", *access),
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    names = [x509.IPAddress(ip_address("127.0.0.1")), x509.DNSName("localhost")]
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now)
+        .not_valid_after(now + timedelta(days=2))
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
     )
-    _keytool("-exportcert", "-rfc", "-file", str(ca_file), *access)
+    store.write_bytes(pkcs12.serialize_key_and_certificates(b"broker", key, certificate, None, _ENCRYPTED))
+    ca_file.write_bytes(certificate.public_bytes(Encoding.PEM))
     return store, ca_file
-
-
-def _keytool(*arguments: str) -> None:
-    java = str(find_java().executable)
-    done = subprocess.run(
-        [java, "-XX:TieredStopAtLevel=1", "-m", f"java.base/{_KEYTOOL}", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr

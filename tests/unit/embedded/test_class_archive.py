@@ -6,6 +6,7 @@ import pytest
 
 from lapse.embedded import class_archive
 from lapse.embedded.kafka import EmbeddedKafka
+from support.kafka.prepared import PreparedKafka
 from support.suite import class_archives
 
 
@@ -44,6 +45,21 @@ def test_a_checkpoint_beside_the_archive_prepares_data_without_a_jvm(
     assert formatted == [tmp_path / "2" / "server.properties"]
     monkeypatch.delenv(class_archive.VARIABLE)
     assert class_archive.checkpoint() is None
+
+
+def test_a_broker_with_properties_of_the_tests_is_prepared_without_a_jvm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive, formatted = tmp_path / "kafka.jsa", list[Path]()
+    monkeypatch.setenv(class_archive.VARIABLE, str(archive))
+    own = PreparedKafka(tmp_path / "data", properties={"num.partitions": "2"})
+    monkeypatch.setattr(own, "_format", lambda command, server: formatted.append(server))
+    own._prepare(["java"], tmp_path / "server.properties")
+    assert formatted == [tmp_path / "server.properties"], "there is no checkpoint"
+    class_archive.beside(archive).write_bytes(b"features")
+    own._prepare(["java"], tmp_path / "server.properties")
+    assert len(formatted) == 1
+    assert (own.data / "log" / "bootstrap.checkpoint").read_bytes() == b"features"
 
 
 def test_tests_name_the_archives_that_are_there_and_keep_what_is_given(
