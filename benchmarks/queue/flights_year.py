@@ -7,6 +7,7 @@ day, but not for the busiest. `lapse demo --keep` and `lapse simulate NAME --rep
 from __future__ import annotations
 
 import time
+from functools import cache
 
 import psutil
 
@@ -56,14 +57,21 @@ def _arrivals(most: int) -> Arrivals:
     year = flights.load(most)
     offsets = [0] * _PARTITIONS
     some: list[Arrival] = []
-    for place in range(len(year)):
-        at_ms, key = int(year.scheduled_ms[place]) - _LEAD_MS, year.key(place).encode()
-        partition = (murmur2(key) & 0x7FFFFFFF) % _PARTITIONS
-        deadline = max(int(year.departed_ms[place]), at_ms)
-        record = Record(offsets[partition], at_ms, key, b"{}", [(EXPIRES_AT_MS, b"%d" % deadline)])
+    departures = zip(year.scheduled_ms.tolist(), year.departed_ms.tolist(), strict=True)
+    for place, (scheduled_ms, departed_ms) in enumerate(departures):
+        at_ms, key = scheduled_ms - _LEAD_MS, year.key(place).encode()
+        partition = _partition_of(key)
+        deadline = max(departed_ms, at_ms)
+        record = Record(offsets[partition], at_ms, key, b"{}", ((EXPIRES_AT_MS, b"%d" % deadline),))
         offsets[partition] += 1
         some.append(Arrival(at_ms, "flights", partition, record))
     return Arrivals(some, _PARTITIONS)
+
+
+@cache
+def _partition_of(key: bytes) -> int:
+    """Return the partition of a flight by its key, which most flights share with those of other days."""
+    return (murmur2(key) & 0x7FFFFFFF) % _PARTITIONS
 
 
 if __name__ == "__main__":

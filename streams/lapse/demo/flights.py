@@ -162,5 +162,5 @@ def _local(scheduled_ms: Instants, hours: Instants, minutes: Instants) -> list[s
     """Return New York's date and time, from the difference between the local hour and the UTC hour."""
     local_of_day = (hours * 60 + minutes) * _MINUTE_MS
     behind = (scheduled_ms - local_of_day) % (24 * 60 * _MINUTE_MS)  # how far New York is behind UTC
-    local = np.datetime_as_string((scheduled_ms - behind).astype("datetime64[ms]"), unit="m")
-    return [str(text) for text in local]
+    local: list[str] = np.datetime_as_string((scheduled_ms - behind).astype("datetime64[ms]"), unit="m").tolist()
+    return local

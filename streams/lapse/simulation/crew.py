@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -84,6 +85,8 @@ class Work:
     def __init__(self, crew: Crew, seed: int) -> None:
         self._crew = crew
         self._seed = seed
+        self._cancelled_below = math.ceil(crew.cancels * 2**64)
+        """Deliveries for which a lower number of 64 bits is drawn are cancelled."""
         self._times: list[list[float]] = [[] for _ in range(_DRAWN)]
         self._draw = [crew.service.drawing(seeded(f"{seed}:service:{attempt}")) for attempt in range(_DRAWN)]
 
@@ -94,11 +97,10 @@ class Work:
 
     def cancels(self, one: Handed) -> bool:
         """Return whether the consumer cancels the delivery."""
-        share = self._crew.cancels
-        if not share:
+        if not self._cancelled_below:
             return False
         drawn = blake2b(b"%d:%d:%d" % (self._seed, one.at, one.times), digest_size=8).digest()
-        return int.from_bytes(drawn, "big") < share * 2**64
+        return int.from_bytes(drawn, "big") < self._cancelled_below
 
     def _drawn_ms(self, one: Handed) -> float:
         attempt = (one.times - 1) % _DRAWN

@@ -58,8 +58,9 @@ class Distribution:
                 recorded_ms, draw = self.recorded_ms, chance.random
                 return lambda: recorded_ms[int(draw() * len(recorded_ms))]
             case "exponential":
-                draw_one = chance.expovariate
-                return lambda: min(draw_one(1.0) * first, longest)
+                draw_one, log = chance.random, math.log
+                # The value of `expovariate(1.0)`, without a call of Python's for each.
+                return lambda: one if (one := -log(1.0 - draw_one()) * first) < longest else longest
             case "uniform":
                 return lambda: min(chance.uniform(first, second), longest)
         return lambda: min(first * chance.lognormvariate(0.0, second), longest)
