@@ -72,7 +72,7 @@ class Decisions:
                 [(self.state.next_place, len(deadlines_ms))],
                 source=source,
                 offset=offset,
-                deadlines_ms=None if deadlines_ms[0] == NEVER and bool((deadlines_ms == NEVER).all()) else deadlines_ms,
+                deadlines_ms=None if deadlines_ms.item(0) == NEVER and (deadlines_ms == NEVER).all() else deadlines_ms,
                 traits=traits,
                 facts=with_counts({}, counts),
             ),

@@ -296,7 +296,8 @@ class QueueState:
             segment = self.segments.find(index)
             if segment is None:
                 segment = self.segments[index] = Segment(index)
-            where: int | slice = slot if fitting == 1 else slice(slot, slot + fitting)  # a number takes a tenth
+            entered = slice(slot, slot + fitting)
+            where: int | slice = slot if fitting == 1 else entered  # a number takes a tenth
             segment.state[where] = AVAILABLE
             segment.used = slot + fitting
             segment.occupied += fitting
@@ -313,7 +314,7 @@ class QueueState:
             if change.traits is not NONE:
                 segment.set_traits(slot, slot + fitting, change.traits.slice(done, done + fitting))
                 self.index.note_traits(segment, slot, slot + fitting)
-            self.index.note_available(segment, slice(slot, slot + fitting))
+            self.index.note_available(segment, entered)
             segment.append_run(slot, change.source, offset + done, fitting)
             source.add(offset + done, place + done, fitting)
             self._touch(segment)

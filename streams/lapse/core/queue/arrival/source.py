@@ -83,9 +83,9 @@ class Source:
 
     def next_unread_position(self, offset: int) -> int:
         """Return the next unread position, in the generation of the given position."""
-        generation = generation_of(offset)
-        if not generation:
+        if offset < FIRST_REWOUND:  # true for almost all
             return self.next_offset
+        generation = generation_of(offset)
         return position_of(self.next_offset if generation <= self.generation else 0, generation)
 
     def _runs_near(self, offset: int) -> list[PlacedRun]:
@@ -120,10 +120,16 @@ class Source:
 
     def find_run(self, offset: int) -> PlacedRun | None:
         """Return the run that contains a position; None if the message has no place."""
-        near = self._runs_near(offset)
-        at = bisect_right(near, offset, key=_first_offset) - 1
-        found = near[at] if at >= 0 else None
-        return found if found is not None and offset < found.offset + found.count else None
+        near = self._standings if offset < FIRST_REWOUND else self._rewound
+        if not near:
+            return None
+        found = near[-1]
+        if offset < found.offset:
+            at = bisect_right(near, offset, key=_first_offset) - 1
+            if at < 0:
+                return None
+            found = near[at]
+        return found if offset < found.offset + found.count else None
 
     def find(self, first: int, last: int) -> Iterator[PlacedRange]:
         """Cut a range of positions of one generation, both ends included, into pieces with consecutive places."""

@@ -94,15 +94,17 @@ class Sources:
     def find_single(self, segment: Segment, slot: int) -> tuple[int, Messages]:
         """Return the message at a slot, with the source's number. Slicing a column costs less than indexing it.
 
-        Deadlines never change, so the column of deadlines is not copied.
+        Deadlines never change, so the column of deadlines is not copied. `arange` makes a column of one number in a
+        third of the time that `array` takes.
         """
         run = segment.run_at(slot)
         source = self._sources[run.source]
         deadline_ms, cancels, one = segment.deadline_ms, segment.cancels, slice(slot, slot + 1)
+        offset = run.offset + slot - run.slot
         return run.source, Messages(
             source.topic,
             source.partition,
-            np.array((slot + run.offset - run.slot,), np.int64),
+            np.arange(offset, offset + 1, dtype=np.int64),
             None if deadline_ms is None else deadline_ms[one],
             segment.deliveries[one].copy(),
             None if cancels is None else cancels[one].copy(),

@@ -94,6 +94,10 @@ class Settling:
         retries = action is _CANCEL and delay_ms is None
         settling = Settlement(action, subscription, now_ms, step, until_ms, row_filter, retries, fault, quiet)
         acknowledges, cancels = action is _ACKNOWLEDGE, action is _CANCEL
+        # A row filter is not judged on inactive messages, so a user with one may not settle these.
+        settle_claim = self._settle_active
+        if acknowledges and not row_filter and self._settings.target_depth is not None:
+            settle_claim = self._settle_part
         if self._settings.traits.barrier is not None:  # the remainder of a range must not count as a bookmark
             claims = [claim if claim.names_one else claim._replace(found=True) for claim in claims]
         # With a row filter each claim is judged separately, since a part of it may be held or visible.
@@ -108,9 +112,9 @@ class Settling:
                 continue
             elif acknowledges and self._state.scheduled.held:
                 for part in self._without_held(settling, claim):
-                    self._settle_part(settling, part)
+                    settle_claim(settling, part)
             else:
-                self._settle_part(settling, claim)
+                settle_claim(settling, claim)
             if row_filter:
                 settlement.join_outcomes(settling.outcomes, since)
         known = self._state.subscriptions.get(subscription)
@@ -152,12 +156,7 @@ class Settling:
         return self._state.rewinds.with_stale_results(settling.outcomes), settling.until_ms
 
     def _settle_part(self, asked: Settlement, claim: Claim) -> None:
-        """Settle the messages of a claim, active or not."""
-        # A row filter is not judged on inactive messages, so a user with one may not settle these.
-        acknowledges = asked.action is _ACKNOWLEDGE
-        if asked.row_filter or not acknowledges or self._settings.target_depth is None:
-            self._settle_active(asked, claim)
-            return
+        """Acknowledge the messages of a claim, active or not."""
         active, inactive, beyond = self._split_claim(claim)
         if active is not None:
             self._settle_active(asked, active)
