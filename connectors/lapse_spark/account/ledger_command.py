@@ -88,14 +88,8 @@ def ledger(
     **following: Any,
 ) -> None:
     """Compute what became of every message; exit with 1 if the ledger does not balance."""
-    once_only = {
-        "--since": since is not None,
-        "--until": until is not None,
-        "--expected-depth": expected_depth is not None,
-        "--strict": strict,
-        "--output": output is not None,
-    }
-    _check(follow, once_only, following)
+    given = {"--since": since, "--until": until, "--expected-depth": expected_depth, "--output": output}
+    _check(follow, {**{name: one is not None for name, one in given.items()}, "--strict": strict}, following)
     check_span(since, until)
     underlying = [name.strip() for name in topics.split(",") if name.strip()]
     marks = [Bookmark.parse(text) for text in start]
@@ -106,8 +100,7 @@ def ledger(
         return
     reading = _check_inputs(cluster, queue, underlying, dead_letter_topic, output)
     _warn_of_unread(cluster, queue, underlying)
-    if since is not None and since > (now_ms := cluster.now_ms(queue)):
-        raise ValueError(f"--since {since} is after the present instant {now_ms}: no message has arrived since then")
+    _check_since(cluster, queue, since)
     scope = Scope(
         dead_letter_topics=dead_letter_topic,
         starts={(mark.topic, mark.partition): mark.offset for mark in marks},
@@ -130,6 +123,16 @@ def ledger(
             app_id=_app_id(cluster),
         )
     _print(found, as_json)
+
+
+def _check_since(cluster: Cluster, queue: str, since_ms: int | None) -> None:
+    """Check that an instant is not in the future.
+
+    Raises:
+        ValueError: it is.
+    """
+    if since_ms is not None and since_ms > (now_ms := cluster.now_ms(queue)):
+        raise ValueError(f"--since {since_ms} is after the present instant {now_ms}: no message has arrived since then")
 
 
 def _print(found: ledger_job.Ledger, as_json: bool) -> None:

@@ -92,6 +92,10 @@ class Followed:
             return {*known}
         return {*self.underlying, *filter(matching.fullmatch, there)}
 
+    def reads(self, topic: str) -> bool:
+        """Return whether a topic is one of its underlying topics, by name or by pattern."""
+        return topic in self.underlying or (self.matching is not None and self.matching.fullmatch(topic) is not None)
+
     @property
     def starts(self) -> dict[tuple[str, int], int]:
         """The offsets of `start` by topic and partition."""

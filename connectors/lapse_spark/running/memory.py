@@ -69,6 +69,8 @@ class Note:
         agreed_at_ms: when its list last agreed with the account, ms since the epoch.
         grace_ms: how long differences had to last to be reported, in ms; None = an earlier version has not noted it.
         account: the published balance.
+        topics: the underlying topics that were named; None = an earlier version has not noted them.
+        starts: the first offset of partitions, `topic:partition`, as it was named; None likewise.
     """
 
     queue: str
@@ -86,6 +88,8 @@ class Note:
     agreed_at_ms: int | None = None
     grace_ms: int | None = None
     account: dict[str, Any] = field(default_factory=dict)
+    topics: list[str] | None = None
+    starts: dict[str, int] | None = None
 
 
 class Memory:

@@ -24,7 +24,7 @@ from lapse_spark.account import inventory, journal
 from lapse_spark.account.inventory import Inventory
 from lapse_spark.account.journal import Journal, NoJournal
 from lapse_spark.connection import Connection
-from lapse_spark.running import balance, intake, memory
+from lapse_spark.running import balance, continuity, intake, memory
 from lapse_spark.running.balance import Balance
 from lapse_spark.running.intake import Followed
 from lapse_spark.running.memory import Memory, Note
@@ -72,6 +72,8 @@ class RunningLedger:
         self._spark, self._connection, self._queue, self._rule = spark, connection, queue, rule
         self._memory = Memory(spark, f"{path.rstrip('/')}/{queue.name}")
         self._memory.check()
+        if self.note is not None:
+            continuity.check(queue, self.note, self._memory.output.path)
         self._subscribed: set[str] = set()
         self._underlying: set[str] = set()
         self._there: set[str] = set()
@@ -137,6 +139,7 @@ class RunningLedger:
             if number:
                 raise ValueError(f"{kept.output.path} has no ledger of batch {number - 1}; give a new directory")
             before = Note(queue=self._queue.name, at_ms=0)
+        before = replace(before, **continuity.noted(self._queue))
         if self._rule.ask_every is None:  # what the queue told an earlier run must not hold the balance back for good
             before = replace(before, asked_at_ms=0)
         settling = Settling(self._spark, kept, number, reached, before, self._rule.grace)
@@ -193,7 +196,8 @@ def run(
         The last balance of each queue that has one.
 
     Raises:
-        ValueError: a directory and its checkpoint do not belong together, or a topic does not exist.
+        ValueError: a directory and its checkpoint do not belong together, or it was begun over other topics or with
+            other first messages, or a topic does not exist.
     """
     if every is None and rule.ask_every is not None:
         rule = replace(rule, ask_every=timedelta(0))  # each run asks, because cron decides when the next one comes

@@ -65,10 +65,11 @@ class Account:
         for offset in range(first, last + 1):
             self.letter(offset, **facts)
 
-    def run(self, **rule):
+    def run(self, *further, start=(), topics=None, **rule):
         self.wire.flush()
         rule = {"grace": timedelta(0), "ask_every": None, **rule}
-        queue = Followed(name=self.name, underlying=[self.under])
+        topics = [self.under, *further] if topics is None else topics
+        queue = Followed(name=self.name, underlying=topics, start=[Bookmark.parse(one) for one in start])
         (found,) = running_ledger.run(
             self.spark, Connection(self.kafka), [queue], self.path, Rule(topic=self.topic, **rule), every=None
         )
@@ -225,6 +226,30 @@ def test_topics_that_match_are_followed_also_those_that_come_later(account, crea
     second = run()
     assert (second.ledger.published, second.ledger.still_queued, second.ledger.balanced) == (15, 6, True)
     assert {one.topic for one in second.balanced_up_to} == {account.under, later}
+
+
+def test_a_ledger_goes_on_only_over_what_it_was_begun_over(account, create_topic, unique):
+    """A further topic is read from its beginning. Fates of its messages may have been read before."""
+    other, start = create_topic(unique("other")), f"{account.under}:0:2"
+    account.publish(10)
+    account.wire.records(other, [b"x"] * 5)
+    account.tell(EventKind.ACKNOWLEDGED, 2, 4)
+    account.wire.event(account.name, EventKind.ACKNOWLEDGED, BookmarkRange(other, 0, 0, 2))
+    first = account.run(start=[start])
+    assert (first.ledger.published, first.ledger.still_queued) == (8, 5)
+    assert findings(first) == {"0:0-2": "not_published"}
+    second = account.run(other, start=[start, f"{other}:0:1"])
+    assert (second.ledger.published, second.ledger.still_queued) == (12, 7)
+    both, later = [account.under, other], f"{other}:0:1"
+    for topics, starts, why in (
+        ([account.under], [start], f"also over {other}: .* --topics {account.under},{other}, or give a new directory"),
+        ([other], [later], f"also over {account.under}: "),
+        (both, [start], f"with --start {later}, and now it is to be one from the beginning of {other}"),
+        (both, [f"{account.under}:0:3", later], f"with --start {start}, .* with --start {account.under}:0:3: "),
+    ):
+        with pytest.raises(ValueError, match=f"{account.path}/{account.name} has the ledger of {account.name} {why}"):
+            account.run(topics=topics, start=starts)
+    assert account.run(other, start=[start, f"{other}:0:1"]).ledger.published == 12
 
 
 @pytest.mark.long
