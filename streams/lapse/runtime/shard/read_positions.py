@@ -36,7 +36,12 @@ class ReadPositions:
 
 
 async def find(
-    name: str, config: QueueConfig | SowConfig, services: Services, sources: Sequence[TP], known: dict[str, Any]
+    name: str,
+    config: QueueConfig | SowConfig,
+    services: Services,
+    sources: Sequence[TP],
+    known: dict[str, Any],
+    since_epoch: int = 0,
 ) -> ReadPositions:
     """Find the positions from which a shard of an entity reads.
 
@@ -46,8 +51,11 @@ async def find(
         services: the objects that the worker's entities share.
         sources: partitions that the shard reads, including the commands.
         known: the read positions in its journal.
+        since_epoch: the epoch since which deliveries count, if a deleted entity had the name before (C13); 0 = always.
     """
     topics = await _known_topics(name, config, services, sources, known)
+    if not known and since_epoch:
+        topics.count_from(since_epoch)
     positions = _positions(sources, known, topics)
     await _begin_new_sources(name, config, services, positions)
     gaps = await _gaps(name, services, positions)

@@ -198,16 +198,14 @@ class Entity(NamedTopics):
         commands = TP(names.commands(self.name), partition)
         self._note(await self.services.topic_ids.shapes(self.targets))
         self._letter_partitions = self.letter_partitions()
-        progress = changelog.progress()
-        known: dict[str, Any] = {} if progress is None else orjson.loads(progress)
+        known: dict[str, Any] = orjson.loads(changelog.progress() or b"{}")
         noted = known.pop(PROGRESS_KEY, None)
         feeder = await self._feeder(partition, await self._waits(partition, changelog, known))
         if feeder is not None:
             self._feeders[partition] = feeder
         sources = self._sources(partition) if feeder is None else await feeder.connect()
-        found = await read_positions.find(self.name, self.config, self.services, [*sources, commands], known)
-        if not known and changelog.first_epoch > 1:
-            found.topics.count_from(epoch)
+        since = epoch if changelog.first_epoch > 1 else 0
+        found = await read_positions.find(self.name, self.config, self.services, [*sources, commands], known, since)
         positions, ends = found.offsets, await self.services.log_reader.ends(found.offsets)
         await self.services.one_by_one.turn()
         known_to = {tp: offset for tp, offset in positions.items() if offset}
@@ -246,8 +244,7 @@ class Entity(NamedTopics):
         try:
             if feeder is not None:
                 feeder.begin(runner, {tp: positions[tp] for tp in ([*sources, commands] if self._renewed else sources)})
-            # Heartbeats count from the moment at which the shard can answer (C5).
-            await self._consumer().flows.wait()
+            await self._consumer().flows.wait()  # heartbeats count from when the shard can answer (C5)
             await runner.start()
         except BaseException:  # the next owner begins anew
             runner.abandon()

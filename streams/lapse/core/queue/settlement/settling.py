@@ -117,11 +117,16 @@ class Settling:
                 settle_claim(settling, claim)
             if row_filter:
                 settlement.join_outcomes(settling.outcomes, since)
-        known = self._state.subscriptions.get(subscription)
-        if known is not None and known.idle_until_ms:
-            settled = settling.has_settled or any(one.result is Result.SETTLED for one in settling.outcomes)
-            known.idle_until_ms = now_ms if settled else known.idle_until_ms
+        self._note_that_it_settles(settling)
         return self._state.rewinds.with_stale_results(settling.outcomes)
+
+    def _note_that_it_settles(self, asked: Settlement) -> None:
+        """Note when a subscription last settled something: one that holds messages and settles none hangs (Q15)."""
+        known = self._state.subscriptions.get(asked.subscription)
+        if known is None or not known.idle_until_ms:
+            return
+        if asked.has_settled or any(one.result is Result.SETTLED for one in asked.outcomes):
+            known.idle_until_ms = asked.now_ms
 
     def renew(
         self,
