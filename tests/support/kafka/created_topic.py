@@ -39,7 +39,11 @@ def take_at_most(servers: str, topic: str, most_bytes: int) -> None:
 
 
 def stamp_by_producers(servers: str, topic: str) -> None:
-    """Have a topic's records bear the instants that their producers give them."""
+    """Have a topic's records bear the instants that their producers give them, and stay, however long ago these are.
+
+    A broker looks for records beyond their retention half a minute after its start, and every five minutes then.
+    """
+    _set(servers, topic, "retention.ms", "-1")
     _set(servers, topic, "message.timestamp.type", "CreateTime")
 
 
