@@ -10,6 +10,7 @@ LapseError
 ├── CommandFailed          a shard refused a command; carries its answer
 ├── EntityDeleted          the queue or SOW topic was deleted while it was used
 ├── NoRecord               Kafka has no record at this bookmark, or has it no longer
+├── RedriveUnfinished      a redrive of the same letters by Spark has begun and not ended
 ├── NoReply                no reply to a request came in time (also a TimeoutError)
 ├── AnswerTimeout          one or more shards did not answer in time (also a TimeoutError)
 ├── TransactionFailed      outputs and acknowledgment were not committed, or the outcome is unknown
@@ -279,6 +280,10 @@ class AnswerTimeout(LapseError, TimeoutError):
 
 class NoRecord(LapseError):
     """Kafka has no record at a bookmark yet, or has it no longer."""
+
+
+class RedriveUnfinished(LapseError):
+    """Letters were not sent, because a redrive of them by Spark has begun and not ended (C58)."""
 
 
 class NoReply(LapseError, TimeoutError):

@@ -18,6 +18,7 @@ from lapse_client.error import (
     LapseError,
     NoRecord,
     PublishFailed,
+    RedriveUnfinished,
     UnknownEntity,
 )
 
@@ -50,6 +51,7 @@ STATUSES: Final[Mapping[str, HTTPStatus]] = {
     "other_origin": HTTPStatus.FORBIDDEN,
     "other_host": HTTPStatus.MISDIRECTED_REQUEST,
     "not_settled": HTTPStatus.CONFLICT,
+    "redrive_unfinished": HTTPStatus.CONFLICT,
     "too_large": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     "too_slow": HTTPStatus.REQUEST_TIMEOUT,
     "unsupported_encoding": HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
@@ -68,6 +70,7 @@ _CLIENT: Final[tuple[tuple[type[Exception], str], ...]] = (
     (NoRecord, "no_record"),
     (InvalidPublication, ErrorCode.INVALID_ARGUMENT),
     (PublishFailed, "not_published"),
+    (RedriveUnfinished, "redrive_unfinished"),
     (EntityDeleted, ErrorCode.DELETED),
     (AnswerTimeout, "no_answer"),
     (ConnectionFailed, "no_connection"),

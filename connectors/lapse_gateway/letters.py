@@ -200,8 +200,8 @@ async def redrive(
 
     Raises:
         Fault: the filter is not valid, or the gateway ends while it only counts.
-        LapseError: there is no dead-letter topic, or letters could not be sent, or a redrive by Spark of the topic has
-            not ended.
+        RedriveUnfinished: a redrive by Spark of the topic has not ended.
+        LapseError: there is no dead-letter topic, or letters could not be sent.
     """
     found = Redrive()
     connection = call.gateway.connection

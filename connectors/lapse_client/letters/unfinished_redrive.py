@@ -13,7 +13,7 @@ from typing import Final
 
 import orjson
 
-from lapse_client.error import LapseError
+from lapse_client.error import RedriveUnfinished
 from lapse_client.reading.instant import shown
 
 PREFIX: Final = "unfinished:"
@@ -85,7 +85,8 @@ def refusal(found: Iterable[UnfinishedRedrive]) -> str:
             f"lapse spark redrive with the directory {one.directory} began to send letters of {one.letters} at "
             f"{shown(one.begun_at_ms)} UTC, and has not ended. Nothing was sent here. Wait for its end. If it was "
             "killed, run it again with --send and that directory: it finds what it has sent. If the directory is lost, "
-            "run this with --end-unfinished: letters that it sent without a note are sent twice"
+            "run lapse dlq redrive or lapse spark redrive with --end-unfinished: letters that it sent without a note "
+            "are sent twice"
         )
     return ""
 
@@ -97,7 +98,7 @@ def refuse(found: Iterable[UnfinishedRedrive]) -> None:
         found: the redrives that have begun and not ended, with letters of the same topics.
 
     Raises:
-        LapseError: there is one. It names the job's directory and what to do.
+        RedriveUnfinished: there is one. It names the job's directory and what to do.
     """
     if why := refusal(found):
-        raise LapseError(why)
+        raise RedriveUnfinished(why)

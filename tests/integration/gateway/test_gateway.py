@@ -368,7 +368,8 @@ def test_dead_letters_are_reported_and_sent_back_edited_or_as_they_are(gateway: 
     note = UnfinishedRedrive(letters=f"dlq.{name}", audit="a", directory="/data/redriven", begun_at_ms=1_000)
     write(gateway.deployment.servers, TOPIC, [note.value], key=note.key)
     for dry_run in (False, True):
-        refused = redriven(500, filter="/n < 1", dry_run=dry_run)["error"]
+        refused = redriven(409, filter="/n < 1", dry_run=dry_run)["error"]
+        assert refused["code"] == "redrive_unfinished"
         assert "/data/redriven began to send letters" in refused["text"], dry_run
     write(gateway.deployment.servers, TOPIC, [None], key=note.key)
     assert redriven(reasons=["forced_expire"])["sent"] == 0
