@@ -6,6 +6,7 @@ import pytest
 from confluent_kafka import Producer
 
 from lapse.protocol import topic
+from lapse_client import Queue
 from support.kafka.log import until, write
 from support.processes.deployment import Deploy, Deployment, broker_now_ms
 from support.processes.noted_turns import NotedTurns, permitted_ms
@@ -122,7 +123,7 @@ def test_another_queue_goes_on_while_a_crowd_leaves_its_schedule(deploy: Deploy,
     headers = [("lapse-enqueue-at-ms", b"%d" % due_ms)]
     one.write("same", *[b"x"] * SCHEDULED, headers=headers, **{"linger.ms": 20, "batch.size": 500_000})
     trickle = Trickle(one, "other")
-    with one.queue("same") as queue:
+    with Queue(one.name("same"), connection=one.connection, timeout_s=90) as queue:
         until(lambda: queue.depth()["scheduled"] == SCHEDULED, "the crowd is there", 60)
         trickle.start()
         until(lambda: trickle.delivered_ms, "the other consumes", 60)
