@@ -81,8 +81,7 @@ class Followed:
         Raises:
             LapseError: no broker answers, and there is no answer for that.
         """
-        matching = self.matching
-        if matching is None:
+        if self.matching is None:
             return {*self.underlying}
         try:
             there = connection.of_lapse().partitions()
@@ -90,7 +89,7 @@ class Followed:
             if known is None:
                 raise
             return {*known}
-        return {*self.underlying, *filter(matching.fullmatch, there)}
+        return {*self.underlying, *filter(self.reads, there)}
 
     def reads(self, topic: str) -> bool:
         """Return whether a topic is one of its underlying topics, by name or by pattern."""

@@ -142,7 +142,7 @@ def transfer(
         quiet = as_json or not sys.stderr.isatty()
         with _progress(mover, name, total, quiet), _resume_hint(mover, name, bool(resume)), mover:
             if cancel:
-                report_cancelled(mover, queue, name, as_json)
+                report_cancelled(mover, mover.cancel(), queue, name, as_json)
             else:
                 outcome = mover.resume() if resume else mover.run(choice)
                 report(mover.target, name, outcome, source, queue, as_json)

@@ -90,13 +90,8 @@ def report(target: str, name: str, outcome: Outcome, source: Connection, queue: 
         raise click.exceptions.Exit(_SOMETHING_STAYED)
 
 
-def report_cancelled(mover: Mover, queue: str, name: str, as_json: bool) -> None:
-    """Cancel a transfer, and print what came back and what did not.
-
-    Raises:
-        TransferError: it cannot be cancelled.
-    """
-    returned = mover.cancel()
+def report_cancelled(mover: Mover, returned: int, queue: str, name: str, as_json: bool) -> None:
+    """Print what came back of a cancelled transfer, and what did not."""
     thrown, given_up = mover.outcome.discarded, mover.outcome.given_up
     if mover.is_target_gone:
         where = mover.target or "the deployment there"

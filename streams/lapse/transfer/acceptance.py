@@ -52,7 +52,7 @@ def accept(there: Side, transfer: str, records: list[BookmarkRange], topic: str)
         turn += 1
         if records and time.monotonic() > give_up:
             raise NotRead(
-                f"queue {there.queue} at {there.cluster} has not read {records[0]} for {_PATIENCE_S:.0f} s. Perhaps an "
+                f"queue {there.name} has not read {records[0]} for {_PATIENCE_S:.0f} s. Perhaps an "
                 f"open transaction of another producer holds up the readers of {topic}, or the worker there is behind: "
                 "see its log"
             )

@@ -133,7 +133,7 @@ class Mover:
         """
         if self.is_target_gone:
             return self._ordered_target
-        return f"{self._target_side.queue} at {self._target_side.cluster}"
+        return self._target_side.name
 
     def run(self, choice: Choice) -> Outcome:
         """Hand messages over until none of the chosen ones is left, or can be taken.
@@ -273,7 +273,7 @@ class Mover:
             there[self._topic],
             self._transfer,
             self._source_side.cluster,
-            f"{self._source_side.queue} at {self._source_side.cluster}",
+            self._source_side.name,
             work,
         )
 

@@ -63,6 +63,11 @@ class Side:
         assert self._conversation is not None
         return list(self._conversation.partitions)
 
+    @property
+    def name(self) -> str:
+        """The queue and its cluster, for people and for the shards."""
+        return f"{self.queue} at {self.cluster}"
+
     def shards_of(self, partition: int) -> list[int]:
         """Return the shards that may have messages of an underlying partition, first the one that reads it (C81)."""
         assert self._conversation is not None

@@ -408,7 +408,7 @@ class QueueShard:
             Whether there may be more to hand out now.
         """
         self.state.segments.make_room()
-        if self.state.ending.retirement is not None and self.agreement.frozen:
+        if self.agreement.frozen:
             return False
         return self._dispatch.deliver(now_ms, step)
 

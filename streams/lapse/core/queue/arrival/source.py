@@ -120,7 +120,7 @@ class Source:
 
     def find_run(self, offset: int) -> PlacedRun | None:
         """Return the run that contains a position; None if the message has no place."""
-        near = self._standings if offset < FIRST_REWOUND else self._rewound
+        near = self._runs_near(offset)
         if not near:
             return None
         found = near[-1]
