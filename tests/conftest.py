@@ -27,13 +27,15 @@ from support.suite.at_length import examples, left_out
 from support.suite.contract import promises, unknown_numbers
 from support.suite.file_times import FileTimes, longest_first
 from support.suite.grouping import SPARK, Grouped, group_of
-from support.suite.rewritten import write_share
+from support.suite.rewritten import leave_out, write_share
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lapse.embedded import EmbeddedKafka
     from support.kafka.secure import SecureKafka
+
+leave_out("lapse")  # not in `pytest_configure`: the other conftest files, and what they import, come before it
 
 # How long an example takes says more about the machine than about the code.
 hypothesis.settings.register_profile("lapse", deadline=None, max_examples=examples(100))
@@ -79,7 +81,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--record-times") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(FileTimes())
-    _import_lapse_as_it_is(config)
     if config.getoption("dist", "no") == "no":  # who distributes the tests collects none
         gc.disable()  # until the tests are collected: nothing of them is garbage, and looking takes a fifth of that
     if hasattr(config, "workerinput"):
@@ -88,17 +89,6 @@ def pytest_configure(config: pytest.Config) -> None:
         write_share(config, int(config.workerinput["workerid"].removeprefix("gw")), config.workerinput["workercount"])
     class_archives.use(os.environ)
     config.stash[_SCRATCH] = scratch.use(os.environ)
-
-
-def _import_lapse_as_it_is(config: pytest.Config) -> None:
-    """Let pytest rewrite the asserts of tests only.
-
-    It does so in each package that brings a plugin. It would rewrite six hundred modules, which workers compile once
-    more for themselves.
-    """
-    hook: Any = config.pluginmanager.rewrite_hook
-    hook._must_rewrite -= {name for name in hook._must_rewrite if name.partition(".")[0].startswith("lapse")}
-    hook._marked_for_rewrite_cache.clear()
 
 
 @cache

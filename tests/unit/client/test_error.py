@@ -26,6 +26,7 @@ def _all() -> list[LapseError]:
         errors.CommandFailed("orders", refused),
         errors.EntityDeleted("orders", "it was deleted"),
         errors.NoRecord("orders:0:7"),
+        errors.RedriveUnfinished("a redrive by Spark has not ended"),
         errors.NoReply("orders", 2.5),
         errors.AnswerTimeout("orders", "peek", [1, 0], 5.0),
         errors.TransactionFailed("fenced", outcome_unknown=True),

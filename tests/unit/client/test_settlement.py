@@ -29,6 +29,11 @@ class Message:
     def set_headers(self, headers: object) -> None:
         pass
 
+    def key(self) -> bytes | None:
+        return None
+
+    value = key
+
 
 def delivery(shard: Shard, offset: int, kind: bytes = b"delivery") -> Delivery:
     fields = {

@@ -51,6 +51,7 @@ def test_the_public_surface_is_this() -> None:
             "Publisher",
             "Queue",
             "QueueSubscriber",
+            "RedriveUnfinished",
             "Replayed",
             "Reply",
             "Retry",
