@@ -30,7 +30,8 @@ class Publisher(AsyncClient[sync_publisher.Publisher]):
             while await asyncio.to_thread(pending.wait_for_test_threads):
                 pass
             try:
-                return await asyncio.wait_for(asyncio.wrap_future(pending.future), pending.left_s)
+                async with asyncio.timeout(pending.left_s):
+                    return await asyncio.wrap_future(pending.future)
             except TimeoutError:
                 raise pending.timeout_error() from None
 

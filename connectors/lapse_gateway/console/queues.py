@@ -147,7 +147,8 @@ async def _message_now(call: Call) -> Response:
 async def _present_state(queue: Queue, bookmark: Bookmark) -> tuple[QueuedMessage | None, bool]:
     """Return a message's present state, None if the queue does not have it; and whether a worker answered in time."""
     try:
-        return await asyncio.wait_for(queue.look_at(str(bookmark)), PATIENCE_S), True
+        async with asyncio.timeout(PATIENCE_S):
+            return await queue.look_at(str(bookmark)), True
     except (TimeoutError, AnswerTimeout, ConnectionFailed):
         return None, False
 

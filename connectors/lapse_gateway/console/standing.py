@@ -92,7 +92,8 @@ async def _listed(call: Call, name: str, client: AbstractAsyncContextManager[Any
     async with client as entity:
         try:
             listing: _Listing = entity
-            return await asyncio.wait_for(listing.subscriptions(), PATIENCE_S)
+            async with asyncio.timeout(PATIENCE_S):
+                return await listing.subscriptions()
         except TimeoutError:
             return ()
 
@@ -103,7 +104,8 @@ async def _leases(call: Call, name: str, leased: bool) -> Sequence[QueuedMessage
         return ()
     async with call.gateway.clients.queue(call.caller, name) as queue:
         try:
-            return await asyncio.wait_for(queue.peek(top_n=_LOOKED_AT, state="leased"), PATIENCE_S)
+            async with asyncio.timeout(PATIENCE_S):
+                return await queue.peek(top_n=_LOOKED_AT, state="leased")
         except TimeoutError:
             return ()
 

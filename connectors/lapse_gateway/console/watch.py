@@ -200,7 +200,8 @@ class Watch:
         """Return a queue's figures, or the reason why there are none. `names` are those of all that `queues` asks."""
         try:
             answer = asyncio.wrap_future(queues.depth(name))
-            figures = await asyncio.wait_for(answer, self._clients.timeout_s)
+            async with asyncio.timeout(self._clients.timeout_s):
+                figures = await answer
             if not self.pages[name]:
                 return figures, ""
             return {**figures, "subscriptions": max(0, figures.get("subscriptions", 0) - self.pages[name])}, ""

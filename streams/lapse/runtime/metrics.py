@@ -226,7 +226,8 @@ class Figures(Collector):
 async def _oldest_age_s(machine: Machine, now_ms: int) -> float | None:
     """Return the age of a shard's oldest message, s; 0 without one, None if the log does not answer in time."""
     try:
-        oldest_ms = await asyncio.wait_for(machine.oldest_ms(now_ms), _OLDEST_WITHIN_S)
+        async with asyncio.timeout(_OLDEST_WITHIN_S):
+            oldest_ms = await machine.oldest_ms(now_ms)
     except (KafkaError, TimeoutError) as error:
         logger.debug("metrics: the age of the oldest message is not known: %r", error)
         return None

@@ -64,7 +64,8 @@ def test_a_handler_that_fails_gets_its_message_again(queue: ScriptedShards) -> N
                     )
 
             closing: list[object] = []
-            await asyncio.wait_for(subscriber.run(handle, tasks=3), 30)
+            async with asyncio.timeout(30):
+                await subscriber.run(handle, tasks=3)
         return seen
 
     assert sorted(asyncio.run(main())) == list(range(20))

@@ -222,7 +222,8 @@ def test_a_callback_gets_everything_and_its_failures_come_again(case: Case) -> N
             running = asyncio.create_task(subscriber.run(handle, 2))
             await case.gone()
             await subscriber.close()
-            await asyncio.wait_for(running, 30)
+            async with asyncio.timeout(30):
+                await running
         assert seen == {number: 1 + (number == 3) for number in range(10)}
 
     asyncio.run(main())

@@ -120,7 +120,8 @@ def test_run_raises_what_ended_the_subscription_as_it_is(served: Deployment) -> 
             await asyncio.sleep(0.2)
             with served.queue("gone") as queue:
                 await asyncio.to_thread(queue.delete, force=True)
-            await asyncio.wait_for(running, 30)
+            async with asyncio.timeout(30):
+                await running
 
     with pytest.raises(EntityDeleted):
         asyncio.run(main())

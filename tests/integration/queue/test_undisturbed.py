@@ -112,7 +112,8 @@ def test_a_rest_between_two_take_overs_does_not_cut_off_the_one_under_way(deploy
         while reader._asker is None:  # noqa: ASYNC110  # a moment that nothing tells of
             await asyncio.sleep(0)
         await reader.rest()
-        await asyncio.wait_for(reading, 30)
+        async with asyncio.timeout(30):
+            await reading
         await reader.rest()
         return into
 

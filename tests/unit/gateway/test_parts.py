@@ -236,7 +236,8 @@ def test_a_stream_is_tidied_up_once_however_early_its_reader_leaves(sent_before:
 
         gateway = Gateway(Connection("127.0.0.1:1"), Settings(), Users())
         scope = {"type": "http", "asgi": {"spec_version": "2.3"}}
-        await asyncio.wait_for(stream(gateway, events(), end)(scope, receive, send), 20)
+        async with asyncio.timeout(20):
+            await stream(gateway, events(), end)(scope, receive, send)
 
     asyncio.run(run())
     assert ended == ["once"]
@@ -305,7 +306,8 @@ def test_what_comes_as_its_reader_leaves_is_for_the_next_one(turns: int) -> None
         with pytest.raises(asyncio.CancelledError):
             await reading
         next_one = subscription.take(1, 60, asyncio.Event().wait)
-        return await asyncio.wait_for(next_one, 20)
+        async with asyncio.timeout(20):
+            return await next_one
 
     assert asyncio.run(run()) == [delivery]
 
@@ -349,7 +351,8 @@ def test_what_is_given_back_is_for_who_waits_already() -> None:
         for _ in range(4):
             await asyncio.sleep(0)
         subscription.give_back([delivery])
-        return await asyncio.wait_for(waiting, 10)
+        async with asyncio.timeout(10):
+            return await waiting
 
     assert asyncio.run(run()) == [delivery]
 

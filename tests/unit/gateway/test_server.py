@@ -32,9 +32,11 @@ def serve(
             await client(port)
         finally:
             os.kill(os.getpid(), signal.SIGTERM)
-            await asyncio.wait_for(serving, 20)
+            async with asyncio.timeout(20):
+                await serving
             if after is not None:
-                await asyncio.wait_for(after(), 20)
+                async with asyncio.timeout(20):
+                    await after()
 
     with opened:
         asyncio.run(run())
@@ -52,7 +54,8 @@ def test_an_answer_s_body_does_not_wait_for_its_head_s_receipt() -> None:
             async with await asyncio.start_server(met, sock=opened):
                 _, writer = await asyncio.open_connection(*opened.getsockname())
                 writer.close()
-                return await asyncio.wait_for(found, 20)
+                async with asyncio.timeout(20):
+                    return await found
 
     assert asyncio.run(accepted()) == 1, "40 ms for each answer, by Nagle's rule and a delayed acknowledgment"
 
@@ -65,7 +68,8 @@ def test_a_client_whose_request_does_not_arrive_is_let_go(head: bytes, monkeypat
     async def client(port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(head)
-        assert await asyncio.wait_for(reader.read(), 20) == b""
+        async with asyncio.timeout(20):
+            assert await reader.read() == b""
         writer.close()
 
     serve(client)
@@ -82,7 +86,8 @@ def test_a_client_whose_second_request_does_not_arrive_is_let_go(monkeypatch: py
         while b"status" not in await reader.readline():
             pass
         writer.write(b"GET /health HTTP/1.1\r\nHo")
-        assert await asyncio.wait_for(reader.read(), 20) == b""
+        async with asyncio.timeout(20):
+            assert await reader.read() == b""
         writer.close()
 
     serve(client)
@@ -113,7 +118,8 @@ def test_a_body_that_does_not_arrive_is_refused_in_a_sentence() -> None:
     async def client(port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"POST /v1/publish/orders HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf")
-        answer = await asyncio.wait_for(reader.read(), 20)  # it ends: the connection is closed behind it
+        async with asyncio.timeout(20):
+            answer = await reader.read()  # it ends: the connection is closed behind it
         assert b" 408 " in answer.splitlines()[0]
         assert b"the body did not arrive within 0.3 s" in answer
         writer.close()
@@ -144,8 +150,10 @@ def test_a_program_that_sends_its_whole_body_first_gets_the_refusal(head: bytes,
     async def client(port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(head + b"Host: x\r\n\r\n" + body + b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-        await asyncio.wait_for(writer.drain(), 20)
-        answer = await asyncio.wait_for(reader.read(), 20)
+        async with asyncio.timeout(20):
+            await writer.drain()
+        async with asyncio.timeout(20):
+            answer = await reader.read()
         assert code in answer
         assert answer.count(b"HTTP/1.1 ") == 1
         writer.close()
@@ -192,7 +200,8 @@ def test_what_is_no_http_is_refused_in_a_sentence_and_the_next_client_is_served(
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(request_bytes)
         try:
-            answer = await asyncio.wait_for(reader.read(), 20)  # it ends: the connection is closed behind it
+            async with asyncio.timeout(20):
+                answer = await reader.read()  # it ends: the connection is closed behind it
         except ConnectionResetError:
             assert len(request_bytes) > 100_000  # nobody reads it to its end, so TCP may drop the answer
         else:
@@ -212,7 +221,8 @@ async def served(port: int) -> None:
     """The next client is."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(GET + b"Connection: close\r\n\r\n")
-    assert b" 200 " in (await asyncio.wait_for(reader.read(), 20)).splitlines()[0]
+    async with asyncio.timeout(20):
+        assert b" 200 " in (await reader.read()).splitlines()[0]
     writer.close()
 
 
@@ -236,7 +246,8 @@ def test_a_path_that_names_nothing_is_refused_and_opens_no_file(path: str, statu
     async def client(port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode("latin-1"))
-        head, _, body = (await asyncio.wait_for(reader.read(), 20)).partition(b"\r\n\r\n")
+        async with asyncio.timeout(20):
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
         assert int(head.split()[1]) == status, head
         assert len(json.loads(body)["error"]["text"]) < 400
         writer.close()
@@ -250,7 +261,8 @@ def test_headers_behind_a_body_are_no_headers() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         purge = b"POST /v1/queues/orders/purge HTTP/1.1\r\nHost: x\r\nConnection: close \t\r\n"
         writer.write(purge + b"Transfer-Encoding: chunked\r\n\r\n1\r\n[\r\n0\r\nOrigin: http://other\r\n\r\n")
-        answer = await asyncio.wait_for(reader.read(), 20)
+        async with asyncio.timeout(20):
+            answer = await reader.read()
         assert b" 400 " in answer.splitlines()[0], "not 403, as that header would have it"
         writer.close()
 
@@ -266,7 +278,8 @@ def test_an_offer_of_another_protocol_is_passed_over() -> None:
         offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\n"
         writer.write(GET + offer + GET + b"\r\n")
         writer.write(GET + b"Connection: close\r\n\r\n")
-        answers = (await asyncio.wait_for(reader.read(), 20)).split(b"HTTP/1.1 ")[1:]
+        async with asyncio.timeout(20):
+            answers = (await reader.read()).split(b"HTTP/1.1 ")[1:]
         assert [answer[:3] for answer in answers] == [b"200", b"200", b"200"]
         writer.close()
 
@@ -278,7 +291,8 @@ def test_garbage_behind_requests_that_are_right_ends_the_connection_after_their_
     async def client(port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write((GET + b"\r\n") * 3 + b"\x00garbage\r\n\r\n")
-        answers = (await asyncio.wait_for(reader.read(), 20)).split(b"HTTP/1.1 ")[1:]
+        async with asyncio.timeout(20):
+            answers = (await reader.read()).split(b"HTTP/1.1 ")[1:]
         assert [answer[:3] for answer in answers] == [b"200", b"200", b"200", b"400"]
         writer.close()
         await served(port)
@@ -291,10 +305,12 @@ def test_garbage_in_a_body_that_was_refused_already_ends_the_connection(caplog: 
     async def client(port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(CHUNKED + b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
-        assert b" 413 " in await asyncio.wait_for(reader.readline(), 20)
+        async with asyncio.timeout(20):
+            assert b" 413 " in await reader.readline()
         writer.write(b"zz\r\nno chunk")
         with contextlib.suppress(ConnectionResetError):
-            await asyncio.wait_for(reader.read(), 20)
+            async with asyncio.timeout(20):
+                await reader.read()
         writer.close()
         await served(port)
 
@@ -309,7 +325,8 @@ def test_garbage_in_a_body_that_nobody_waits_for_has_one_answer(caplog: pytest.L
     async def client(port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"POST /health HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n")
-        answers = (await asyncio.wait_for(reader.read(), 20)).split(b"HTTP/1.1 ")[1:]
+        async with asyncio.timeout(20):
+            answers = (await reader.read()).split(b"HTTP/1.1 ")[1:]
         assert [answer[:3] for answer in answers] == [b"400"]
         writer.close()
         await served(port)
@@ -378,7 +395,8 @@ def test_a_target_in_its_absolute_form_means_its_path(
     async def client(port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET " + target + b" HTTP/1.1\r\nHost: other\r\nConnection: close\r\n\r\n")
-        answer = await asyncio.wait_for(reader.read(), 20)
+        async with asyncio.timeout(20):
+            answer = await reader.read()
         assert line in answer.splitlines()[0]
         writer.close()
 
@@ -392,7 +410,8 @@ def test_the_target_s_host_counts_and_not_the_header_s(origin: str, status: byte
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         head = f"POST http://gateway/v1/queues/orders/purge HTTP/1.1\r\nHost: other\r\nOrigin: {origin}\r\n"
         writer.write(head.encode() + b"Content-Length: 1\r\nConnection: close\r\n\r\n[")
-        answer = await asyncio.wait_for(reader.read(), 20)
+        async with asyncio.timeout(20):
+            answer = await reader.read()
         assert status in answer.splitlines()[0]
         writer.close()
 

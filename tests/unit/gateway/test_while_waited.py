@@ -103,7 +103,8 @@ def test_topics_are_read_as_long_as_somebody_waits(
         try:
             assert await asyncio.to_thread(endless.begun.wait, 20)
             (gone if leaves == "the caller" else gateway.stopping).set()
-            await asyncio.wait_for(asked, 20)
+            async with asyncio.timeout(20):
+                await asked
             assert await asyncio.to_thread(endless.ended.wait, 20)
         finally:
             endless.over.set()

@@ -528,7 +528,8 @@ def test_a_close_that_is_cancelled_leaves_no_subscription(at_work: bool, lapse: 
 
         running = asyncio.create_task(subscriber.run(handle)) if at_work else None
         if running is not None:
-            await asyncio.wait_for(began.wait(), 20)
+            async with asyncio.timeout(20):
+                await began.wait()
         loop = asyncio.get_running_loop()
         loop.set_default_executor(ThreadPoolExecutor(1))
         busy = loop.run_in_executor(None, gate.wait, 20)

@@ -150,7 +150,8 @@ def test_asyncio_has_the_same(lapse: Lapse, tasks: TaskQueue) -> None:
             working = asyncio.create_task(queue.run(2))
             await asyncio.to_thread(lapse.until, lambda: len(done) == 3 and len(lapse.dead_letters("emails")) == 1)
             await queue.close()
-            await asyncio.wait_for(working, 10)
+            async with asyncio.timeout(10):
+                await working
 
     asyncio.run(run())
     assert sorted(map(str, done)) == ["('a', False)", "1", "1"]

@@ -56,7 +56,8 @@ class NeededTopics:
     async def asking(self) -> AsyncIterator[None]:
         """Let one client ask at a time, so that the next one need not. No client waits long for another."""
         try:
-            await asyncio.wait_for(self._asking.acquire(), _PATIENCE_S)
+            async with asyncio.timeout(_PATIENCE_S):
+                await self._asking.acquire()
         except TimeoutError:
             yield
             return

@@ -237,7 +237,8 @@ class BatchConsumer(driver.Consumer):
             # flow begins a moment before the partitions are resumed, also if it was waited for here (C90).
             self.relieved.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.relieved.wait(), timeout)
+                async with asyncio.timeout(timeout):
+                    await self.relieved.wait()
             return {}, set()
         return await super()._wait_next_records(timeout if not waiting else min(timeout, 0.02))
 

@@ -133,6 +133,7 @@ class LetterRetry(Generic[LetterKey]):
             self._news.clear()
             wait_s = self._due[0][0] - loop.time() if self._due else None
             try:
-                await asyncio.wait_for(self._news.wait(), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await self._news.wait()
             except TimeoutError:
                 return

@@ -62,6 +62,7 @@ class RuleProcess:
         self.figures = RuleFigures()
         self._timeout_s = timeout_ms / 1000
         self._process: asyncio.subprocess.Process | None = None
+        self._killed: list[asyncio.subprocess.Process] = []
         self._lock = asyncio.Lock()
         self._logged_at = 0.0
         self._unlogged = 0
@@ -81,17 +82,17 @@ class RuleProcess:
 
     async def stop(self) -> None:
         """Kill the process. The shard's next owner repeats a call that is under way."""
-        process = self._kill()
-        if process is not None:
-            await process.wait()
+        self._kill()
+        while self._killed:
+            await self._killed.pop().wait()
 
-    def _kill(self) -> asyncio.subprocess.Process | None:
+    def _kill(self) -> None:
         process, self._process = self._process, None
         if process is None or process.returncode is not None:
-            return None
+            return
         with contextlib.suppress(ProcessLookupError):
             process.kill()
-        return process
+        self._killed = [one for one in self._killed if one.returncode is None] + [process]
 
     async def _call_some(self, messages: Sequence[ExpiredMessage]) -> int:
         """Call the function until a call ends the process; return how many messages are done."""
@@ -108,7 +109,8 @@ class RuleProcess:
             return 0
         for at, message in enumerate(messages):
             try:
-                answer = await asyncio.wait_for(self._answer(process), self._timeout_s)
+                async with asyncio.timeout(self._timeout_s):
+                    answer = await self._answer(process)
             except TimeoutError:
                 self.figures.timed_out += 1
                 self._log_error("%s: not done within %.1f s, given up", message.bookmark, self._timeout_s)
@@ -137,7 +139,8 @@ class RuleProcess:
         body = pickle.dumps(list(messages), protocol=pickle.HIGHEST_PROTOCOL)
         with contextlib.suppress(ConnectionError):  # the missing answer shows the error
             process.stdin.write(FRAME.pack(len(body)) + body)
-        await asyncio.wait_for(self._answer(process), _START_S)
+        async with asyncio.timeout(_START_S):
+            await self._answer(process)
 
     async def _started(self) -> asyncio.subprocess.Process:
         if self._process is None:
@@ -152,7 +155,8 @@ class RuleProcess:
                 env=environment,
                 limit=_ANSWER_BYTES,
             )
-            await asyncio.wait_for(self._answer(self._process), _START_S)
+            async with asyncio.timeout(_START_S):
+                await self._answer(self._process)
         return self._process
 
     async def _answer(self, process: asyncio.subprocess.Process) -> dict[str, Any]:

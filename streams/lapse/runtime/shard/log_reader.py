@@ -124,12 +124,14 @@ class LogReader:
         log_end = consumer.last_stable_offset(tp)
         if not 0 <= first - self._next.get(tp, first + 1) <= READ_AHEAD_RECORDS:
             log_end = None
-            begin = (await asyncio.wait_for(consumer.beginning_offsets([tp]), _PATIENCE_S))[tp]
+            async with asyncio.timeout(_PATIENCE_S):
+                begin = (await consumer.beginning_offsets([tp]))[tp]
             first = max(first, begin)
             last = max(last, begin)
             consumer.seek(tp, first)
         if log_end is None or log_end <= last:
-            log_end = (await asyncio.wait_for(consumer.end_offsets([tp]), _PATIENCE_S))[tp]
+            async with asyncio.timeout(_PATIENCE_S):
+                log_end = (await consumer.end_offsets([tp]))[tp]
         if first >= log_end:
             # A consumer that reads behind the end is reset to the log's start, again and again.
             self._next.pop(tp, None)
@@ -141,7 +143,8 @@ class LogReader:
             got = await consumer.getmany(tp, timeout_ms=200, max_records=AT_ONCE_RECORDS)
             got_so_far += filter(None, (_from(first, records) for records in got.values()))
             self._next.pop(tp, None)  # without an answer, what was read is not returned, and must be read again
-            self._next[tp] = await asyncio.wait_for(consumer.position(tp), _PATIENCE_S)
+            async with asyncio.timeout(_PATIENCE_S):
+                self._next[tp] = await consumer.position(tp)
             if self._next[tp] >= end:
                 return joined_blocks(got_so_far)
             await asyncio.sleep(0)

@@ -150,7 +150,8 @@ class WorkerMessages:
                 ask_at = now + _AGAIN_S
             self._news.clear()
             try:
-                await asyncio.wait_for(self._news.wait(), min(give_up, ask_at) - now)
+                async with asyncio.timeout(min(give_up, ask_at) - now):
+                    await self._news.wait()
             except TimeoutError:
                 continue
 

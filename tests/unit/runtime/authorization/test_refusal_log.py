@@ -53,7 +53,8 @@ def test_the_count_is_reported_although_nothing_happens_after_the_flood(
         monkeypatch.setattr(refusal_log.logger, "warning", look)
         for offset in range(30):
             one.log("mallory", offset, "no")
-        await asyncio.wait_for(events.wait(), 10)
+        async with asyncio.timeout(10):
+            await events.wait()
 
     asyncio.run(flooded())
 

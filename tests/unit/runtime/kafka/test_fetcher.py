@@ -91,7 +91,8 @@ def test_what_is_resumed_wakes_the_fetcher_and_is_waited_for_once() -> None:
         assert list(one._awaited) == [MANY[3]]
         woken = one._wait_consume_future = asyncio.get_running_loop().create_future()
         state.resume()
-        await asyncio.wait_for(woken, 1)
+        async with asyncio.timeout(1):
+            await woken
         assert not one._awaited
         assert turn(one, assignment)[1:] == (1_000, 0)
 
@@ -157,7 +158,8 @@ async def waiting(bring: Callable[[SwiftFetcher], None], timeout_s: float) -> li
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SwiftFetcher.__mro__[1], "fetched_records", look)
-        await asyncio.wait_for(one.fetched_records(MANY, timeout_s), 60)
+        async with asyncio.timeout(60):
+            await one.fetched_records(MANY, timeout_s)
     await asyncio.sleep(0)
     assert not one._fetch_waiters
     return found

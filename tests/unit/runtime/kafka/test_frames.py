@@ -77,7 +77,8 @@ def test_frames_cross_a_socket_both_ways(loop: str) -> None:
         with pytest.raises(EOFError):
             await one.frame()
         assert one.at_eof()
-        await asyncio.wait_for(closed, 10)
+        async with asyncio.timeout(10):
+            await closed
         server.close()
 
     run(loop, work())
@@ -97,7 +98,8 @@ def test_a_broken_connection_ends_who_waits_for_a_frame(loop: str) -> None:
         _, one = await asyncio.get_running_loop().create_connection(lambda: Frames(closed), "127.0.0.1", port)
         with pytest.raises((EOFError, OSError)):
             await one.frame()
-        await asyncio.wait_for(closed, 10)
+        async with asyncio.timeout(10):
+            await closed
         server.close()
 
     run(loop, work())

@@ -52,7 +52,8 @@ def test_it_starts_and_stops_in_the_loop_and_leaves_other_tasks_alone() -> None:
         other = asyncio.create_task(asyncio.sleep(60))
         one = member()
         await one.start()
-        await asyncio.wait_for(one.stop(), 20)
+        async with asyncio.timeout(20):
+            await one.stop()
         await asyncio.sleep(0)
         runs = not other.done()
         other.cancel()
@@ -67,10 +68,12 @@ def test_nobody_waits_for_ever_for_one_that_fails(where: str) -> None:
     async def live() -> list[str]:
         one = member(where)
         try:
-            await asyncio.wait_for(one.start(), 20)
+            async with asyncio.timeout(20):
+                await one.start()
         except OSError as error:
             one.noted.append((f"raised: {error}", 0))
-        await asyncio.wait_for(one.stop(), 20)
+        async with asyncio.timeout(20):
+            await one.stop()
         return [what for what, _ in one.noted]
 
     noted = asyncio.run(live())

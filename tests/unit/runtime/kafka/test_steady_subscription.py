@@ -99,9 +99,11 @@ def test_who_waits_for_what_is_committed_of_a_partition_that_went_waits_no_more(
         waiting = subscriptions.subscription.assignment.state_value(ORDERS).fetch_committed()
         assignment = subscriptions.subscription.assignment
         subscriptions.assign_from_subscribed([])
-        assert (await asyncio.wait_for(waiting, 5)).offset == -1
+        async with asyncio.timeout(5):
+            assert (await waiting).offset == -1
         gone = assignment.state_value(ORDERS)
-        assert (await asyncio.wait_for(gone.fetch_committed(), 5)).offset == -1
+        async with asyncio.timeout(5):
+            assert (await gone.fetch_committed()).offset == -1
         gone.await_reset(-1)
         gone.reset_to(5)
         gone.consumed_to(6)

@@ -127,7 +127,8 @@ def test_what_comes_while_the_application_holds_it_up_waits_until_it_goes_on_or_
         else:
             consumer.flow_active = False
             consumer.suspend_flow.set()
-        await asyncio.wait_for(taking, 20.0)
+        async with asyncio.timeout(20.0):
+            await taking
         return before, consumer.handed
 
     async def wait_first(*awaited: Any) -> None:
@@ -270,6 +271,7 @@ def test_what_is_resumed_is_fetched_at_once(flows: bool, monkeypatch: pytest.Mon
         await asyncio.sleep(0.01)
         assert not resting.done()
         consumer.resume_partitions(TPS)
-        return await asyncio.wait_for(resting, 20.0)
+        async with asyncio.timeout(20.0):
+            return await resting
 
     assert asyncio.run(rest_and_resume()) == ({}, set())

@@ -149,7 +149,8 @@ def test_a_slow_function_holds_nothing_up_and_the_journal_forgets_only_what_is_d
         await asyncio.sleep(0)
         assert rule.forgotten() == []
         caller.gate.set()
-        await asyncio.wait_for(woken.wait(), 5)
+        async with asyncio.timeout(5):
+            await woken.wait()
         await settled(caller, 2500)
         assert rule.forgotten() == [(key, None) for key, _ in items]
         assert rule.waiting == 0

@@ -100,6 +100,30 @@ def test_a_call_that_is_given_up_leaves_no_answer_behind_for_the_next_ones(
     assert (figures.failed, figures.timed_out) == (0, 0)
 
 
+def test_a_call_is_given_up_also_in_the_moment_of_an_answer(rule: Callable[[str], str], tmp_path: Path) -> None:
+    function = rule(WRITE)
+
+    async def run() -> list[str]:
+        process = RuleProcess("q", function, 300_000)
+        await process.call([message(0)])
+        assert process._process is not None
+        assert process._process.stdout is not None
+        answers, given_up = process._process.stdout, asyncio.create_task(process.call([message(1), message(2)]))
+        fed = answers.feed_data
+
+        def feed_data(data: bytes) -> None:
+            fed(data)
+            given_up.cancel()
+
+        answers.feed_data = feed_data  # type: ignore[method-assign]
+        await asyncio.wait([given_up])
+        assert given_up.cancelled()
+        await process.stop()
+        return seen(tmp_path)
+
+    assert asyncio.run(run())[:1] == ["v0"]
+
+
 @pytest.mark.slow
 def test_the_longest_text_of_an_exception_holds_nothing_up(rule: Callable[[str], str], tmp_path: Path) -> None:
     figures = call(rule(WRITE + "raise ValueError('\U0001f41f' * 10_000)"), 2)

@@ -121,7 +121,8 @@ def test_a_refused_letter_is_given_up_once_the_queue_writes_none_any_more() -> N
     async def woken() -> None:
         news = asyncio.Event()
         again.retry.start(Letters(), news.set)
-        await asyncio.wait_for(news.wait(), 30)
+        async with asyncio.timeout(30):
+            await news.wait()
         again.retry.stop()
 
     assert again.gauges()["dying"] == 1

@@ -141,7 +141,8 @@ def test_an_error_in_a_look_does_not_end_the_looks(monkeypatch: pytest.MonkeyPat
     async def run() -> None:
         watch = Watch(list, lambda _: asyncio.sleep(0), None, Log())
         watch.start()
-        await asyncio.wait_for(enough.wait(), 20)
+        async with asyncio.timeout(20):
+            await enough.wait()
         watch.stop()
 
     enough = asyncio.Event()
