@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import orjson
 import pytest
@@ -56,11 +57,16 @@ def publish(deployment: Deployment) -> None:
         deployment.write("orders", "bad", headers=[("lapse-ttl-ms", b"soon")], partition=partition)
 
 
-def work(deployment: Deployment, stem: str, for_s: float) -> None:
-    """Acknowledge, cancel, expire, and leave some to their leases' ends."""
-    end = time.monotonic() + for_s
-    with deployment.subscriber(stem, 5) as subscriber:
-        count = 0
+def work(deployment: Deployment, stem: str, for_s: float, publish: Callable[[Deployment], None] | None = None) -> None:
+    """Acknowledge, cancel, expire, and leave some to their leases' ends.
+
+    What is published with a short life is so when there is a consumer, however slow the machine.
+    """
+    with deployment.subscriber(stem, 5) as subscriber, deployment.queue(stem) as queue:
+        until(lambda: queue.depth()["subscriptions"] == 1, "it has a consumer", 30)
+        if publish is not None:
+            publish(deployment)
+        end, count = time.monotonic() + for_s, 0
         while time.monotonic() < end:
             delivery = subscriber.receive(0.2)
             if delivery is None:
@@ -133,8 +139,7 @@ def lived(deploy: Deploy) -> Deployment:
     first = deployment.worker()
     assert deployment.depth("ranked")["depth"] == 0  # it serves
     ask(deployment)
-    publish(deployment)
-    work(deployment, "ranked", 0.8)
+    work(deployment, "ranked", 0.8, publish)
     work(deployment, "orders", 1.0)
     first.kill()
     deployment.worker()
