@@ -63,7 +63,7 @@ echo "refused"
         cwd=place, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )  # fmt: skip
     try:
-        said, _ = process.communicate(timeout=150)
+        said, _ = process.communicate(timeout=240)
     finally:
         subprocess.run([str(tmp_path / "bin" / "lapse"), "kafka", "stop", "--data", "kafka"], cwd=place, check=False)
         with contextlib.suppress(ProcessLookupError):

@@ -13,13 +13,22 @@ _LONGEST_MS = 50
 _ADDITIONS, _ADDITIONS_MS = 300_000, 20
 """What a processor at full speed does in this time, ms. One that is shared with others takes up to three times it."""
 
+_SAMPLES = 8
+
 
 def permitted_ms() -> float:
-    """Return how long a turn of the event loop may take, in ms of CPU, at the speed of the processor now."""
+    """Return how long a turn of the event loop may take, in ms of CPU, at the speed of the processor now.
+
+    The speed changes from moment to moment, and the longest of many turns was in a slow one.
+    """
+    return _LONGEST_MS * max(1.0, *(_additions_ms() / _ADDITIONS_MS for _ in range(_SAMPLES)))
+
+
+def _additions_ms() -> float:
     began, number = time.thread_time(), 0
     while number < _ADDITIONS:
         number += 1
-    return _LONGEST_MS * max(1.0, (time.thread_time() - began) * 1_000 / _ADDITIONS_MS)
+    return (time.thread_time() - began) * 1_000
 
 
 class NotedTurns:
