@@ -262,13 +262,13 @@ def _redrive_letters(
     known = Known.of(connection, among.definitions)
     given: Iterable[DeadLetter] = among if letters is None else letters
     if left is not None:
+        unfinished_redrive.refuse(known.redriven.unfinished(among.topic))  # first, since many letters take long
         given = itertools.takewhile(lambda _: not left.is_set(), given)
     lines = found.noted(plan(given, choice, Target(), _now_ms(choice.entity, connection), known))
     if left is None:
         send(lines, connection, letters=among.topic, redriven=known.redriven, copies=among.copies)
     else:
         deque(lines, maxlen=0)
-        unfinished_redrive.refuse(known.redriven.unfinished(among.topic))
     return found
 
 
