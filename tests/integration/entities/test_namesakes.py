@@ -3,15 +3,15 @@
 import pytest
 
 from lapse.protocol import topic
-from lapse_client import DeadLetterReader
+from lapse_client import Admin, DeadLetterReader
 from support.consumers.kcat import Kcat
 from support.kafka.log import until
 from support.processes.deployment import Deploy, Deployment
 
 
-def subscribed(one: Deployment, subscription: str) -> list[str]:
+def subscribed(one: Deployment, subscription: str, queue: str = "orders") -> list[str]:
     """Subscribe, and return what names the deliveries of all three messages in settlements."""
-    kcat = Kcat(one, "orders")
+    kcat = Kcat(one, queue)
     kcat.ask("subscribe", subscription=subscription, max_backlog=3, heartbeat_timeout_ms=600_000)
     got = [dict(message.headers() or []) for message in kcat.deliveries(3, subscription)]
     return [
@@ -60,3 +60,27 @@ def test_what_names_a_delivery_of_a_deleted_queue_settles_nothing_of_its_namesak
     epochs = [one_event.epoch for one_event in one.events("orders")]
     assert epochs == sorted(epochs)
     assert len(set(epochs)) > 1
+
+
+@pytest.mark.feature("C13", "Q18", "C65")
+def test_what_names_a_delivery_of_a_temporary_queue_settles_nothing_of_its_namesake(deploy: Deploy) -> None:
+    """Its events go with it, so nothing is left that has the last epoch."""
+    one = deploy({}, definitions="topic").apply()
+    one.worker()
+    name, named = one.name("brief"), list[list[str]]()
+    with Admin(one.app_id, connection=one.connection) as admin:
+        for _ in range(2):
+            admin.create_queue(name, auto_delete_on_idle="5m", lease_period="10m", leasing="strict")
+            one.write("brief", "a", "b", "c")
+            named.append(subscribed(one, "me", "brief"))
+            if len(named) == 1:
+                admin.delete_queue(name, force=True)
+                until(lambda: not {name, topic.events(name)} & {*one.connection.partitions()}, "all is removed", 40)
+    old, new = named
+    assert not set(old) & set(new)
+    kcat = Kcat(one, "brief")
+    for bookmarks, result in ((old, "stale"), (new, "settled")):
+        answer = kcat.ask("acknowledge", subscription="me", bookmarks=bookmarks[:1])
+        assert [settled["result"] for settled in answer["settlements"]] == [result]
+    first, then = (int(bookmarks[0].rpartition("@")[2]) for bookmarks in named)
+    assert first < then, "clients leave out what a lower epoch has written"

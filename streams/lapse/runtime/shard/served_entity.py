@@ -163,7 +163,8 @@ class Entity(NamedTopics):
         """Return the epoch of the last delivery or event; 0 if there is none. What anybody else has written is passed.
 
         Events outlast a deleted entity. Another one of its name has other epochs, so that what names a delivery of the
-        old one settles none of the new one's (C13).
+        old one settles none of the new one's (C13). The events of a temporary entity go with it, and its clients may
+        know its epochs, so the epochs of each one begin at the instant at which it is first served.
         """
         search = self.services.changelog_reader.search_back
         epochs = [
@@ -174,7 +175,7 @@ class Entity(NamedTopics):
             epochs.append(await search(names.events(self.name), partition, lambda record: event.epoch_of(record.value)))
         except TopicAuthorizationFailedError:
             logger.info("%s: its events may not be read; if it existed before, its epochs are counted anew", self.name)
-        return max(epochs)
+        return max(epochs) or (self.services.clock.stamp_ms() if self.config.auto_delete_on_idle else 0)
 
     @property
     def deliveries(self) -> list[str]:
