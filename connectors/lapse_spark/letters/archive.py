@@ -20,6 +20,7 @@ from lapse_spark import jvm, quarantine, read, schema
 from lapse_spark.connection import Connection
 from lapse_spark.letters import delta
 from lapse_spark.read import Span
+from lapse_spark.stream.directory_lock import locked
 from lapse_spark.stream.recreated_topics import RecreatedTopics
 from lapse_spark.stream.stream import Standing, follow
 
@@ -58,34 +59,53 @@ def run(
     Raises:
         ValueError: the output has another format or is another job's, or has lost its checkpoint; or the pattern does
             not match a topic any more that was read, and may not be left out.
+        LapseError: another job with this directory is running.
     """
     output = delta.output(spark, path, kind)
-    output.claim("archive")
-    span = Span(streaming=True, fail_on_data_loss=fail_on_data_loss, max_records_per_batch=max_records_per_batch)
-    recreated = RecreatedTopics(output, connection, allowed=not fail_on_data_loss)
+    with locked(output):
+        output.claim("archive")
+        span = Span(streaming=True, fail_on_data_loss=fail_on_data_loss, max_records_per_batch=max_records_per_batch)
+        recreated = RecreatedTopics(output, connection, allowed=not fail_on_data_loss)
+        pattern = _whole_pattern(spark, path, pattern, recreated, fail_on_data_loss, keeps_topics)
+        source = read.dead_letters(spark, connection, pattern=pattern, span=span)
+
+        def write(batch: DataFrame, number: int) -> None:
+            batch.persist(StorageLevel.MEMORY_AND_DISK)
+            try:
+                letters, aside = quarantine.split(batch)
+                if strict:
+                    quarantine.refuse_faults(aside)
+                output.write("letters", letters.drop("fault"), F.col("letter_at"), number)
+                output.write("quarantine", aside, F.col("timestamp"), number)
+            finally:
+                batch.unpersist()
+
+        return follow(source, write, output, every=every, recreated=recreated, watch=watch)
+
+
+def _whole_pattern(
+    spark: SparkSession,
+    path: str,
+    pattern: str,
+    recreated: RecreatedTopics,
+    fail_on_data_loss: bool,
+    keeps_topics: bool,
+) -> str:
+    """Return the pattern of the topics to read, with `keeps_topics` also those that were read, and match no more.
+
+    Raises:
+        ValueError: the pattern does not match a topic any more that was read, and may not be left out.
+    """
     left = recreated.left_out(lambda name: jvm.matches(spark, pattern, name))
     if left and keeps_topics:
-        pattern = "|".join([pattern, *map(re.escape, left)])
-    elif left and fail_on_data_loss:  # Spark's own error would come at the first batch, and at all later ones
+        return "|".join([pattern, *map(re.escape, left)])
+    if left and fail_on_data_loss:  # Spark's own error would come at the first batch, and at all later ones
         raise ValueError(
             f"{path} has letters of {', '.join(left)}, and the pattern {pattern!r} does not match that any more: its "
             "next letters would be missing. Give a pattern that matches it, too, or a new directory. --allow-gaps "
             "leaves it out"
         )
-    source = read.dead_letters(spark, connection, pattern=pattern, span=span)
-
-    def write(batch: DataFrame, number: int) -> None:
-        batch.persist(StorageLevel.MEMORY_AND_DISK)
-        try:
-            letters, aside = quarantine.split(batch)
-            if strict:
-                quarantine.refuse_faults(aside)
-            output.write("letters", letters.drop("fault"), F.col("letter_at"), number)
-            output.write("quarantine", aside, F.col("timestamp"), number)
-        finally:
-            batch.unpersist()
-
-    return follow(source, write, output, every=every, recreated=recreated, watch=watch)
+    return pattern
 
 
 def letters(spark: SparkSession, path: str) -> DataFrame | None:

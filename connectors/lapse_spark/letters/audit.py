@@ -30,9 +30,9 @@ from lapse_client.sow.newer_records import underlying_topics
 from lapse_spark.connection import Connection
 from lapse_spark.letters import audited, newer_records, origins, redrive, redriven, untaken
 from lapse_spark.letters.announced import AnnouncedRedrive, Overtaken, audit_id, refusal_of_others
-from lapse_spark.letters.audit_lock import locked
 from lapse_spark.letters.redrive import Choice, Target
 from lapse_spark.records import dead_letter
+from lapse_spark.stream.directory_lock import locked
 from lapse_spark.stream.output import Output
 
 Hook = Callable[[DataFrame], DataFrame]

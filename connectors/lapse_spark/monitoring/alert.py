@@ -23,12 +23,15 @@ from lapse_spark import anomaly, summary
 from lapse_spark.collected import in_utc
 from lapse_spark.connection import Connection
 from lapse_spark.monitoring import monitor
+from lapse_spark.stream.directory_lock import locked
 from lapse_spark.stream.output import Output
 
 MOST: Final = 100
 """The most alerts of one rule in one run, the most serious first."""
 
 _TABLE: Final = "alerts"
+_LOCK: Final = "_alerts_lock"
+"""The file that keeps two runs apart. It is not the monitor's, which may run at the same time."""
 _TIMEOUT_S: Final = 10
 
 
@@ -149,24 +152,26 @@ def run(
     Raises:
         ValueError: there is no output of the monitor, or the webhook is not a URL.
         OSError: the webhook did not accept the alerts. The next run sends them again.
+        LapseError: another run reports the findings of this directory now.
     """
     now = now or datetime.now(UTC)
     if webhook:
         check_webhook(webhook)
     output = Output(spark, path)
-    raised = output.read(_TABLE)
-    known = set() if raised is None else {row["id"] for row in raised.select("id").distinct().collect()}
     all_found = find(spark, path, since=now - within, at_least=at_least, sigmas=sigmas, poison=poison)
-    new = [one for one in all_found if one.id not in known]
-    if not new:
-        return []
-    if topic:
-        rows = _rows(spark, [(one.id, orjson.dumps(asdict(one)).decode()) for one in new])
-        sent = rows.select(F.lit(topic).alias("topic"), "key", "value")
-        sent.write.format("kafka").options(**connection.writing()).save()
-    if webhook:
-        _post(webhook, orjson.dumps({"alerts": [asdict(one) for one in new]}))
-    output.write(_TABLE, _rows(spark, [(one.id, one.text) for one in new]), F.lit(now), int(now.timestamp() * 1000))
+    with locked(output, _LOCK):
+        raised = output.read(_TABLE)
+        known = set() if raised is None else {row["id"] for row in raised.select("id").distinct().collect()}
+        new = [one for one in all_found if one.id not in known]
+        if not new:
+            return []
+        if topic:
+            rows = _rows(spark, [(one.id, orjson.dumps(asdict(one)).decode()) for one in new])
+            sent = rows.select(F.lit(topic).alias("topic"), "key", "value")
+            sent.write.format("kafka").options(**connection.writing()).save()
+        if webhook:
+            _post(webhook, orjson.dumps({"alerts": [asdict(one) for one in new]}))
+        output.write(_TABLE, _rows(spark, [(one.id, one.text) for one in new]), F.lit(now), int(now.timestamp() * 1000))
     return new
 
 

@@ -26,6 +26,7 @@ from lapse_spark.monitoring.log_begin import without_markers
 from lapse_spark.read import Span
 from lapse_spark.records.dead_letter import distinct, reasons_text
 from lapse_spark.schema import DEAD_LETTER
+from lapse_spark.stream.directory_lock import locked
 from lapse_spark.stream.output import Output
 from lapse_spark.stream.recreated_topics import RecreatedTopics
 from lapse_spark.stream.stream import Standing, follow
@@ -159,10 +160,10 @@ def run(
 
     Raises:
         ValueError: another job writes to the output, it has windows of another length, or it has lost its checkpoint.
+        LapseError: another job with this directory is running.
     """
     output = Output(spark, path)
     window_ms = _length_ms(spark, window)
-    output.claim("monitor", lambda: _checked_window(output, window_ms))
     span = Span(streaming=True, fail_on_data_loss=False, max_records_per_batch=max_records_per_batch)
     source = read.dead_letters(spark, connection, pattern=pattern, span=span)
 
@@ -173,8 +174,10 @@ def run(
         finally:
             kept.unpersist()
 
-    recreated = RecreatedTopics(output, connection, allowed=True)
-    return follow(source, write, output, every=every, recreated=recreated, watch=watch)
+    with locked(output):
+        output.claim("monitor", lambda: _checked_window(output, window_ms))
+        recreated = RecreatedTopics(output, connection, allowed=True)
+        return follow(source, write, output, every=every, recreated=recreated, watch=watch)
 
 
 def _length_ms(spark: SparkSession, window: str) -> int:

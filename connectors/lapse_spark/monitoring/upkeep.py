@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 
@@ -17,6 +18,7 @@ from lapse_spark.option import Cluster, cluster, kept_as, plain_faults, print_js
 from lapse_spark.option_type import HOURS
 from lapse_spark.report import Report
 from lapse_spark.session import session
+from lapse_spark.stream.directory_lock import locked
 from lapse_spark.stream.output import TABLES
 
 
@@ -103,7 +105,8 @@ def compact(path: str, kind: delta.Kind | None, master: str | None, as_json: boo
         check_written(path, made_by="archive")
         knowing = kind == "delta" or delta.is_here(path)
         output = delta.output(session("lapse compact", master=master, delta=knowing), path, kind)
-        merged = {table: output.compact(table) for table in TABLES}
+        with nullcontext() if isinstance(output, delta.DeltaOutput) else locked(output):  # Delta's job may go on
+            merged = {table: output.compact(table) for table in TABLES}
     if as_json:
         print_json(merged)
     else:

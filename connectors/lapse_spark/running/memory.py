@@ -103,6 +103,17 @@ class Memory:
         self.output = Output(spark, path)
         self._spark = spark
 
+    @classmethod
+    def of(cls, spark: SparkSession, path: str, queue: str) -> Memory:
+        """Return the state of a queue's ledger.
+
+        Args:
+            spark: the Spark session.
+            path: directory with a subdirectory for each queue.
+            queue: name of the queue.
+        """
+        return cls(spark, f"{path.rstrip('/')}/{queue}")
+
     def latest(self) -> Note | None:
         """Return the newest version's note; None before the first one."""
         numbers = self._notes()

@@ -30,6 +30,7 @@ from lapse_spark.running.intake import Followed
 from lapse_spark.running.memory import Memory, Note
 from lapse_spark.running.settling import Settling
 from lapse_spark.stream import stream
+from lapse_spark.stream.directory_lock import locked
 from lapse_spark.stream.stream import Job, Standing
 from lapse_spark.stream.topic_ids import named_if_deleted
 
@@ -70,7 +71,7 @@ class RunningLedger:
 
     def __init__(self, spark: SparkSession, connection: Connection, queue: Followed, path: str, rule: Rule) -> None:
         self._spark, self._connection, self._queue, self._rule = spark, connection, queue, rule
-        self._memory = Memory(spark, f"{path.rstrip('/')}/{queue.name}")
+        self._memory = Memory.of(spark, path, queue.name)
         self._memory.check()
         if self.note is not None:
             continuity.check(queue, self.note, self._memory.output.path)
@@ -198,13 +199,16 @@ def run(
     Raises:
         ValueError: a directory and its checkpoint do not belong together, or it was begun over other topics or with
             other first messages, or a topic does not exist.
+        LapseError: another job with the directory of one of them is running.
     """
     if every is None and rule.ask_every is not None:
         rule = replace(rule, ask_every=timedelta(0))  # each run asks, because cron decides when the next one comes
     reading = [name for queue in queues for name in (*queue.underlying, topics.events(queue.name))]
-    balance.make_topic(connection, rule.topic, reading)
-    ledgers = [RunningLedger(spark, connection, queue, path, rule) for queue in queues]
     with ExitStack() as open_still:
+        for queue in queues:
+            open_still.enter_context(locked(Memory.of(spark, path, queue.name).output))
+        balance.make_topic(connection, rule.topic, reading)
+        ledgers = [RunningLedger(spark, connection, queue, path, rule) for queue in queues]
         for ledger in ledgers:
             open_still.callback(ledger.close)
         _run_until_settled(connection, ledgers, reading, rule, every, watch)

@@ -326,7 +326,7 @@ def test_of_two_jobs_with_one_directory_at_once_the_later_one_is_refused(
 
     def beside(records):
         if not second:
-            with pytest.raises(LapseError, match="audit is running. Nothing was sent here") as refused:
+            with pytest.raises(LapseError, match="audit is running. Nothing was done here") as refused:
                 second.append(job(dry_run=False))
             second.extend([refused, job()])
         return records
