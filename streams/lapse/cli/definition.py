@@ -124,7 +124,8 @@ def plan(path: Path, config: Config) -> Plan | None:
     for name, one in own.items():
         before = there.get(name)
         spoiled = topic.unreadable.get(name)
-        version = before.version if before is not None else 0 if spoiled is None else spoiled.version
+        last = topic.removed.get(name, 0) if spoiled is None else spoiled.version
+        version = before.version if before is not None else last
         made_before = before.made if before is not None and name not in deleted else ()
         after = replace(one, version=version + 1, made=made_before)
         try:

@@ -190,9 +190,12 @@ async def check_the_asynchronous_admin(here: Deployment, prices: str, name: str)
             assert list(client.query()) == []
         await admin.delete_sow_topic(prices)
         again = await admin.create_sow_topic(prices, hash_index=["/a"])
-        assert (again.version, again.changed) == (1, True), "the name is free once a deletion has returned"
+        assert again.changed, "the name is free once a deletion has returned"
+        with pytest.raises(CommandFailed, match=f"based on version 2, and version {again.version} is there"):
+            await admin.alter_sow_topic(prices, version=2, dedup_window="2s")
         await admin.delete_sow_topic(prices)
-        assert (await admin.create_queue(prices, max_deliveries=3)).version == 1, "for a queue as well"
+        queue = await admin.create_queue(prices, max_deliveries=3)
+        assert queue.version > again.version > 2, "for a queue as well"
         await admin.delete_queue(prices)
         await admin.delete_queue(name)
 

@@ -224,6 +224,7 @@ def draft(
     now_ms: int,
     deleted: Collection[str] = (),
     unreadable: Mapping[str, Unreadable] = _NONE,
+    removed: Mapping[str, int] = MappingProxyType({}),
 ) -> Draft:
     """Compare a request with the current definitions.
 
@@ -237,12 +238,14 @@ def draft(
         now_ms: the present instant, ms since the epoch, after which no queue can begin.
         deleted: deleted entities with a definition, because the process that deleted them ended too early.
         unreadable: unreadable definitions, by entity. A created one replaces them.
+        removed: by deleted entity without a definition, the version on which a new one is based (C64).
 
     Raises:
         Refused: the request is refused; the text says why, and what to do.
     """
     spoiled = unreadable.get(request.name)
-    version = there[request.name].version if request.name in there else 0 if spoiled is None else spoiled.version
+    last = removed.get(request.name, 0) if spoiled is None else spoiled.version
+    version = there[request.name].version if request.name in there else last
     there = {name: one for name, one in there.items() if name not in deleted}
     before = there.get(request.name)
     if before is not None and before.command and before.command == request.command:

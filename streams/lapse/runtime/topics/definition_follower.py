@@ -262,6 +262,8 @@ class DefinitionFollower:
             if name is not None and record.offset > self._heard.get(name, -1):
                 self._heard[name] = record.offset
                 named.add(name)
+                if name not in self._found:
+                    self._ended[name] = None
         new: list[Definition] = []
         written_ms = min((record.timestamp for record in records), default=0)
         together_ms = written_ms + _TOGETHER_MS + _EACH_MS * len(records)
@@ -271,8 +273,9 @@ class DefinitionFollower:
         for name in gone:
             self._forget(name)
         for name in named - gone:
+            anew = name in self._ended
             self._ended.pop(name, None)
-            new += await self._hear(name, self._found[name])
+            new += await self._hear(name, self._found[name], anew)
         if new:
             await self._begin(new, together_ms)
         if gone or new:
@@ -296,10 +299,10 @@ class DefinitionFollower:
             self._heard.pop(oldest, None)
             self._served_by.pop(oldest, None)
 
-    async def _hear(self, name: str, value: bytes) -> list[Definition]:
-        """Apply a new definition; return it if its entity is not served yet.
+    async def _hear(self, name: str, value: bytes, anew: bool) -> list[Definition]:
+        """Apply a new definition, `anew` if the entity was deleted before; return it if that is not served yet.
 
-        Its version may be no higher than the served one, if the entity was deleted and created again meanwhile.
+        Its version may be no higher than the served one if Kafka no longer knows of the deletion.
         """
         serving = self._serving.get(name)
         here = name in self._app.entities
@@ -319,7 +322,7 @@ class DefinitionFollower:
         if differs is None:
             self._serving[name] = after
             self.on_served(name)
-        elif not differs.at_run_time and serving is not None and after.version <= serving.version:
+        elif not differs.at_run_time and serving is not None and (anew or after.version <= serving.version):
             end_process(
                 f"{name}: was deleted and created again while this worker started. It starts anew to serve that"
             )

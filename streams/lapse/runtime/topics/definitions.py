@@ -89,12 +89,14 @@ class DefinitionsTopic:
 
     Attributes:
         unreadable: what the last `defined` or `read_to_change` could not read, by entity.
+        removed: the versions that definitions of deleted entities would have, by entity, as far as Kafka knows of them.
         open_from: where a change begins that Kafka had neither committed nor aborted at the last reading; None if there
             was none. Nothing behind it can be read.
     """
 
     def __init__(self, config: Config) -> None:
         self.unreadable: Mapping[str, Unreadable] = {}
+        self.removed: Mapping[str, int] = {}
         self.open_from: int | None = None
         self._offsets: Mapping[str, int] = {}
         """The offsets of the definitions that the last `defined` or `read_to_change` returned."""
@@ -154,9 +156,9 @@ class DefinitionsTopic:
 
     def _defined(self, there: Contents | None) -> dict[str, Definition]:
         if there is None:
-            self.unreadable, self._offsets = {}, {}
+            self.unreadable, self.removed, self._offsets = {}, {}, {}
             return {}
-        self._offsets = there.offsets
+        self._offsets, self.removed = there.offsets, there.removed
         self.unreadable = _unreadable(there.found, there.offsets)
         return understood(there.found)
 
@@ -387,7 +389,7 @@ def _wanted(there: Contents, changed: Iterable[Definition | _Withdrawal]) -> lis
         OutdatedChange: the current version of a definition is not the version on which its change is based.
     """
     found, offsets = there.found, there.offsets
-    versions = {name: decoded.version for name, decoded in understood(found).items()}
+    versions = there.removed | {name: decoded.version for name, decoded in understood(found).items()}
     versions |= {name: one.version for name, one in _unreadable(found, offsets).items()}
     wanted: list[Definition | _Withdrawal] = []
     for one in changed:

@@ -96,7 +96,7 @@ class WorkerMessages:
         await self._follower.stop()
 
     def forget(self, entity: str) -> None:
-        """Forget what is served of an entity, because it is deleted. A new one of its name begins with version 1."""
+        """Forget what is served of an entity, because it is deleted: a new one may have versions of the same number."""
         self._served.pop(entity, None)
 
     async def announce_served(self, entity: str) -> None:
