@@ -15,7 +15,6 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lapse_client.error import LapseError
 from lapse_gateway import body as bodies
 from lapse_gateway.fault import STATUSES, Fault
 from lapse_gateway.gateway import Gateway
@@ -106,8 +105,11 @@ class Call:
         """
         try:
             yield facts
-        except (LapseError, asyncio.CancelledError) as error:
-            self.record(what, entity, **facts, fault=str(error) or "the gateway ended meanwhile")
+        except asyncio.CancelledError:
+            self.record(what, entity, **facts, fault="the gateway ended meanwhile")
+            raise
+        except BaseException as error:
+            self.record(what, entity, **facts, fault=str(error) or type(error).__name__)
             raise
         self.record(what, entity, **facts)
 

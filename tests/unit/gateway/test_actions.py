@@ -30,7 +30,9 @@ def call() -> Call:
 
 
 @pytest.mark.feature("X4", "Q21")
-@pytest.mark.parametrize("error", [AnswerTimeout("orders", "purge", [0], 10), asyncio.CancelledError()], ids=type)
+@pytest.mark.parametrize(
+    "error", [AnswerTimeout("orders", "purge", [0], 10), asyncio.CancelledError(), BufferError()], ids=type
+)
 def test_an_action_of_which_nobody_knows_whether_it_took_effect_is_recorded(
     error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
