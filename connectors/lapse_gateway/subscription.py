@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 from lapse_client.aio import Delivery, QueueSubscriber
+from lapse_client.error import EntityDeleted, UnknownEntity
 from lapse_gateway.clients import check_kind
 from lapse_gateway.fault import Fault
 from lapse_gateway.user import Caller
@@ -107,6 +108,21 @@ class Subscription:
             taken += batch
             return
 
+    async def deletion(self, most: int) -> EntityDeleted | None:
+        """Return the error that says that its queue was deleted; None if it goes on. Nothing is waited for.
+
+        Args:
+            most: greatest number of deliveries to make ready for the next `take`, since only they show that it goes on.
+        """
+        taken: list[Delivery] = []
+        try:
+            await self._fetch(taken, most, 0)
+        except EntityDeleted as error:
+            return error
+        finally:
+            self.give_back(taken)
+        return None
+
     def give_back(self, deliveries: Iterable[Delivery]) -> None:
         """Hand unseen deliveries out again, to a waiting request or to the next one. They return if none comes."""
         self._unsent.extend(deliveries)
@@ -171,6 +187,8 @@ class Subscriptions:
         lock = self._locks.setdefault(key, asyncio.Lock())
         async with lock:
             found = self._open.get(key)
+            if found is not None and (deleted := await found.deletion(terms.least)) is not None:
+                found = await self._renew(caller, found, terms, deleted)
             if found is None:
                 found = self._open[key] = await self._begin(caller, queue, name, terms.begun())
             elif not found.terms.fits(terms):
@@ -250,6 +268,21 @@ class Subscriptions:
             return await self._start(caller, queue, name, terms)
         finally:
             self._beginning -= 1
+
+    async def _renew(self, caller: Caller, over: Subscription, terms: Terms, deleted: EntityDeleted) -> Subscription:
+        """Begin a subscription in the place of one whose queue was deleted, if that was created again.
+
+        Raises:
+            EntityDeleted: it was not.
+        """
+        key = (caller.name, over.queue, over.name)
+        del self._open[key]
+        await over.subscriber.close()
+        try:
+            found = self._open[key] = await self._begin(caller, over.queue, over.name, terms.begun())
+        except UnknownEntity as error:
+            raise deleted from error
+        return found
 
     async def _start(self, caller: Caller, queue: str, name: str, terms: Terms) -> Subscription:
         await check_kind(caller, queue, sow=False)
