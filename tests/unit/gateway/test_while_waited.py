@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from starlette.types import Message
 
 from lapse_client import Connection
 from lapse_client.aio import reading
+from lapse_client.letters.redriven import Redriven
 from lapse_gateway import Gateway, Settings, Users, application, letters
 
 BOOKMARK = "bookmark=orders:0:0"
@@ -46,7 +48,7 @@ class Endless:
 class _Letters:
     """A reader of dead letters."""
 
-    definitions = None
+    definitions, topic = None, "dlq.orders"
 
     def __init__(self, letters: Iterator[Any]) -> None:
         self._letters = letters
@@ -92,7 +94,7 @@ def test_topics_are_read_as_long_as_somebody_waits(
     """They may have millions of records. Each page that is opened again would read all of them beside the others."""
     endless = Endless()
     monkeypatch.setattr(letters, "DeadLetterReader", endless.letters)
-    monkeypatch.setattr(letters.Known, "of", lambda *_: None)
+    monkeypatch.setattr(letters.Known, "of", lambda *_: SimpleNamespace(redriven=Redriven(Connection("127.0.0.1:1"))))
     monkeypatch.setattr(letters, "_now_ms", lambda *_: 0)
     monkeypatch.setattr(reading, "sync_history", endless.history)
     monkeypatch.setattr(Connection, "partitions", lambda *_: {"orders": 1})
