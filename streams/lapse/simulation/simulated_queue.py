@@ -183,10 +183,10 @@ class SimulatedQueue:
             if self._outside[at]:
                 self._take_in(at, now_ms, step)
             self._note(at, step, now_ms)
-        counts, held, barriers = self._message_counts, self._held_in, self._has_barriers
+        counts, held, barriers, room = self._message_counts, self._held_in, self._has_barriers, self._room
         for at in shards:
             if barriers or counts[at] > held[at]:
-                if not barriers and max(self._room, default=0) <= 0:
+                if not barriers and not (room and max(room) > 0):
                     break
                 self._deliver(at, now_ms)
 

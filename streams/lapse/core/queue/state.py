@@ -304,7 +304,7 @@ class QueueState:
             segment.available += fitting
             if change.deadlines_ms is not None:
                 deadlines_ms = change.deadlines_ms[done : done + fitting]
-                segment.deadlines()[where] = deadlines_ms[0] if fitting == 1 else deadlines_ms
+                segment.deadlines()[where] = deadlines_ms.item() if fitting == 1 else deadlines_ms
                 self.index.note_deadlines(segment, deadlines_ms)
             if change.facts:
                 counts = transferred_counts(change)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lapse.core.generation import FIRST_REWOUND
 from lapse.core.lifetime import NEVER
 from lapse.core.queue.arrival.trait import Traits
 from lapse.core.queue.change import Change, ChangeKind
@@ -14,7 +15,7 @@ from lapse.core.queue.delivery import candidates
 from lapse.core.queue.life.message_state import STATES, State
 from lapse.core.queue.life.movement import MOVES
 from lapse.core.queue.life.mover import Mover
-from lapse.core.queue.segments.segment import NOBODY, SIZE, Segment
+from lapse.core.queue.segments.segment import NOBODY, SIZE, Run, Segment
 from lapse.core.queue.settings import Leasing
 from lapse.core.queue.settlement import settlement
 from lapse.core.queue.settlement.settlement import SettleAction
@@ -126,3 +127,26 @@ def test_last_holders_of_few_are_those_among_many(holders: list[int], came_back:
     few = candidates.last_holders(state, places)
     many = candidates.last_holders(state, np.array(places * 2))
     assert [few, few] == [None, None] if many is None else few == many[: len(places)]
+
+
+@pytest.mark.feature("D4", "Q22")
+@pytest.mark.parametrize("first", [0, 126, FIRST_REWOUND - 2, FIRST_REWOUND + 5, (1 << 63) - COUNT])
+@pytest.mark.parametrize("with_cancels", [True, False])
+def test_a_message_that_is_read_alone_is_read_as_among_many(first: int, with_cancels: bool) -> None:
+    state = begun([1_000, NEVER, 500, 1_500], [])
+    segment = state.segments[0]
+    segment.runs[:] = [Run(0, 0, first, COUNT)]
+    segment.delivery_counts()[:COUNT] = [0, 1, 300, (1 << 32) - 1]
+    if with_cancels:
+        segment.cancel_counts()[:COUNT] = [0, 2, 0, 1]
+    ((_, together),) = state.sources.by_source(segment, np.arange(COUNT))
+    each = [state.sources.find_single(segment, slot)[1] for slot in range(COUNT)]
+    segment.delivery_counts()[:COUNT] += 1  # what comes later does not change what was read
+    for one, at in zip(each, range(COUNT), strict=True):
+        among = together.cut(at, at + 1)
+        for name in ("offsets", "deadlines_ms", "deliveries", "cancels"):
+            read, expected = getattr(one, name), getattr(among, name)
+            assert (read is None) is (expected is None)
+            if read is not None:
+                assert read.tolist() == expected.tolist()
+                assert read.dtype == expected.dtype

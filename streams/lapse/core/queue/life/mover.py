@@ -94,7 +94,7 @@ class Mover:
 
     def _move_one(self, change: Change, move: Move, segment: Segment, slot: int) -> bool:
         """Move one message. Return False if its state does not permit that."""
-        before = STATES[segment.state[slot]]
+        before = STATES[segment.state.item(slot)]
         if before not in move.leaves:
             return False
         to, where = move.state_after(change.until_ms), slice(slot, slot + 1)
@@ -127,7 +127,10 @@ class Mover:
         if meaning.binds and segment.groups is not None:
             index.bind_groups(segment, where, -1, alike)
         if meaning.fills and segment.holder is not None:
-            self._state.subscription_table.count_each(segment.holder[where], -1)
+            if count == 1:
+                self._state.subscription_table.count(segment.holder[where].item(), -1)
+            else:
+                self._state.subscription_table.count_each(segment.holder[where], -1)
 
     def _enter(self, segment: Segment, where: Where, count: int, to: State, change: Change) -> None:
         """Apply the effects of messages' new state to counts and indexes."""

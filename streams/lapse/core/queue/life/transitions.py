@@ -109,7 +109,7 @@ class Transitions:
 
         The forwarder's messages live on elsewhere, so they go the other way.
         """
-        row = _ACKNOWLEDGING.row(STATES[segment.state[slot]])
+        row = _ACKNOWLEDGING.row(STATES[segment.state.item(slot)])
         self._decisions.apply_change(Change(row.changes[0], [(segment.base + slot, 1)]), step)
         if row.emits:
             _, messages = self._state.sources.find_single(segment, slot)

@@ -171,7 +171,7 @@ class Index:
 
     def note_deadlines(self, segment: Segment, deadlines_ms: NDArray[np.int64]) -> None:
         """Note the deadlines of unleased messages."""
-        earliest_ms = int(deadlines_ms[0 if len(deadlines_ms) == 1 else deadlines_ms.argmin()])  # `min` takes longer
+        earliest_ms = deadlines_ms.item(0 if len(deadlines_ms) == 1 else deadlines_ms.argmin())  # `min` takes longer
         if earliest_ms < segment.min_deadline_ms:
             segment.min_deadline_ms = earliest_ms
             self.deadlines.note(earliest_ms, segment.index)

@@ -39,6 +39,7 @@ class Instants:
 
     def pop_due(self, now_ms: int) -> int | None:
         """Remove and return a segment whose minimum is due at `now_ms`; None if none is."""
-        if self.next_ms() > now_ms:
+        # Not even the earliest entry, outdated or not, is due at most calls.
+        if not self._heap or self._heap[0][0] > now_ms or self.next_ms() > now_ms:
             return None
         return heapq.heappop(self._heap)[1]

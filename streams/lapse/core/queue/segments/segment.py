@@ -300,11 +300,11 @@ class Segment:
 
     def deadline_of(self, slot: int) -> int:
         """Return the deadline of one slot, ms since the epoch; `NEVER` without one."""
-        return NEVER if self.deadline_ms is None else int(self.deadline_ms[slot])
+        return NEVER if self.deadline_ms is None else self.deadline_ms.item(slot)
 
     def cancels_of(self, slot: int) -> int:
         """Return the cancel count of one slot."""
-        return 0 if self.cancels is None else int(self.cancels[slot])
+        return 0 if self.cancels is None else self.cancels.item(slot)
 
     def recount(self) -> None:
         """Compute `held`, `available` and the earliest instants from the columns."""
@@ -322,7 +322,7 @@ class Segment:
             waiting = EXPIRES.take(self.state[first : self.used]).nonzero()[0]  # indexing takes three times as long
             if len(waiting):
                 deadlines_ms = self.deadline_ms[first:][waiting]
-                self.min_deadline_ms = int(deadlines_ms[deadlines_ms.argmin()])  # half of the time that `min` takes
+                self.min_deadline_ms = deadlines_ms.item(deadlines_ms.argmin())  # half of the time that `min` takes
 
     def find_min_until(self) -> None:
         """Compute `min_until_ms`, the earliest end of a lease or delay."""
@@ -332,7 +332,7 @@ class Segment:
             ending = ENDS.take(self.state[first : self.used]).nonzero()[0]
             if len(ending):
                 untils_ms = self.until_ms[first:][ending]
-                self.min_until_ms = int(untils_ms[untils_ms.argmin()])
+                self.min_until_ms = untils_ms.item(untils_ms.argmin())
 
     def run_at(self, slot: int) -> Run:
         """Return the run that contains a slot."""

@@ -235,8 +235,8 @@ def judge_one(
     action: SettleAction, segment: Segment, slot: int, holder: int, token: int | None, leasing: Leasing, now_ms: int
 ) -> int:
     """Return the same for one slot. Most settlements name one message, for which columns would be slow."""
-    state = int(segment.state[slot])
-    if _EXPIRE[state] and now_ms >= 0 and segment.deadline_ms is not None and segment.deadline_ms[slot] <= now_ms:
+    state = segment.state.item(slot)
+    if _EXPIRE[state] and now_ms >= 0 and segment.deadline_of(slot) <= now_ms:
         return _TIME_LIMIT
     strict = leasing is _STRICT
     if _ROUTES[action].effects[state] < 0:
@@ -244,10 +244,10 @@ def judge_one(
     if strict or action is _RENEW:
         if not FILLS[state]:
             return int(_SPARED[state])
-        if segment.holder is None or segment.holder[slot] != holder:
+        if segment.holder is None or segment.holder.item(slot) != holder:
             return _NOT_HOLDER
     if token is not None and state != _SENT:
-        deliveries = int(segment.deliveries[slot])
+        deliveries = segment.deliveries.item(slot)
         acknowledged = action is _ACKNOWLEDGE and not strict
         if deliveries < token if acknowledged else deliveries != token:
             return STALE

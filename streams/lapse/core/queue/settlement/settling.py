@@ -40,6 +40,7 @@ _NO_HOLDER: Final = -2
 
 _ACKNOWLEDGE: Final = SettleAction.ACKNOWLEDGE  # a look-up in the enumeration takes five times as long
 _CANCEL: Final = SettleAction.CANCEL
+_SETTLED: Final = Result.SETTLED
 
 
 class Settling:
@@ -125,7 +126,7 @@ class Settling:
         known = self._state.subscriptions.get(asked.subscription)
         if known is None or not known.idle_until_ms:
             return
-        if asked.has_settled or any(one.result is Result.SETTLED for one in asked.outcomes):
+        if asked.has_settled or any(one.result is _SETTLED for one in asked.outcomes):
             known.idle_until_ms = asked.now_ms
 
     def renew(
