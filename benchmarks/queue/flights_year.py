@@ -20,6 +20,7 @@ from lapse.simulation.arrival import Arrival, Arrivals, Record
 from lapse.simulation.crew import Crew
 from lapse.simulation.distribution import distribution
 from lapse.simulation.scenario import Scenario, simulate
+from lapse.uncollected import uncollected
 
 _LEAD_MS = 2 * 3_600_000
 _PARTITIONS = 4
@@ -53,6 +54,7 @@ def run(most: int = flights.IN_ALL, seed: int = 2013) -> Figures:
     }
 
 
+@uncollected()
 def _arrivals(most: int) -> Arrivals:
     year = flights.load(most)
     offsets = [0] * _PARTITIONS
