@@ -56,7 +56,8 @@ def test_a_pattern_that_backtracks_holds_no_queue_up(served: Deployment) -> None
 def test_others_have_their_turn_while_a_filter_is_at_work(served: Deployment) -> None:
     """Each message takes several ms to judge, all of them seconds; another queue answers many times meanwhile."""
     write(served.servers, served.name("heavy"), [orjson.dumps({"text": "a" * 100_000}) for _ in range(300)])
-    with served.queue("heavy") as heavy, served.queue("quick") as quick:
+    patient = Queue(served.name("heavy"), connection=served.connection, timeout_s=120)  # seconds of CPU
+    with patient as heavy, served.queue("quick") as quick:
         until(lambda: heavy.depth()["depth"] == 300, "all arrived")
         counts: list[int] = []
         asking = threading.Thread(target=lambda: counts.append(heavy.purge(filter=COSTLY)["removed"]))
