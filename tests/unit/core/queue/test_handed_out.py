@@ -61,6 +61,19 @@ def test_what_was_settled_returned_or_renewed_was_seen_and_does_not_hold_any_mor
     assert held(*taken_over(one), since=one.shard.state.sequence - 2) == [("inky", [4], [1], until_ms + 10)]
 
 
+@pytest.mark.feature("C55", "X10")
+def test_of_what_was_not_sent_only_leased_messages_are_taken_back() -> None:
+    """As in a replay with other settings, where leases have ended that had not in the recording."""
+    one = world()
+    one.deliver()
+    one.settle("cancel", "inky", Claim("orders", 0, 1, 1))
+    one.commit()
+    step = Step()
+    one.shard.handed_out.take_back_unsent([0, 1, 5], one.now_ms, step)
+    one.log.append(one.epoch, one.journal.encode(step))
+    assert [offsets for _, offsets, _, _ in held(*taken_over(one))] == [[2, 3]]
+
+
 @pytest.mark.feature("C55", "Q6", "C79")
 def test_what_was_sent_at_most_once_holds_until_it_is_acknowledged() -> None:
     one = world(Semantics.AT_MOST_ONCE)

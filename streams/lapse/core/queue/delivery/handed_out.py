@@ -123,11 +123,16 @@ class HandedOut:
         """Undo leased deliveries that were never sent. They do not count, and their counts are free again (C55, Q9).
 
         A message that may not stay leaves, as at the end of its lease (Q10, C80). That end is noted at no
-        subscription, because none could settle anything (Q15).
+        subscription, because none could settle anything (Q15). A message that is not leased stays as it is: a replay
+        with other settings meets such ones where the recording took deliveries back (X10).
         """
         if not places:
             return
-        slots = self._decisions.slots(join_places(sorted(places)))
+        found = self._decisions.slots(join_places(sorted(places)))
+        leased = [(segment, some[segment.state[some] == State.LEASED]) for segment, some in found]
+        slots = [(segment, some) for segment, some in leased if len(some)]
+        if not slots:
+            return  # an empty change would be journaled
         settled = [(one, one.settled) for one in self._state.subscriptions.values()]
         row = route(Trigger.UNDELIVER).row(State.LEASED)
         self._decisions.apply_change(Change(row.changes[0], places_of(slots)), step)
