@@ -105,7 +105,8 @@ def test_what_is_held_enters_and_expires_by_time_alone(served: Deployment) -> No
     letters = served.letters("full", 2)
     assert [letter.value() for letter in letters] == [b"fills", b"held"]
     assert texts(letters[1])["lapse-expires-at-ms"] == str(own_ms)
-    assert [one.event for one in served.events("full")] == ["scheduled", "held", "dead_lettered", "dead_lettered"]
+    expected = ["scheduled", "held", "dead_lettered", "dead_lettered"]
+    until(lambda: [one.event for one in served.events("full")] == expected, "the events, behind the letters (D3)")
 
 
 @pytest.mark.feature("C15", "C16")
