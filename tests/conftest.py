@@ -51,6 +51,8 @@ _SCRATCH = pytest.StashKey[Path | None]()
 _BY_FILE_SYSTEM = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
 _SHRINKING_S = 420
 """Hypothesis makes a failing example smaller for up to 300 s. A limit of 300 s would hide the example."""
+_SPARK_S = 600
+"""On two slow cores, a test with many small queries took 300 s. A limit that strikes within one spoils the session."""
 _MANY_FILES = 400
 """The number of open files, among them the clients of Kafka that wait for the collector, from which it is called."""
 
@@ -112,6 +114,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(_SHRINKING_S))
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(_SPARK_S))
             if groups[-1] not in SPARK:
                 raise pytest.UsageError(f"{item.nodeid} has the session of Spark by another fixture: take `spark` too")
     if hasattr(config, "workerinput"):  # one of several processes: what is long must not come last

@@ -76,7 +76,6 @@ def test_a_batch_that_died_between_its_tables_is_in_delta_once(spark, dead, laps
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)  # Delta plans hundreds of small queries
 @pytest.mark.feature("D5")
 def test_delta_is_redriven_from_merged_and_cleared(spark, kafka, dead, lapse_spark, tmp_path, create_topic, unique):
     path = tmp_path / "archive `1`"  # as SQL names it, it has to be quoted
