@@ -218,7 +218,7 @@ def _try_define(
 ) -> tuple[Draft, list[Difference]]:
     """Try it once. Add new topics to `created`, so that the next try knows that they belong to the entity."""
     there, deleted = settled(topic.read_to_change, config, {asked.name})
-    made = draft(asked, there, config, beside, latest_ms(config), deleted, topic.unreadable, topic.removed)
+    made = draft(asked, there, config, beside, latest_ms(config), deleted, topic.unreadable, topic.versions)
     made.check_state(lambda differs: live(differs, config))
     name = asked.name
     cluster, differences, _ = made.differences()

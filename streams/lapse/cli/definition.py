@@ -123,11 +123,8 @@ def plan(path: Path, config: Config) -> Plan | None:
     made = Plan(topic, path.absolute().parent, kept=[name for name in there if name not in own])
     for name, one in own.items():
         before = there.get(name)
-        spoiled = topic.unreadable.get(name)
-        last = topic.removed.get(name, 0) if spoiled is None else spoiled.version
-        version = before.version if before is not None else last
         made_before = before.made if before is not None and name not in deleted else ()
-        after = replace(one, version=version + 1, made=made_before)
+        after = replace(one, version=topic.versions.get(name, 0) + 1, made=made_before)
         try:
             # A deleted one is defined anew: workers that have stopped serving it do not look at it before.
             differs = find_change(None if name in deleted else before, after, made.beside)

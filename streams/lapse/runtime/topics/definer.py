@@ -239,7 +239,7 @@ class Definer:
             self._services.clock.stamp_ms(),
             deleted,
             self._definitions.unreadable,
-            self._definitions.removed,
+            self._definitions.versions,
         )
         if self._guard is not None:
             _check_right(lacking(made.config, request.name, user), request.name, user)

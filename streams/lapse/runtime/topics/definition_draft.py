@@ -32,12 +32,11 @@ from lapse.core.error_code import ErrorCode, Refusal
 from lapse.core.near_name import nearest
 from lapse.protocol import topic as names
 from lapse.runtime.topics.cluster import Cluster
-from lapse.runtime.topics.definitions import Unreadable
 from lapse.runtime.topics.difference import Difference
 from lapse.runtime.topics.topology import TopologyError
 from lapse.runtime.topics.wanted import Role
 
-_NONE: Final[Mapping[str, Unreadable]] = MappingProxyType({})
+_NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 _MOST_NAMED: Final = 20
 
 _MOST_CREATED: Final = 10_000
@@ -223,8 +222,8 @@ def draft(
     beside: Path,
     now_ms: int,
     deleted: Collection[str] = (),
-    unreadable: Mapping[str, Unreadable] = _NONE,
-    removed: Mapping[str, int] = MappingProxyType({}),
+    unreadable: Mapping[str, str] = _NONE,
+    versions: Mapping[str, int] = _NONE,
 ) -> Draft:
     """Compare a request with the current definitions.
 
@@ -237,15 +236,14 @@ def draft(
         beside: directory of the files that settings name.
         now_ms: the present instant, ms since the epoch, after which no queue can begin.
         deleted: deleted entities with a definition, because the process that deleted them ended too early.
-        unreadable: unreadable definitions, by entity. A created one replaces them.
-        removed: by deleted entity without a definition, the version on which a new one is based (C64).
+        unreadable: what is wrong with unreadable definitions, by entity. A created one replaces them.
+        versions: by entity, the version on which a definition is based where `there` has none (C64).
 
     Raises:
         Refused: the request is refused; the text says why, and what to do.
     """
     spoiled = unreadable.get(request.name)
-    last = removed.get(request.name, 0) if spoiled is None else spoiled.version
-    version = there[request.name].version if request.name in there else last
+    version = there[request.name].version if request.name in there else versions.get(request.name, 0)
     there = {name: one for name, one in there.items() if name not in deleted}
     before = there.get(request.name)
     if before is not None and before.command and before.command == request.command:
@@ -256,7 +254,7 @@ def draft(
     elif spoiled is not None:
         raise Refused(
             ErrorCode.INVALID_ARGUMENT,
-            f"{spoiled.why}. So nothing can be changed in it; workers go on as before. Write it anew with all of its "
+            f"{spoiled}. So nothing can be changed in it; workers go on as before. Write it anew with all of its "
             f"settings: `lapse {request.kind} create {request.name}`, or `lapse apply` if lapse.toml has it",
         )
     elif before is None:

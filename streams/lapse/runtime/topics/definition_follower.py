@@ -292,7 +292,6 @@ class DefinitionFollower:
             self._serving.pop(name, None)
             self._app.services.versions.pop(name, None)
         self.on_ended(name)
-        self._ended[name] = None
         if len(self._ended) > _MOST_ENDED:  # names of temporary entities are used once
             oldest = next(iter(self._ended))
             del self._ended[oldest]

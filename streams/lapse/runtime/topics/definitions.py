@@ -54,18 +54,6 @@ class _Withdrawal(NamedTuple):
     offset: int
 
 
-class Unreadable(NamedTuple):
-    """A record in the place of a definition that cannot be read.
-
-    Attributes:
-        version: its offset, which is at least as high as any earlier version, since each version took a record.
-        why: what is wrong with it.
-    """
-
-    version: int
-    why: str
-
-
 class OutdatedChange(Exception):
     """A change is based on an older version of a definition (C64)."""
 
@@ -88,15 +76,15 @@ class DefinitionsTopic:
         config: configuration of the cluster and the deployment.
 
     Attributes:
-        unreadable: what the last `defined` or `read_to_change` could not read, by entity.
-        removed: the versions that definitions of deleted entities would have, by entity, as far as Kafka knows of them.
+        unreadable: what is wrong with definitions that the last `defined` or `read_to_change` could not read.
+        versions: the version on which the next definition of each entity is based, at that reading.
         open_from: where a change begins that Kafka had neither committed nor aborted at the last reading; None if there
             was none. Nothing behind it can be read.
     """
 
     def __init__(self, config: Config) -> None:
-        self.unreadable: Mapping[str, Unreadable] = {}
-        self.removed: Mapping[str, int] = {}
+        self.unreadable: Mapping[str, str] = {}
+        self.versions: Mapping[str, int] = {}
         self.open_from: int | None = None
         self._offsets: Mapping[str, int] = {}
         """The offsets of the definitions that the last `defined` or `read_to_change` returned."""
@@ -156,11 +144,12 @@ class DefinitionsTopic:
 
     def _defined(self, there: Contents | None) -> dict[str, Definition]:
         if there is None:
-            self.unreadable, self.removed, self._offsets = {}, {}, {}
+            self.unreadable, self.versions, self._offsets = {}, {}, {}
             return {}
-        self._offsets, self.removed = there.offsets, there.removed
-        self.unreadable = _unreadable(there.found, there.offsets)
-        return understood(there.found)
+        definitions = understood(there.found)
+        self._offsets, self.versions = there.offsets, _versions(there.offsets, definitions)
+        self.unreadable = _unreadable(there.found)
+        return definitions
 
     @contextlib.asynccontextmanager
     async def one_reader(self) -> AsyncIterator[None]:
@@ -389,8 +378,7 @@ def _wanted(there: Contents, changed: Iterable[Definition | _Withdrawal]) -> lis
         OutdatedChange: the current version of a definition is not the version on which its change is based.
     """
     found, offsets = there.found, there.offsets
-    versions = there.removed | {name: decoded.version for name, decoded in understood(found).items()}
-    versions |= {name: one.version for name, one in _unreadable(found, offsets).items()}
+    versions = _versions(offsets, understood(found))
     wanted: list[Definition | _Withdrawal] = []
     for one in changed:
         version = versions.get(one.name, 0)
@@ -406,12 +394,22 @@ def _wanted(there: Contents, changed: Iterable[Definition | _Withdrawal]) -> lis
     return wanted
 
 
-def _unreadable(found: Mapping[str, bytes], offsets: Mapping[str, int]) -> dict[str, Unreadable]:
-    """Return the definitions that cannot be read."""
-    spoiled: dict[str, Unreadable] = {}
+def _unreadable(found: Mapping[str, bytes]) -> dict[str, str]:
+    """Return what is wrong with the definitions that cannot be read, by entity."""
+    spoiled: dict[str, str] = {}
     for name, value in found.items():
         try:
             Definition.decode(name, value)
         except ValueError as error:
-            spoiled[name] = Unreadable(offsets[name], str(error))
+            spoiled[name] = str(error)
     return spoiled
+
+
+def _versions(offsets: Mapping[str, int], definitions: Mapping[str, Definition]) -> dict[str, int]:
+    """Return the version on which the next definition of each entity is based (C64).
+
+    It is that of its definition. Of a deleted entity, or one whose definition cannot be read, it is the offset of the
+    last record, as long as Kafka keeps that. It is at least as high as any earlier version, since each version took a
+    record. So no change that is based on a deleted entity fits the new one.
+    """
+    return {**offsets, **{name: one.version for name, one in definitions.items()}}

@@ -52,15 +52,6 @@ class Contents(NamedTuple):
     offsets: dict[str, int]
     open_from: int | None
 
-    @property
-    def removed(self) -> dict[str, int]:
-        """The versions on which new definitions of deleted entities are based (C64).
-
-        It is the offset of the removal, as long as Kafka keeps that. It is at least as high as any earlier version,
-        since each version took a record. So no change that is based on the deleted entity fits the new one.
-        """
-        return {name: offset for name, offset in self.offsets.items() if name not in self.found}
-
 
 class DefinitionsReader:
     """Reads the topic from its beginning; for `with`.

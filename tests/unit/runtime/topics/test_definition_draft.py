@@ -14,7 +14,6 @@ from lapse.config.definition import Definition, with_only_defined
 from lapse.core.error_code import ErrorCode
 from lapse.runtime.topics.definition_draft import Draft, Refused, Request, draft, patched
 from lapse.runtime.topics.definition_follower import DefinitionFollower
-from lapse.runtime.topics.definitions import Unreadable
 from lapse.runtime.topics.difference import Difference
 from lapse.runtime.topics.unfinished_creations import UnfinishedCreations
 from lapse.runtime.topics.wanted import Role, Wanted
@@ -273,11 +272,11 @@ def test_what_is_being_created_is_remembered_until_it_is_done_also_over_a_rebala
 @pytest.mark.feature("Q23", "X7")
 def test_what_cannot_be_read_is_not_changed_but_created_anew_above_its_versions() -> None:
     """A version that workers have had already would not be taken up."""
-    spoiled = {"gone": Unreadable(7, "definition of gone: no JSON")}
+    spoiled = {"gone": "definition of gone: no JSON"}
     asked = Request("gone", "queue", {"lease_period": "9s"}, "bob", new=False)
     with pytest.raises(Refused, match="definition of gone: no JSON. So nothing can be changed in it") as refused:
         draft(asked, THERE, Config(), Path(), NOW_MS, unreadable=spoiled)
     assert refused.value.refusal.code is not ErrorCode.UNKNOWN_ENTITY
-    made = draft(replace(asked, new=True), THERE, Config(), Path(), NOW_MS, unreadable=spoiled)
+    made = draft(replace(asked, new=True), THERE, Config(), Path(), NOW_MS, unreadable=spoiled, versions={"gone": 7})
     assert made.after.version == 8
     assert made.differs is not None
