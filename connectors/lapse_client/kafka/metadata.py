@@ -42,9 +42,9 @@ _NOT_LISTED: Final = NOT_THERE | {KafkaError.TOPIC_AUTHORIZATION_FAILED}
 class Metadata:
     """A source of metadata. Every method may be called from any thread.
 
-    After each outage it asks over a new admin client. A broker that stood still may say that there are no brokers,
-    until its controller knows it again. librdkafka then drops all of them, and connects to none ever again (its issue
-    5301).
+    A broker that stood still may say that there are no brokers, until its controller knows it again. librdkafka then
+    drops all of them, and connects to none ever again (its issue 5301). So where an answer does not come, every second
+    try is over a new admin client. The old one may know brokers that are not listed: whichever answers is kept.
 
     Args:
         servers: the brokers, for the errors' text.
@@ -89,21 +89,24 @@ class Metadata:
             timeout_s = METADATA_TIMEOUT_S if self._answered else FIRST_ANSWER_S
         began = time.monotonic()
         left_s, try_s = timeout_s, _LOOK_S
+        admin, other = self._own_admin(), None
         while True:
             self._silence.forget()
             try:
-                found = self._own_admin().list_topics(timeout=max(_LEAST_S, min(try_s, left_s)))
+                found = admin.list_topics(timeout=max(_LEAST_S, min(try_s, left_s)))
             except KafkaException as error:
-                self._admin.poll(0)  # serves librdkafka's error callbacks
+                admin.poll(0)  # serves librdkafka's error callbacks
                 if refusal := self._silence.refusal:
                     raise ConnectionFailed(self._servers, refusal, refused=True) from error
                 left_s, try_s = timeout_s - (time.monotonic() - began), 2 * try_s
                 if left_s <= 0 or (hurried and self._silence.is_nobody_there(self._servers)):
-                    if self._answered:  # see the class
-                        self._admin = self._opened()
+                    if self._answered:
+                        self._admin = other or self._opened()
                     raise ConnectionFailed(self._servers, self._silence.why(timeout_s)) from error
+                if self._answered:  # see the class
+                    admin, other = other or self._opened(), admin
             else:
-                self._answered = True
+                self._admin, self._answered = admin, True
                 return found
 
     def hidden(self, topics: Iterable[str]) -> list[str]:

@@ -70,6 +70,31 @@ def test_after_an_outage_a_new_client_asks() -> None:
     assert len(second.tries) == 1
 
 
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize(
+    ("old_s", "new_s", "tries"),
+    [(60.0, 0.0, ([1.0], [2.0])), (3.0, 60.0, ([1.0, 4.0], [2.0]))],
+    ids=["the old client knows no broker", "brokers that are not listed answer late"],
+)
+def test_an_outage_is_over_within_one_question(
+    old_s: float, new_s: float, tries: tuple[list[float], list[float]]
+) -> None:
+    """The one that answered is asked from then on."""
+    old, new = Slow(0.0), Slow(new_s)
+    opened = iter([old, new])
+    source = Metadata("b:1", {}, lambda _: next(opened), None)  # type: ignore[arg-type,return-value]
+    source.ask()
+    old.tries.clear()
+    old.takes_s = old_s
+    source.ask()
+    assert (old.tries, new.tries) == tries
+    answered = old if old_s < new_s else new
+    answered.takes_s = 0.0
+    source.ask()
+    assert len(old.tries + new.tries) == len([*tries[0], *tries[1]]) + 1
+    assert answered.tries[-1] == 1.0
+
+
 @pytest.mark.feature("X4", "C52")
 @pytest.mark.parametrize(
     ("code", "is_absent"),
