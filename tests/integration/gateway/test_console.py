@@ -219,20 +219,20 @@ def test_thousands_of_messages_are_counted_found_and_taken_out(
         producer.poll(0)
     producer.flush()
     view.goto(f"{gateway.address}/console/queues/{name}")
-    playwright.expect(view.locator('[data-state="available"]')).to_have_text(f"{count:,}")
+    playwright.expect(view.locator('[data-state="available"]')).to_have_text(f"{count:,}", timeout=120_000)
     rows = view.locator("#messages tbody tr")
     for field, text, found in (("Key", f"k{count - 1}", 1), ("Filter", f"/n >= {count - 2}", 2)):
         view.get_by_label(field, exact=True).fill(text)
         view.get_by_role("button", name="Find").click()
-        playwright.expect(rows).to_have_count(found)
+        playwright.expect(rows).to_have_count(found, timeout=60_000)
         view.get_by_label(field, exact=True).fill("")
     view.get_by_label("Filter").fill("/n > 9")
     view.get_by_role("button", name="Purge by key and filter").click()
     playwright.expect(view.get_by_role("dialog").locator("#preview")).to_have_text(
-        re.compile(f"^{count - 10:,} messages")
+        re.compile(f"^{count - 10:,} messages"), timeout=60_000
     )
     view.get_by_role("button", name="Purge", exact=True).click()
-    notice(view, f"{count - 10:,} messages removed")
+    notice(view, f"{count - 10:,} messages removed", 60_000)
     playwright.expect(view.locator('[data-state="available"]')).to_have_text("10")
     with gateway.deployment.queue("crowded") as queue:
         queue.purge()

@@ -16,7 +16,7 @@ from lapse.embedded.settings import cluster_id
 from lapse.protocol import topic
 from lapse.runtime.topics.cluster import Cluster
 from lapse.runtime.topics.definitions import DefinitionsTopic
-from lapse_client import Connection
+from lapse_client import Connection, Queue
 from support.kafka.log import until
 from support.processes.deployment import Deploy, Deployment
 
@@ -129,7 +129,8 @@ def test_copies_are_asked_for_warned_of_and_outlive_a_broker(brokers: list[Embed
             if ends is not None:
                 ends.kill()
             subscriber.settle("acknowledge", [delivery], wait=True)
-    until(lambda: here.depth("orders")["depth"] == 0, "all is acknowledged", 60)
+    with Queue(here.name("orders"), connection=here.connection, timeout_s=120) as queue:
+        until(lambda: queue.depth()["depth"] == 0, "all is acknowledged", 60)
     for look in looks:  # also of those whose controller was the broker that died
         look()
 

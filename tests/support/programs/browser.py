@@ -86,8 +86,8 @@ def shot(page: "Page", gateway: Door, name: str) -> None:
         page.screenshot(path=str(Path(directory) / f"console-{name}.png"))
 
 
-def notice(page: "Page", text: str) -> None:
+def notice(page: "Page", text: str, at_most_ms: int = AT_MOST_MS) -> None:
     """Wait until the page's notice contains a text."""
     from playwright.sync_api import expect
 
-    expect(page.locator("#notice")).to_contain_text(text)
+    expect(page.locator("#notice")).to_contain_text(text, timeout=at_most_ms)
