@@ -62,6 +62,16 @@ def headers(
     return built
 
 
+def check_delta(delta: bool, value: object) -> None:
+    """Check that a delta has a value to merge.
+
+    Raises:
+        InvalidPublication: it has none.
+    """
+    if delta and value is None:
+        raise InvalidPublication("delta needs a value; publish None without delta to delete the record")
+
+
 def payload(what: str, value: object) -> bytes | None:
     """Return the bytes of a payload or key; text as UTF-8.
 

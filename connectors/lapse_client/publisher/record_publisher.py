@@ -17,7 +17,7 @@ from lapse.protocol.command import Command
 from lapse_client.error import InvalidPublication, PublishFailed
 from lapse_client.kafka.connection import Connection, is_for_people
 from lapse_client.payload.serde import SerializerLike, check_serde, write
-from lapse_client.publisher.publication import BuiltHeaders, Headers, headers, payload
+from lapse_client.publisher.publication import BuiltHeaders, Headers, check_delta, headers, payload
 from lapse_client.publisher.publication_batch import Outcome, Publication, PublicationBatch
 from lapse_client.session.client import Client
 from lapse_client.session.conversation import Conversation
@@ -208,9 +208,15 @@ class RecordPublisher(Client[None]):
                 self._wanted.notify()
 
     def poll(self, timeout_s: float = 0.0) -> int:
-        """Wait up to `timeout_s` seconds for delivery reports, and return their number."""
+        """Wait up to `timeout_s` seconds for delivery reports, and return their number.
+
+        Raises:
+            Closed: the publisher is closed.
+        """
         try:
             return self._producer.poll(timeout_s)
+        except RuntimeError as error:
+            raise self._end_error(error) from error
         except KafkaException as error:  # the producer has failed: all waiting records fail
             with self._lock:
                 self._fatal = error.args[0]
@@ -297,6 +303,8 @@ class RecordPublisher(Client[None]):
                 self._wanted.notify()
             if (server := self._server) is not None:
                 server.join()
+            if len(self._producer):  # `close` would wait for them without end, whatever the publisher's timeout
+                self._producer.purge()
             self._producer.close()
             self._explain()
 
@@ -310,8 +318,7 @@ class RecordPublisher(Client[None]):
         message_id: str | None = None,
         delta: bool = False,
     ) -> BuiltHeaders:
-        if delta and value is None:
-            raise InvalidPublication("delta needs a value; publish None without delta to delete the record")
+        check_delta(delta, value)
         return headers(
             own,
             ttl_ms=ttl_ms,
@@ -364,12 +371,18 @@ class RecordPublisher(Client[None]):
                 payload("value", value)
                 payload("key", key)
                 raise
+            except RuntimeError as error:
+                raise self._end_error(error) from error
             except KafkaException as error:
                 raise PublishFailed(target, _bytes(key), self._cause(error.args[0])) from error
             else:
                 if self._server is None:  # else that thread serves the reports: a call here costs more than the record
                     self.poll()
                 return
+
+    def _end_error(self, error: RuntimeError) -> BaseException:
+        """Return the error for a call while another thread closes the publisher, whose producer takes nothing then."""
+        return error if self._lifecycle.phase is Phase.RUNNING else self._lifecycle.end_error()
 
     def _target(self, to: str) -> str:
         """Look up the topic for a name. This is needed because librdkafka would create a missing topic."""

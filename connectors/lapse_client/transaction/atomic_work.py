@@ -18,7 +18,7 @@ from uuid import uuid4
 import orjson
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from lapse_client.error import InvalidPublication, LapseError, TransactionFailed
+from lapse_client.error import Closed, InvalidPublication, LapseError, TransactionFailed
 from lapse_client.kafka.connection import Connection
 from lapse_client.kafka.fault import FENCED, flushed
 from lapse_client.kafka.produced import produce
@@ -90,7 +90,7 @@ class AtomicWork:
         self._producer: Producer | None = None
         self._targets: RecordPublisher | None = None
         self._logs: dict[str, DecisionLog] = {}
-        self._fenced = False
+        self._fenced = self._closed = False
         self._unknown: set[Claim] = set()
         """Claims of transactions whose outcome was unknown when they failed."""
 
@@ -117,10 +117,13 @@ class AtomicWork:
             TransactionFailed: nothing was committed, and messages that are still leased return to their queues; or
                 the outcome is unknown, and the client that gets the messages next finds it out.
             AlreadySettled: a delivery was settled in the block; nothing was committed.
+            Closed: the subscriber is closed; nothing was committed.
         """
         with self._settler.refusals.held_back(), self._lock:
             is_decided = False
             try:
+                if self._closed:  # a producer opened now would end the transactions of a later subscriber (X9)
+                    raise Closed("the subscriber")
                 for delivery in transaction.deliveries:
                     delivery.check_unsettled()
                 if self._decided_before(transaction.deliveries):
@@ -154,8 +157,9 @@ class AtomicWork:
             self._settler.command("cancel", left, delay_ms=delay_ms)
 
     def close(self) -> None:
-        """Disconnect."""
+        """Disconnect, and commit nothing any more."""
         with self._lock:
+            self._closed = True
             for one in self._logs.values():
                 one.close()
             self._logs.clear()

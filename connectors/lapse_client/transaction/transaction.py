@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
 from lapse_client.error import InvalidPublication
-from lapse_client.publisher.publication import BuiltHeaders, Headers, headers, payload
+from lapse_client.publisher.publication import BuiltHeaders, Headers, check_delta, headers, payload
 from lapse_client.subscriber.retry import Retry
 
 Payload = str | bytes | None
@@ -80,8 +80,9 @@ class Transaction:
         enqueue_at_ms: int | None = None,
         message_id: str | None = None,
         headers: Headers | None = None,  # as `Publisher.publish` has it
+        delta: bool = False,
     ) -> None:
-        """Add a record to the outputs; the arguments are those of `Publisher.publish`.
+        """Add a record to the outputs; the arguments are those of `Publisher.publish`, without a serializer.
 
         Raises:
             InvalidPublication: a value is out of range, there are two lifetimes, a payload or key is neither text
@@ -91,7 +92,8 @@ class Transaction:
             raise InvalidPublication(f"{to}: the transaction is over, so this would be lost: produce within its block")
         if not isinstance(to, str):
             raise InvalidPublication(f"to = {to!r}: expected the name of a topic or queue")
-        built = _headers(headers, ttl_ms, expires_at_ms, enqueue_at_ms, message_id)
+        check_delta(delta, value)
+        built = _headers(headers, ttl_ms, expires_at_ms, enqueue_at_ms, message_id, delta)
         self.outputs.append(Output(to, payload("value", value), payload("key", key), built))
 
     def __enter__(self) -> Transaction:
@@ -125,5 +127,13 @@ def _headers(
     expires_at_ms: int | None,
     enqueue_at_ms: int | None,
     message_id: str | None,
+    delta: bool,
 ) -> BuiltHeaders:
-    return headers(own, ttl_ms=ttl_ms, expires_at_ms=expires_at_ms, enqueue_at_ms=enqueue_at_ms, message_id=message_id)
+    return headers(
+        own,
+        ttl_ms=ttl_ms,
+        expires_at_ms=expires_at_ms,
+        enqueue_at_ms=enqueue_at_ms,
+        message_id=message_id,
+        delta=delta,
+    )

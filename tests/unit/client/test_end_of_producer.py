@@ -13,7 +13,7 @@ from lapse.protocol.command import Command
 from lapse.testing.cluster import Cluster
 from lapse.testing.memory_clients import MemoryProducer
 from lapse.testing.memory_transport import MemoryTransport
-from lapse_client import Connection, Publisher, PublishFailed
+from lapse_client import Closed, CommandFailed, Connection, Publisher, PublishFailed
 from lapse_client.error import LapseError
 from lapse_client.session.channel import Channel
 from lapse_client.session.listener import Listener
@@ -115,3 +115,68 @@ def memory() -> Connection:
 
 def connection(refuses_at_once: bool) -> Connection:
     return Connection("memory", transport=EndedTransport(refuses_at_once))
+
+
+NOWHERE = "127.0.0.1:1"
+
+
+@pytest.mark.feature("X3")
+def test_a_publisher_closes_in_time_although_no_broker_takes_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A producer of librdkafka tries for five minutes, and its close waits for that."""
+    monkeypatch.setattr(Publisher, "topic_of", lambda _self, to: to)
+    publisher = Publisher(Connection(NOWHERE), timeout_s=0.1)
+    sent = publisher.submit("orders", b"x")
+    failed: list[BaseException] = []
+
+    def close() -> None:
+        try:
+            publisher.close()
+        except PublishFailed as error:
+            failed.append(error)
+
+    closing = threading.Thread(target=close, daemon=True)
+    closing.start()
+    closing.join(30)
+    assert [str(error).count("1 records are still unsent after 0.1 s") for error in failed] == [1]
+    with pytest.raises(PublishFailed):
+        sent.result(0)
+
+
+@pytest.mark.feature("X3")
+def test_a_publish_that_a_close_overtakes_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    looking, go_on = threading.Event(), threading.Event()
+
+    def topic_of(_publisher: Publisher, to: str) -> str:
+        looking.set()
+        assert go_on.wait(30)
+        return to
+
+    monkeypatch.setattr(Publisher, "topic_of", topic_of)
+    publisher = Publisher(Connection(NOWHERE))
+    told: list[BaseException] = []
+
+    def publish() -> None:
+        try:
+            publisher.submit("orders", b"x")
+        except Exception as error:  # noqa: BLE001  # any other than the right one fails the test
+            told.append(error)
+
+    publishing = threading.Thread(target=publish)
+    publishing.start()
+    assert looking.wait(30)
+    publisher.close()
+    go_on.set()
+    publishing.join(30)
+    assert [type(error) for error in told] == [Closed]
+    with pytest.raises(Closed):
+        publisher.poll()
+
+
+@pytest.mark.feature("X7", "S3")
+def test_a_command_that_is_too_large_for_kafka_is_no_matter_of_the_connection() -> None:
+    channel: Channel[Any] = Channel(Connection(NOWHERE), [("prices", 1)])
+    keys = tuple(b"%0100d" % number for number in range(15_000))
+    sent = channel.sender.send(channel.shards[0], Command(command="sow_delete", keys=keys))
+    with pytest.raises(CommandFailed, match="Name fewer keys, payloads or bookmarks in one call"):
+        sent.result(0)
+    channel.close()

@@ -12,7 +12,8 @@ from confluent_kafka import KafkaError, KafkaException
 from lapse.protocol.bookmark import Bookmark
 from lapse.testing import CrashPoint, Lapse
 from lapse.testing.memory_clients import MemoryConsumer
-from lapse_client import Delivery, QueueSubscriber, Retry, TransactionFailed, aio
+from lapse.testing.memory_transport import MemoryTransport
+from lapse_client import Closed, Delivery, QueueSubscriber, Retry, TransactionFailed, aio
 from lapse_client.transaction import decision_log
 from lapse_client.transaction.decision_log import DecisionLog, Verdict, claim
 
@@ -199,6 +200,48 @@ def test_a_log_of_decisions_that_could_not_be_opened_is_opened_again(
     lapse.connection.producer().produce(decisions.topic, b"{}", claim(newer), partition=0)
     assert decisions.verdicts([newer]) == [Verdict.DONE]
     decisions.close()
+
+
+def test_a_block_that_a_close_overtakes_takes_no_transactional_id_back(
+    lapse: Lapse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A producer that is opened with an id ends the transactions of whoever has the id now."""
+    lapse.queue("orders")
+    lapse.topic("shipments")
+    publish(lapse, "a")
+    opened: list[str] = []
+    producer = MemoryTransport.producer
+
+    def noted(transport: MemoryTransport, config: dict[str, Any]) -> Any:
+        opened.append(config.get("transactional.id", ""))
+        return producer(transport, config)
+
+    monkeypatch.setattr(MemoryTransport, "producer", noted)
+    first = lapse.subscriber("orders", transactional_id="shipping").start()
+    delivery = received(first)
+
+    def overtaken() -> None:
+        with delivery.transaction() as tx:
+            tx.produce("shipments", b"late")
+            first.close()
+
+    with pytest.raises(Closed):
+        overtaken()
+    assert "shipping" not in opened
+    with lapse.subscriber("orders", transactional_id="shipping") as second:
+        assert not ship(received(second))
+    assert values(lapse, "shipments") == [b"a"]
+
+
+def test_a_delta_is_an_output_as_a_publication_is(lapse: Lapse) -> None:
+    lapse.queue("orders")
+    lapse.sow("prices")
+    publish(lapse, "a")
+    with lapse.publisher() as publisher, lapse.subscriber("orders") as subscriber, lapse.sow_client("prices") as prices:
+        publisher.publish("prices", b'{"bid":1,"ask":2}', "A")
+        with received(subscriber).transaction() as tx:
+            tx.produce("prices", b'{"bid":3}', "A", delta=True)
+        assert [record.value for record in prices.query()] == [b'{"bid":3,"ask":2}']
 
 
 def in_doubt(offset: int, timestamp_ms: int) -> Any:
