@@ -9,6 +9,7 @@ from typing import Any, ClassVar, ParamSpec, TypeVar
 from lapse.protocol.bookmark import Bookmark
 from lapse_client.aio.delivery import Delivery
 from lapse_client.aio.subscriber import QueueSubscriber
+from lapse_client.kafka.connection import Connection
 from lapse_client.subscriber import task_queue
 
 P = ParamSpec("P")
@@ -40,16 +41,24 @@ class CallQueue(task_queue.TaskQueue):
 class TaskQueue(CallQueue):
     """Functions that are called through a queue; see `lapse_client.TaskQueue`. An asynchronous context manager."""
 
+    def __init__(self, name: str, *, connection: Connection | None = None, **options: Any) -> None:
+        super().__init__(name, connection=connection, **options)
+        self._working: set[QueueSubscriber] = set()
+        """Those of the calls of `run` that are under way."""
+
     async def run(self, tasks: int = 1) -> None:  # type: ignore[override]  # it waits
         """Run the queue's tasks, `tasks` at a time, until it is cancelled or closed."""
-        async with QueueSubscriber(self.name, tasks, connection=self._connection, **self._options) as subscriber:
-            self._working = subscriber
-            await subscriber.run(self.handle, tasks)
+        subscriber = QueueSubscriber(self.name, tasks, connection=self._connection, **self._options)
+        self._working.add(subscriber)
+        try:
+            async with subscriber:
+                await subscriber.run(self.handle, tasks)
+        finally:
+            self._working.discard(subscriber)
 
     async def close(self) -> None:  # type: ignore[override]  # it waits
-        """Stop `run` after the running calls, and flush submitted calls."""
-        if self._working is not None:
-            await self._working.close()
+        """Stop `run`, in all tasks, after the running calls, and flush submitted calls."""
+        await asyncio.gather(*(subscriber.close() for subscriber in list(self._working)))
         await asyncio.to_thread(super().close)
 
     async def __aenter__(self) -> TaskQueue:
@@ -57,5 +66,3 @@ class TaskQueue(CallQueue):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-    _working: QueueSubscriber | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from lapse_client.error import InvalidPayload, LapseError
@@ -27,6 +27,7 @@ class Shape:
 
     Args:
         type: a pydantic model, a dataclass, a `TypedDict`, or any other type that pydantic knows.
+        like: a type with the same fields, whose aliases decide by which names fields are written; `type` by default.
 
     Attributes:
         name: name of the type.
@@ -36,7 +37,7 @@ class Shape:
         TypeError: pydantic does not know the type.
     """
 
-    def __init__(self, type: Any) -> None:  # noqa: A002  # the natural word
+    def __init__(self, type: Any, like: Any = None) -> None:  # noqa: A002  # the natural word
         try:
             import pydantic  # optional
         except ImportError as error:
@@ -48,6 +49,8 @@ class Shape:
             self._adapter: Any = pydantic.TypeAdapter(type)
         except pydantic.PydanticUserError as error:
             raise TypeError(f"{self.name} is no type of payloads: {error}") from error
+        self._by_alias = True if _is_read_by_alias(pydantic.TypeAdapter(like) if like else self._adapter) else None
+        """Whether JSON has fields under their aliases: it has, if they are read by them. None = as pydantic does."""
 
     def to_json(self, value: Any) -> bytes:
         """Convert a value to JSON.
@@ -57,8 +60,8 @@ class Shape:
         """
         try:
             checked = self._adapter.validate_python(value)
-            data: bytes = self._adapter.dump_json(checked, warnings="error")
-            fields = self._adapter.dump_python(checked) if b"null" in data else None
+            data: bytes = self._adapter.dump_json(checked, by_alias=self._by_alias, warnings="error")
+            fields = self._adapter.dump_python(checked, by_alias=self._by_alias) if b"null" in data else None
         except self._unwritable as error:
             raise self._payload_error(error) from error
         refuse_unwritable_numbers(fields, data)
@@ -115,30 +118,91 @@ class Shape:
         return InvalidPayload(f"the payload is no {self.name}: {'; '.join(lines)}")
 
 
-def arguments_shape(name: str, function: Callable[..., Any]) -> Any:
-    """Return a type for a function's arguments: a pydantic model with a field for each parameter.
+def _is_read_by_alias(adapter: Any) -> bool:
+    """Return whether fields of a type, or of a type within it, are read by other names than their own."""
+    from pydantic.errors import PydanticUserError
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class Silently(GenerateJsonSchema):
+        """It warns of nothing, because nobody reads the schema."""
+
+        def emit_warning(self, kind: Any, detail: str) -> None:
+            """See `GenerateJsonSchema`."""
+
+    try:
+        by_alias, by_name = (adapter.json_schema(by_alias=which, schema_generator=Silently) for which in (True, False))
+    except PydanticUserError:  # JSON Schema cannot say what the type is
+        return False
+    return bool(by_alias != by_name)
+
+
+class Arguments:
+    """The arguments of a function, whose types pydantic checks.
+
+    They are fields of a model under names of their own, because parameters may have names that fields cannot have, or
+    that a model has itself, such as `_id`, `copy` and `model_config`.
 
     Args:
-        name: name of the type.
+        name: name of the type, for errors.
         function: the function.
 
     Raises:
         LapseError: pydantic is missing.
         TypeError: a parameter cannot be passed by name, or has a type that pydantic does not know.
     """
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        try:
+            import pydantic  # optional
+        except ImportError as error:
+            raise LapseError("tasks need pydantic: pip install 'lapse[payloads]'") from error
+        fields: dict[str, Any] = {}
+        self._names: dict[str, str] = {}
+        for at, parameter in enumerate(_parameters(name, function)):
+            if parameter.kind in _NAMELESS:
+                raise TypeError(f"task {name}: parameter {parameter}: each has to have a name that a message can say")
+            of = Any if parameter.annotation is parameter.empty else parameter.annotation
+            default = ... if parameter.default is parameter.empty else parameter.default
+            self._names[f"argument_{at}"] = parameter.name
+            fields[f"argument_{at}"] = (of, pydantic.Field(default, validation_alias=parameter.name))
+        names = self._names
+
+        class Named(pydantic.BaseModel):
+            model_config = pydantic.ConfigDict(extra="forbid")
+
+            @pydantic.model_serializer(mode="wrap")
+            def by_parameter(self, written: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+                return {names[field]: value for field, value in written(self).items()}
+
+        try:
+            model: Any = pydantic.create_model(name, __base__=Named, **fields)
+            types: dict[str, Any] = {field: (of, ...) for field, (of, _) in fields.items()}
+            plain: Any = pydantic.create_model(name, **types)
+        except pydantic.PydanticUserError as error:
+            why = str(error).partition(". ")[0]
+            raise TypeError(f"task {name}: a parameter is of no type of payloads: {why}") from error
+        self._shape = Shape(model, plain)
+
+    def to_json(self, arguments: Mapping[str, Any]) -> bytes:
+        """Convert arguments by name, and the defaults of the others, to JSON.
+
+        Raises:
+            InvalidPayload: they do not fit the function.
+        """
+        return self._shape.to_json(arguments)
+
+    def from_json(self, data: bytes) -> dict[str, Any]:
+        """Convert JSON to arguments by name, without those that it leaves out.
+
+        Raises:
+            InvalidPayload: they do not fit the function.
+        """
+        checked = self._shape.from_json(data)
+        return {self._names[field]: getattr(checked, field) for field in checked.model_fields_set}
+
+
+def _parameters(name: str, function: Callable[..., Any]) -> Iterable[inspect.Parameter]:
     try:
-        import pydantic  # optional
-    except ImportError as error:
-        raise LapseError("tasks need pydantic: pip install 'lapse[payloads]'") from error
-    fields: dict[str, Any] = {}
-    for parameter in inspect.signature(function, eval_str=True).parameters.values():
-        if parameter.kind in _NAMELESS:
-            raise TypeError(f"task {name}: parameter {parameter}: each has to have a name that a message can say")
-        of = Any if parameter.annotation is parameter.empty else parameter.annotation
-        fields[parameter.name] = (of, ... if parameter.default is parameter.empty else parameter.default)
-    try:
-        model: Any = pydantic.create_model(name, __config__=pydantic.ConfigDict(extra="forbid"), **fields)
-    except pydantic.PydanticUserError as error:
-        why = str(error).partition(". ")[0]
-        raise TypeError(f"task {name}: a parameter is of no type of payloads: {why}") from error
-    return model
+        return inspect.signature(function, eval_str=True).parameters.values()
+    except NameError as error:
+        raise TypeError(f"task {name}: the type of a parameter cannot be found: {error}") from error

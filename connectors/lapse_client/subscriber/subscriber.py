@@ -137,8 +137,9 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         self._inherited: Subscription | None = None
         """The subscription of the parent process, which is kept, because it holds clients of Kafka."""
         self._handlers: set[int] = set()
-        self._idle = threading.Event()
-        self._idle.set()
+        self._runs = 0
+        """How many calls of `run` are under way. The lock of `_idle` guards it."""
+        self._idle = threading.Condition()
         self._stopping = threading.Event()
 
     @property
@@ -166,8 +167,9 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         """
         self.stop()
         if threading.get_ident() not in self._handlers:
-            while not self._idle.wait(LONGEST_WAIT_S):
-                pass
+            with self._idle:
+                while self._runs:
+                    self._idle.wait(LONGEST_WAIT_S)
             super().close()
 
     def __iter__(self) -> Iterator[Delivery]:
@@ -246,7 +248,8 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
                 self._handlers.discard(threading.get_ident())
 
         others = [threading.Thread(target=work, name=f"lapse handler {number}") for number in range(1, threads)]
-        self._idle.clear()
+        with self._idle:
+            self._runs += 1
         try:
             for thread in others:
                 thread.start()
@@ -259,7 +262,9 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
             raise
         finally:
             self._handlers.discard(threading.get_ident())
-            self._idle.set()
+            with self._idle:
+                self._runs -= 1
+                self._idle.notify_all()
         self.close()
         if failures:
             raise failures[0]
@@ -342,8 +347,7 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
     def forked(self) -> None:
         """Close the object in a child process, where no handlers run. No check of each `receive` is needed for this."""
         super().forked()
-        self._idle, self._stopping = threading.Event(), threading.Event()
-        self._idle.set()
+        self._idle, self._runs, self._stopping = threading.Condition(), 0, threading.Event()
         self._inherited, self._subscription = self._subscription, None
 
     def _open(self) -> None:

@@ -17,7 +17,7 @@ from lapse.protocol.bookmark import Bookmark
 from lapse_client.delivery.delivery import Delivery
 from lapse_client.error import InvalidPayload, InvalidPublication, LapseError
 from lapse_client.kafka.connection import Connection
-from lapse_client.payload.shape import Shape, arguments_shape
+from lapse_client.payload.shape import Arguments
 from lapse_client.publisher.publisher import Publisher
 from lapse_client.subscriber.subscriber import QueueSubscriber
 
@@ -33,14 +33,14 @@ class Task(Generic[P, R]):
         name: name of the task in messages.
         function: the function itself.
         queue: its task queue.
-        shape: types of the function's arguments.
+        arguments: types of the function's arguments.
         options: options of `Publisher.publish` for its messages, such as `ttl_ms`.
     """
 
     name: str
     function: Callable[P, R]
     queue: TaskQueue
-    shape: Shape
+    arguments: Arguments
     options: Mapping[str, Any]
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -60,7 +60,7 @@ class Task(Generic[P, R]):
         """Publish a call in the background; see `submit`."""
         try:
             bound = inspect.signature(self.function).bind(*args, **kwargs)
-            arguments = self.shape.to_json(bound.arguments)
+            arguments = self.arguments.to_json(bound.arguments)
         except (TypeError, InvalidPayload) as error:
             raise InvalidPublication(f"task {self.name}: {error}") from error
         value = b'{"task":%b,"arguments":%b}' % (orjson.dumps(self.name), arguments)
@@ -104,7 +104,8 @@ class TaskQueue:
         self._options = options
         self._tasks: dict[str, Task[Any, Any]] = {}
         self._publisher: Publisher | None = None
-        self._subscriber: QueueSubscriber | None = None
+        self._subscribers: set[QueueSubscriber] = set()
+        """Those of the calls of `run` that are under way."""
         self._lock = threading.Lock()
 
     @overload
@@ -130,7 +131,7 @@ class TaskQueue:
         named = name or function.__name__
         if named in self._tasks:
             raise LapseError(f"queue {self.name} has a task {named} already; give one of them another name")
-        self._tasks[named] = made = self.task_type(named, function, self, Shape(arguments_shape(named, function)), {})
+        self._tasks[named] = made = self.task_type(named, function, self, Arguments(named, function), {})
         return made
 
     @property
@@ -143,11 +144,15 @@ class TaskQueue:
 
     def run(self, threads: int = 1) -> None:
         """Run the queue's tasks in a number of threads, until `close` is called."""
+        subscriber = QueueSubscriber(self.name, threads, connection=self._connection, **self._options)
         with self._lock:
-            subscriber = QueueSubscriber(self.name, threads, connection=self._connection, **self._options)
-            self._subscriber = subscriber
-        with subscriber:
-            subscriber.run(self.handle, threads)
+            self._subscribers.add(subscriber)
+        try:
+            with subscriber:
+                subscriber.run(self.handle, threads)
+        finally:
+            with self._lock:
+                self._subscribers.discard(subscriber)
 
     def handle(self, delivery: Delivery) -> None:
         """Run the task that a message names, for programs that receive messages themselves."""
@@ -164,10 +169,12 @@ class TaskQueue:
         return functools.partial(function, **arguments)
 
     def close(self) -> None:
-        """Stop `run` after the running calls, and flush submitted calls."""
+        """Stop `run`, in all threads, after the running calls, and flush submitted calls."""
         with self._lock:
-            subscriber, publisher, self._publisher = self._subscriber, self._publisher, None
-        if subscriber is not None:
+            subscribers, publisher, self._publisher = list(self._subscribers), self._publisher, None
+        for subscriber in subscribers:
+            subscriber.stop()
+        for subscriber in subscribers:
             subscriber.close()
         if publisher is not None:
             publisher.close()
@@ -188,5 +195,4 @@ class TaskQueue:
         if task is None:
             known = ", ".join(sorted(self._tasks)) or "none"
             raise InvalidPayload(f"no call of a known task: {name!r}; there is: {known}")
-        checked = task.shape.from_json(orjson.dumps(message.get("arguments", {})))
-        return task.function, {field: getattr(checked, field) for field in checked.model_fields_set}
+        return task.function, task.arguments.from_json(orjson.dumps(message.get("arguments", {})))

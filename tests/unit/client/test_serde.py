@@ -41,6 +41,23 @@ class Model(pydantic.BaseModel):
     price: Decimal
 
 
+class Aliased(pydantic.BaseModel):
+    """Its fields have other names in JSON."""
+
+    order_id: int = pydantic.Field(0, alias="orderId")
+    more: list["Aliased"] = pydantic.Field([], alias="furtherOrders")
+
+
+class Weight(pydantic.BaseModel):
+    in_kg: float = pydantic.Field(alias="inKg")
+
+
+class OnlyWritten(pydantic.BaseModel):
+    """Its field is read by its own name."""
+
+    number: int = pydantic.Field(serialization_alias="no")
+
+
 class Row(TypedDict):
     id: int
     tags: list[str]
@@ -74,6 +91,9 @@ V2 = {**V1, "fields": [*V1["fields"], {"name": "limit", "type": ["null", "double
         (JsonSerde(), {"any": [1, "x", None]}),
         (JsonSerde(Order), Order(1, "A", 2.5)),
         (JsonSerde(Model), MODEL),
+        (JsonSerde(Aliased), Aliased(orderId=7, furtherOrders=[Aliased(orderId=8)])),
+        (JsonSerde(dict[str, Aliased]), {"a": Aliased(orderId=7)}),
+        (JsonSerde(OnlyWritten), OnlyWritten(number=7)),
         (JsonSerde(Row), {"id": 1, "tags": ["a"]}),
         (JsonSerde(list[int]), [1, 2]),
         (AvroSerde(V2), {"id": 1, "symbol": "A", "limit": None}),
@@ -130,6 +150,7 @@ def test_a_payload_that_does_not_fit_is_not_written(way: Serde, value: Any) -> N
         (JsonSerde(), float("inf"), "it"),
         (JsonSerde(), Reading(None, float("-inf")), "value"),
         (JsonSerde(Reading), Reading(None, float("nan")), "value"),
+        (JsonSerde(Weight), Weight(inKg=float("nan")), "inKg"),
     ],
     ids=str,
 )

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from lapse.protocol.command import Command
 from lapse.testing import Lapse
 from lapse.testing.memory_clients import MemoryProducer
-from lapse_client import Connection, LapseError, QueueSubscriber
+from lapse_client import Connection, Delivery, LapseError, QueueSubscriber
 from lapse_client.session.channel import Channel
 from lapse_client.sow.query import SowQuery
 from support.suite.at_length import alike
@@ -136,3 +136,34 @@ def test_what_is_held_enters_at_the_instant_that_makes_room_for_it(lapse: Lapse)
         delivery = subscriber.receive(timeout=5)
         assert delivery is not None
         assert delivery.value == b'{"id": 1}'
+
+
+@pytest.mark.feature("X3")
+def test_a_close_waits_for_the_handlers_of_all_runs(lapse: Lapse) -> None:
+    """Each thread may call `run`. The first one that ends must not close the subscriber under another's handler."""
+    lapse.queue("orders")
+    at_work, go_on, ended = threading.Barrier(3), threading.Event(), list[bytes | None]()
+    subscriber = lapse.subscriber("orders", 10).start()
+
+    def handle(delivery: Delivery) -> None:
+        at_work.wait(20)
+        if delivery.value == b"slow":
+            go_on.wait(20)
+        ended.append(delivery.value)
+
+    with lapse.publisher() as publisher:
+        publisher.publish("orders", b"slow")
+        publisher.publish("orders", b"quick")
+    runs = [threading.Thread(target=subscriber.run, args=[handle]) for _ in range(2)]
+    for run in runs:
+        run.start()
+    at_work.wait(20)
+    closing = threading.Thread(target=subscriber.close)
+    closing.start()
+    lapse.until(lambda: ended == [b"quick"])
+    for thread in (*runs, closing):
+        thread.join(0.1)
+    go_on.set()
+    for thread in (*runs, closing):
+        thread.join(20)
+    assert lapse.depth("orders") == 0, "the slow one's acknowledgment was sent"

@@ -113,11 +113,68 @@ def test_a_call_that_does_not_fit_is_not_sent(lapse: Lapse, tasks: TaskQueue, ca
     assert lapse.depth("emails") == 0
 
 
+def _odd(_id: int, model_config: str, copy: bool, model_dump: int = 4, *, model_fields_set: int = 5) -> None:
+    """Parameters with names that pydantic's models take for themselves, or do not allow."""
+
+
+@pytest.mark.filterwarnings("error")
+def test_parameters_may_have_any_names(lapse: Lapse, tasks: TaskQueue) -> None:
+    task = tasks.task(_odd)
+    task.submit(1, model_config="m", copy=True)
+    value = b'{"_id":1,"model_config":"m","copy":true,"model_dump":4,"model_fields_set":5}'
+    assert lapse.records("emails")[0].value == b'{"task":"_odd","arguments":%b}' % value
+    with lapse.subscriber("emails") as subscriber:
+        call = tasks.parse_call(subscriber.receive(timeout=5))  # type: ignore[arg-type]
+    assert call is not None
+    assert call.keywords == {"_id": 1, "model_config": "m", "copy": True, "model_dump": 4, "model_fields_set": 5}
+    with pytest.raises(InvalidPublication, match="task _odd: the payload is no _odd: _id: Input should be a valid"):
+        task.submit("x", "m", copy=True)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["threads", "tasks"])
+def test_a_close_ends_all_runs(lapse: Lapse, tasks: TaskQueue, asynchronous: bool) -> None:
+    done: list[int] = []
+    at_work = threading.Barrier(2)
+
+    async def in_tasks() -> None:
+        async with aio.TaskQueue("emails", connection=lapse.connection) as queue:
+            queue.task(work)
+            runs = [asyncio.create_task(queue.run()) for _ in range(2)]
+            for number in range(2):
+                await queue._tasks["work"].submit(number)
+            await asyncio.to_thread(lapse.until, lambda: len(done) == 2)
+            await queue.close()
+            async with asyncio.timeout(20):
+                await asyncio.gather(*runs)
+
+    def work(number: int) -> None:
+        at_work.wait(20)
+        done.append(number)
+
+    if asynchronous:
+        asyncio.run(in_tasks())
+    else:
+        tasks.task(work)
+        runs = [threading.Thread(target=tasks.run, daemon=True) for _ in range(2)]
+        for run in runs:
+            run.start()
+        for number in range(2):
+            tasks._tasks["work"].submit(number)
+        lapse.until(lambda: len(done) == 2)
+        tasks.close()
+        for run in runs:
+            run.join(20)
+        assert not any(run.is_alive() for run in runs)
+    assert lapse.depth("emails") == 0
+
+
 def test_what_is_no_task_is_refused(tasks: TaskQueue) -> None:
     with pytest.raises(TypeError, match=r"parameter \*args: each has to have a name"):
         tasks.task(lambda *args: None, name="a")
     with pytest.raises(TypeError, match="a parameter is of no type of payloads"):
         tasks.task(_of_a_lock)
+    with pytest.raises(TypeError, match="the type of a parameter cannot be found: name 'Nowhere' is not defined"):
+        tasks.task(_of_nowhere)
     tasks.task(lambda: None, name="b")
     with pytest.raises(LapseError, match="has a task b already"):
         tasks.task(lambda: None, name="b")
@@ -125,6 +182,10 @@ def test_what_is_no_task_is_refused(tasks: TaskQueue) -> None:
 
 def _of_a_lock(lock: threading.Thread) -> None:
     """A parameter that no message can bring."""
+
+
+def _of_nowhere(order: Nowhere) -> None:  # type: ignore[name-defined]  # noqa: F821
+    """A parameter whose type nobody knows."""
 
 
 def test_asyncio_has_the_same(lapse: Lapse, tasks: TaskQueue) -> None:
