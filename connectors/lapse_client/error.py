@@ -30,6 +30,7 @@ from confluent_kafka import KafkaError, KafkaException
 from lapse.core.error_code import ErrorCode
 from lapse.core.near_name import nearest
 from lapse.protocol.answer import Answer
+from lapse.protocol.command import Command
 
 _NAMES_SHOWN = 20
 _FEW_NAMES = 5
@@ -226,6 +227,15 @@ def refusal(entity: str, answer: Answer) -> CommandFailed | EntityDeleted:
     return EntityDeleted(entity, answer.error) if answer.code == ErrorCode.DELETED else CommandFailed(entity, answer)
 
 
+def too_large(entity: str, partition: int, command: Command) -> CommandFailed:
+    """Return the error for a command that is larger than Kafka, or a worker, takes. It was not sent."""
+    why = "it is larger than a record of its topic may be. Name fewer keys, payloads or bookmarks in one call"
+    asked, code = command.command, ErrorCode.INVALID_ARGUMENT
+    return CommandFailed(
+        entity, Answer(id="", command=asked, status="error", error=why, partition=partition, code=code)
+    )
+
+
 _LEAVES_NOTHING = frozenset({"depth", "sow", "subscriptions", "heartbeat"})
 """Commands that change nothing at the shard. A client that gives up a subscribe command takes it back."""
 
@@ -238,10 +248,16 @@ def _what_is_left(command: str, text: str) -> str:
     return "" if not command or command in _LEAVES_NOTHING or "subscribe" in command else text
 
 
-def after_silence(lacking: Sequence[str] = ()) -> str:
-    """Return what to do about an entity that does not answer, given its own topics that are missing."""
+def after_silence(lacking: Sequence[str] = (), user: str = "") -> str:
+    """Return what to do about an entity that does not answer.
+
+    Args:
+        lacking: its own topics that are missing.
+        user: the user of lapse who asked; empty = none.
+    """
     if not lacking:
-        return "Start a worker (`lapse worker`), or see the log of the running one"
+        unknown = f". Workers do not answer a user who is in no lapse.toml: check that {user} is in theirs"
+        return f"Start a worker (`lapse worker`), or see the log of the running one{unknown if user else ''}"
     several = len(lacking) > 1
     return (
         f"No worker can serve it without its topic{'s' if several else ''} {', '.join(lacking)}, which "
@@ -259,6 +275,7 @@ class AnswerTimeout(LapseError, TimeoutError):
         seconds: how long the client waited, in seconds.
         sent: whether the command itself was sent; False if only the check for a worker was.
         lacking: the entity's own topics that are missing, so that no worker can serve it.
+        user: the user of lapse who asked; empty = none.
     """
 
     def __init__(
@@ -269,13 +286,13 @@ class AnswerTimeout(LapseError, TimeoutError):
         seconds: float,
         sent: bool = True,
         lacking: Sequence[str] = (),
+        user: str = "",
     ) -> None:
         where = ", ".join(str(partition) for partition in sorted(partitions))
         left = _what_is_left(command if sent else "", _MAY_BE_DONE)
         self.lacking = tuple(lacking)
-        super().__init__(
-            f"{entity}: no answer to {command} from shard {where} within {seconds:g} s. {after_silence(lacking)}{left}"
-        )
+        remedy = after_silence(lacking, user)
+        super().__init__(f"{entity}: no answer to {command} from shard {where} within {seconds:g} s. {remedy}{left}")
 
 
 class NoRecord(LapseError):

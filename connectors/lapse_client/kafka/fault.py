@@ -18,6 +18,9 @@ NOT_THERE: Final = frozenset(
 )
 """Errors for a missing topic or partition."""
 
+TOO_LARGE: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
+"""Errors for a record that is larger than the client, or its topic, allows."""
+
 FORBIDDEN: Final = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED})
 """Errors that say that this user may not write."""
 

@@ -26,7 +26,7 @@ def ask_deletion(session: Session[Any], *, force: bool, timeout_s: float) -> dic
         AnswerTimeout: no worker answered.
     """
     try:
-        (answer,) = session.ask([0], Command(command="delete", force=force), timeout_s)
+        (answer,) = session.ask([0], Command.of(command="delete", force=force), timeout_s)
     except EntityDeleted as error:
         if not error.topics_removed:
             raise

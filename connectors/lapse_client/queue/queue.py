@@ -10,7 +10,7 @@ from uuid import uuid4
 from lapse.protocol.answer import Answer, OpenSubscription, QueuedMessage
 from lapse.protocol.bookmark import Bookmark, BookmarkLike, BookmarkRange
 from lapse.protocol.command import MOST_PEEKED, Command
-from lapse_client.argument import check_choice, check_count, several
+from lapse_client.argument import check_choice, check_count, check_timeout, several
 from lapse_client.kafka.connection import Connection
 from lapse_client.queue.bookmark_settlement import settle_bookmarks
 from lapse_client.queue.deletion import ask_deletion, wait_until_gone
@@ -228,12 +228,15 @@ class Queue(Client[None]):
             deadline would not fit in 64 bits; with `lifetimes="kept"` they come back).
 
         Raises:
+            ValueError: an argument is out of range.
             CommandFailed: a shard refused.
             AnswerTimeout: a shard has not finished in time. Ask again with the same `command_id`.
         """
+        check_timeout("timeout_s", timeout_s)
         session, name = self._live(), command_id or uuid4().hex
         command = Command.of(
             command="rewind",
+            id=f"{name}/{len(session.partitions)}",  # checked: to a longer id no shard would answer
             to=str(to),
             filter=filter,
             lifetimes=lifetimes,

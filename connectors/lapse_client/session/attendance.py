@@ -44,6 +44,7 @@ class Attendance:
         settles: whether the transport knows that nothing more can happen, so that waiting is pointless.
         lacking: returns those topics of an entity that are missing, and without which no worker can serve it.
         reach: waits for an answer of the brokers, for a number of seconds, and raises `ConnectionFailed`.
+        user: the user of lapse who asks; empty = none.
     """
 
     def __init__(
@@ -53,7 +54,9 @@ class Attendance:
         settles: bool,
         lacking: Callable[[str], Sequence[str]],
         reach: Callable[[float], None],
+        user: str = "",
     ) -> None:
+        self._user = user
         self._reach = reach
         self._lacking = lacking
         self._send = send
@@ -126,7 +129,7 @@ class Attendance:
                 self._reach(_REACH_S)
             except ConnectionFailed as error:
                 return error.with_unanswered(command if sent else "")
-        return AnswerTimeout(entity, command, partitions, seconds, sent, self._lacking(entity))
+        return AnswerTimeout(entity, command, partitions, seconds, sent, self._lacking(entity), self._user)
 
 
 def _may_take_long(command: Command) -> bool:

@@ -26,9 +26,9 @@ from lapse.protocol import topic
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command
 from lapse.protocol.command_field import SHOWN_CHARACTERS
-from lapse_client.error import Closed, ConnectionFailed, EntityDeleted, LapseError, refusal
+from lapse_client.error import Closed, ConnectionFailed, EntityDeleted, LapseError, refusal, too_large
 from lapse_client.kafka.connection import Connection
-from lapse_client.kafka.fault import FORBIDDEN, NOT_THERE, PURGED, flushed, unwritable
+from lapse_client.kafka.fault import FORBIDDEN, NOT_THERE, PURGED, TOO_LARGE, flushed, unwritable
 from lapse_client.session.attendance import Attendance
 from lapse_client.session.backpressure import Backpressure
 from lapse_client.session.repeated_commands import RepeatedCommands, copy_of
@@ -72,6 +72,7 @@ class CommandSender:
             connection.transport.settles,
             connection.lacking,
             connection.await_broker,
+            connection.user,
         )
         # Commands are already batches, so lingering would only add latency.
         self.producer: Producer = connection.producer(
@@ -139,12 +140,17 @@ class CommandSender:
         def reported(error: KafkaError | None, message: Message) -> None:
             if error is not None and error.code() in NOT_THERE:
                 return self._fail_deleted(shard, future)
+            if error is not None and error.code() in TOO_LARGE:
+                return _fail(future, too_large(shard.entity, shard.partition, command))
             return self._reported(sent_ms, future, command, error, message)
 
         try:
-            self._produce(shard, commands.encode(command, stamp), reported)
+            value = commands.encode(command, stamp)
+            if len(value) > commands.MOST_BYTES:
+                raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
+            self._produce(shard, value, reported)
         except (KafkaException, BufferError) as error:
-            self._not_produced(shard, token, future, error)
+            self._not_produced(shard, command, token, future, error)
         except RuntimeError:
             if not self._ended.is_set():  # else another thread has just closed the producer
                 raise
@@ -164,11 +170,15 @@ class CommandSender:
         self.vanished.append(shard)
         _fail(future, EntityDeleted(shard.entity, _GONE))
 
-    def _not_produced(self, shard: Shard, token: bytes, future: Future[Answer], error: BaseException) -> None:
+    def _not_produced(
+        self, shard: Shard, command: Command, token: bytes, future: Future[Answer], error: BaseException
+    ) -> None:
         """Fail the future of a command that could not be produced; after a fatal error, with the thread's error."""
         code = error.args[0].code() if isinstance(error, KafkaException) else None
         if code in NOT_THERE:
             self._fail_deleted(shard, future)
+        elif code in TOO_LARGE:
+            _fail(future, too_large(shard.entity, shard.partition, command))
         elif isinstance(error, KafkaException) and code in FORBIDDEN:
             _fail(future, unwritable(topic.commands(shard.entity), error.args[0]))
         elif code != KafkaError._FATAL:

@@ -10,7 +10,7 @@ from confluent_kafka import Message
 from lapse.protocol.answer import OpenSubscription, ScheduledUpdate
 from lapse.protocol.bookmark import Bookmark, BookmarkLike, BookmarkRange
 from lapse.protocol.command import MOST_UPDATES, Command
-from lapse_client.argument import several
+from lapse_client.argument import check_count, several
 from lapse_client.kafka.connection import Connection
 from lapse_client.payload.serde import DeserializerLike, check_serde
 from lapse_client.queue.deletion import ask_deletion, wait_until_gone
@@ -182,6 +182,9 @@ class SowClient(Client[SowRecord]):
             ValueError: an argument is out of range.
             CommandFailed: a shard refused, for instance the filter.
         """
+        check_count("skip", skip, 0)
+        if top_n is not None:
+            check_count("top_n", top_n, 0)
         session, most = self._live(), None if top_n is None else top_n + skip
         found: list[ScheduledUpdate] = []
         for shard in session.partitions:

@@ -19,7 +19,10 @@ NOT_SENT: Final = "not_sent"
 """The client's own result: the subscriber was closed, or Kafka did not accept the command."""
 
 MOST_RANGES: Final = 5_000
-"""The most ranges in one command. Further ranges go into another one, so that none exceeds Kafka's record size."""
+"""The most ranges in one command. Further ranges go into another one."""
+
+_MOST_CHARACTERS: Final = 500_000
+"""The most characters of the ranges in one command, so that none exceeds Kafka's record size. Names may be long."""
 
 
 class SettlementResult(NamedTuple):
@@ -89,8 +92,10 @@ class SettlementBatch:
 
 def chunks(ranges: list[str]) -> Iterator[tuple[str, ...]]:
     """Split the ranges of a settlement into parts for one command each."""
-    for start in range(0, len(ranges), MOST_RANGES):
-        yield tuple(ranges[start : start + MOST_RANGES])
+    longest = max(map(len, ranges), default=1)
+    size = min(MOST_RANGES, _MOST_CHARACTERS // longest)
+    for start in range(0, len(ranges), size):
+        yield tuple(ranges[start : start + size])
 
 
 def results(answer: Answer) -> list[SettlementResult]:

@@ -119,6 +119,11 @@ def _write(delivery: Delivery, value: Any, key: Any = None) -> None:
         tx.produce("orders", value, key)
 
 
+def _merge(delivery: Delivery, value: Any) -> None:
+    with delivery.transaction() as tx:
+        tx.produce("prices", value, "A", delta=True)
+
+
 TRANSACTIONS: Final = (
     _work('`tx.produce("orders", {"a": 1})`', lambda one: _write(one, {"a": 1})),
     _work('`tx.produce("orders", b"A", key=7)`', lambda one: _write(one, b"A", 7)),
@@ -126,6 +131,7 @@ TRANSACTIONS: Final = (
     _work('`tx.produce("lapse.events.orders", b"A")`', _inside),
     _work("`delivery.transaction()` of an at-most-once queue", lambda one: one.transaction(), "once"),
     _work("`tx.produce(…, ttl_ms=-1)`", _produce),
+    _work('`tx.produce("prices", None, delta=True)`', lambda one: _merge(one, None)),
     _work('`tx.produce("orders", …)` behind the block', _late),
     _work("`delivery.acknowledge()` in the block", _settle),
     _work("a transaction over what is settled", _settled),
@@ -202,6 +208,14 @@ def _follow(lapse: Lapse, text: Any, **terms: Any) -> None:
         pass
 
 
+def _scheduled(lapse: Lapse, **options: Any) -> None:
+    with lapse.sow_client("prices") as sow:
+        sow.scheduled(**options)
+
+
+_MANY: Final = ["k" * 3_000 + str(number) for number in range(1_000)]
+
+
 def _delete(lapse: Lapse, **options: Any) -> None:
     with lapse.sow_client("prices") as sow:
         sow.delete(**options)
@@ -242,6 +256,8 @@ OTHERS: Final = (
     _rewind('`rewind("orders:0")`', "orders:0"),
     _rewind('`rewind("beginning", lifetimes="old")`', "beginning", lifetimes="old"),
     _rewind('`rewind("beginning", filter="")`', "beginning", filter=""),
+    _rewind('`rewind("beginning", timeout_s=None)`', "beginning", timeout_s=None),
+    _rewind('`rewind("beginning", command_id=…)` of 500 characters', "beginning", command_id="n" * 500),
     _acknowledge('`acknowledge("orders:0:0")`', "orders:0:0"),
     _acknowledge('`acknowledge(["orders:3:0"])`, where `orders` has one partition', ["orders:0:0", "orders:3:0"]),
     _subscribe("`QueueSubscriber(…, name=…)` of 501 characters", name="n" * 501),
@@ -265,7 +281,10 @@ OTHERS: Final = (
     ),
     Case('`query(select=["price"])` of a SOW topic', lambda lapse: _query(lapse, select=["price"])),
     Case('`query(select="/price")` of a SOW topic', lambda lapse: _query(lapse, select="/price")),
+    Case("`scheduled(skip=-1)` of a SOW topic", lambda lapse: _scheduled(lapse, skip=-1)),
+    Case("`scheduled(top_n=-1)` of a SOW topic", lambda lapse: _scheduled(lapse, top_n=-1)),
     Case("`delete()` of a SOW topic, of nothing", _delete),
+    Case("`delete(keys=…)` of a SOW topic, with more than 2 MiB of keys", lambda lapse: _delete(lapse, keys=_MANY)),
     Case('`delete(keys="AB")` of a SOW topic', lambda lapse: _delete(lapse, keys="AB")),
     Case("`updates()` of a subscription that nobody has opened", _updates),
     Case("`delete(data=…)`, with the keys of Kafka", lambda lapse: _delete(lapse, data=[b"{}"])),
@@ -281,6 +300,7 @@ OTHERS: Final = (
     ),
     _define('`admin.alter_queue("orders")`', lambda one: one.alter_queue("orders")),
     _define('`admin.delete_queue("order")`', lambda one: one.delete_queue("order")),
+    _define('`admin.delete_queue("orders", force="no")`', lambda one: one.delete_queue("orders", force="no")),  # type: ignore[arg-type]
 )
 """Retries, rewinds, settlements, select lists, deletes by data, definitions."""
 

@@ -88,6 +88,17 @@ def test_who_insists_waits_for_the_rest_of_the_time_and_the_log_tells(caplog: py
     assert not caplog.text, "they are there, and have much to do"
 
 
+@pytest.mark.feature("X4")
+def test_a_user_who_gets_no_answer_is_told_to_look_whether_workers_know_them() -> None:
+    """Workers answer a user whom they do not know on no topic."""
+    asked = Attendance(Cluster().send, False, False, lambda _entity: (), lambda _wait_s: None, "alice")
+    with pytest.raises(AnswerTimeout, match="Workers do not answer a user who is in no lapse.toml: check that alice"):
+        asked.check(SHARDS, "depth", 30)
+    with pytest.raises(AnswerTimeout) as silent:
+        attended(Cluster().send, insists=False, settles=False).check(SHARDS, "depth", 30)
+    assert "lapse.toml" not in str(silent.value)
+
+
 @pytest.mark.feature("C52")
 @pytest.mark.parametrize("command", ["pause", "purge", "subscribe"])
 def test_who_insists_is_informed_at_once_if_no_worker_can_come_as_a_topic_is_missing(command: str) -> None:

@@ -166,3 +166,13 @@ def test_an_answer_tells_the_result_of_each_range() -> None:
 )
 def test_only_what_does_no_more_the_second_time_is_sent_twice(fields: dict, safe: bool) -> None:
     assert bears_repetition(Command.of(**fields)) is safe
+
+
+@pytest.mark.feature("Q8", "X3")
+def test_no_command_is_larger_than_a_record_however_long_the_names_are() -> None:
+    ranges = [f"{'t' * 249}:0:{2 * offset}#1@1767225600001" for offset in range(12_000)]
+    parts = list(chunks(ranges))
+    assert [one for part in parts for one in part] == ranges
+    assert max(sum(map(len, part)) for part in parts) < 1_000_000 // 2
+    assert [len(part) for part in chunks([f"t:0:{offset}" for offset in range(12_000)])] == [5_000, 5_000, 2_000]
+    assert list(chunks([])) == []
