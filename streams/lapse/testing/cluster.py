@@ -45,6 +45,7 @@ class Cluster:
         awaited: deleted entities for whose end somebody waits.
         waiters: consumers whose threads must come to rest.
         work: lets the shards do all their work; called under the lock.
+        epochs: the last epoch of each shard. That of an entity's namesake is higher, as with workers (C13).
         fault: the error that ended the shards; raised in every thread that uses the cluster.
     """
 
@@ -56,6 +57,7 @@ class Cluster:
         self.awaited: set[str] = set()
         self.waiters: list[Waiter] = []
         self.work: Callable[[], None] = lambda: None
+        self.epochs: dict[tuple[str, int], int] = {}
         self.fault: BaseException | None = None
         self._topics: dict[str, list[list[MemoryRecord]]] = {}
         self._dirty = False

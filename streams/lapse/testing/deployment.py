@@ -72,6 +72,10 @@ class Lapse:
         self._running = True
         self._definers = {APP_ID: MemoryDefiner(APP_ID, self._cluster, self)}
         self._definitions: dict[str, Definition] = {}
+        self._versions: dict[str, int] = {}
+        """By deleted entity, the version on which a new definition of its name is based (C64)."""
+        self._recorded = 0
+        """How often an entity was defined or deleted: where the next record of the definitions topic would be."""
         self._cluster.work = self._work
         self._transport = MemoryTransport(self._cluster)
         self._default = defaulting_to(self._transport)
@@ -155,7 +159,9 @@ class Lapse:
             for kind in _KINDS:
                 for name, settings in more.get(kind, {}).items():
                     self._entities[name] = self._entity(name, config)
-                    self._definitions[name] = Definition(name, kind, 1, _THE_TEST, settings)
+                    version = self._versions.pop(name, 0) + 1
+                    self._definitions[name] = Definition(name, kind, version, _THE_TEST, settings)
+                    self._recorded += 1
             self._cluster.touch()
 
     def define(self, request: Request) -> tuple[int, int, bool]:
@@ -165,7 +171,7 @@ class Lapse:
             Refused: the definition is not allowed.
         """
         name = request.name
-        made = draft(request, self._definitions, Config(), self._beside, self._cluster.now_ms)
+        made = draft(request, self._definitions, Config(), self._beside, self._cluster.now_ms, versions=self._versions)
         if made.differs is None:
             return made.after.version, self._entities[name].shards, made.is_new
         made.check_state(self._live)
@@ -176,6 +182,8 @@ class Lapse:
         if made.differs.before is None and after.settings.get("auto_delete_on_idle"):
             after = replace(after, made=tuple(topic for topic in entity.underlying if topic not in before))
         self._definitions[name] = after
+        self._versions.pop(name, None)
+        self._recorded += 1
         for partition in range(entity.shards):  # its shards are taken over anew
             self._shards.pop((name, partition), None)
         self._cluster.touch()
@@ -368,6 +376,8 @@ class Lapse:
                 for partition in range(entity.shards):
                     del self._shards[name, partition]
                 del self._entities[name], self._definitions[name]
+                self._versions[name] = self._recorded
+                self._recorded += 1
                 for kind in self._tree.values():
                     kind.pop(name, None)
 

@@ -63,7 +63,8 @@ class MemoryShard:
         self._deliveries = names.deliveries(entity.name)
         changelog = Changelog()
         changelog.take_all(self._cluster.log(entity.changelog, partition))
-        self._epoch = changelog.epoch + 1
+        epochs, own = self._cluster.epochs, (entity.name, partition)
+        self._epoch = epochs[own] = max(changelog.epoch, epochs.get(own, 0)) + 1
         self._claim(changelog)
         known: dict[str, Any] = orjson.loads(changelog.progress() or b"{}")
         noted = parse_noted(known.pop(PROGRESS_KEY, None))

@@ -47,7 +47,7 @@ def test_what_is_changed_counts_at_once_and_keeps_leases_and_what_cannot_change_
         assert admin.alter_queue("orders", group_by="/customer").version == 3, "nothing is live any more"
         subscriber.close()
         admin.delete_queue("orders")
-        assert admin.create_queue("orders").version == 1
+        assert admin.create_queue("orders").version == 4, "behind the removal, as with workers"
 
     async def main() -> int:
         async with aio.Admin() as admin:
@@ -144,3 +144,29 @@ def test_what_is_defined_and_not_served_is_deleted_by_the_command_that_is_named(
             delete("fresh", force=True)
         with pytest.raises(UnknownEntity):
             delete("gone", force=True)
+
+
+@pytest.mark.feature("C64", "C13")
+@pytest.mark.parametrize("settings", [{}, {"auto_delete_on_idle": "5m"}], ids=["lasting", "temporary"])
+def test_what_names_a_deleted_queue_fits_its_namesake_no_more_than_with_workers(
+    lapse: Lapse, settings: dict[str, str]
+) -> None:
+    versions: list[int] = []
+    tokens: list[bytes] = []
+    with lapse.admin() as admin, lapse.publisher() as publisher:
+        for _ in range(2):
+            versions.append(admin.create_queue("orders", **settings).version)
+            with lapse.subscriber("orders") as subscriber:
+                publisher.forget_topics()
+                publisher.publish("orders", b"1")
+                tokens += [delivery.token for delivery in subscriber.messages(5)]
+            if len(versions) == 1:
+                versions.append(admin.alter_queue("orders", lease_period="5s").version)
+                admin.delete_queue("orders", force=True)
+        with pytest.raises(CommandFailed, match="the change is based on version 2") as refused:
+            admin.alter_queue("orders", version=2, lease_period="6s")
+    assert refused.value.code == ErrorCode.OUTDATED
+    assert versions[:2] == [1, 2]
+    assert versions[2] > 2
+    old, new = (int(token.partition(b"@")[2]) for token in tokens)
+    assert old < new
