@@ -59,10 +59,19 @@ class DeadLetterReader(_Reader[DeadLetter]):
         connection: Connection | None = None,
         follow: bool = False,
         since_ms: int | None = None,
+        entity: str = "",
     ) -> None:
-        super().__init__(
-            lambda: dead_letter.DeadLetterReader(name, connection=connection, follow=follow, since_ms=since_ms), follow
-        )
+        def opened() -> dead_letter.DeadLetterReader:
+            return dead_letter.DeadLetterReader(
+                name, connection=connection, follow=follow, since_ms=since_ms, entity=entity
+            )
+
+        super().__init__(opened, follow)
+        self._reader = opened
+
+    async def at(self, place: Bookmark) -> DeadLetter:
+        """Read one letter; see `lapse_client.DeadLetterReader.at`."""
+        return await asyncio.to_thread(lambda: self._reader().at(place))
 
 
 class EventReader(_Reader[Event]):

@@ -32,6 +32,25 @@ def test_an_error_that_comes_while_nothing_is_found_is_raised() -> None:
         asyncio.run(main())
 
 
+def test_letters_are_read_as_by_the_synchronous_reader(lapse: Lapse) -> None:
+    """Of one entity among those that share a topic, and one by its bookmark."""
+    for name in ("orders", "bills"):
+        lapse.queue(name, dead_letter="dlq.all")
+
+    async def main() -> tuple[list[Any], Any]:
+        letters = [one async for one in aio.DeadLetterReader("dlq.all", connection=lapse.connection, entity="bills")]
+        return letters, await aio.DeadLetterReader("dlq.all", connection=lapse.connection).at(letters[0].bookmark)
+
+    with lapse.publisher() as publisher:
+        for name in ("orders", "bills"):
+            publisher.publish(name, name)
+            with lapse.queue_client(name) as queue:
+                queue.expire(filter="TRUE")
+    letters, one = asyncio.run(main())
+    assert [letter.value for letter in letters] == [b"bills"]
+    assert one == letters[0]
+
+
 def test_a_task_of_a_handler_closes_its_subscriber(lapse: Lapse) -> None:
     """As `asyncio.gather` begins one. The close must not wait for the handler that waits for it."""
     lapse.queue("orders")
