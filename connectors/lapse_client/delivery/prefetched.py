@@ -17,8 +17,9 @@ _AHEAD: Final = 2_000
 """How many messages may wait in the buffer before `await_room` waits, unless more are taken at once."""
 
 
+_MOST_BARRIERS: Final = 1_000
 _MOST_BARRIER_BYTES: Final = 8 << 20
-"""How much memory the waiting barriers may take before nothing more should be read. No backlog limits them (Q12)."""
+"""How many messages more than the backlog, and barriers of how many bytes, may wait before nothing more is read."""
 
 
 class Prefetched(Waiting[Delivery]):
@@ -59,15 +60,16 @@ class Prefetched(Waiting[Delivery]):
         first = lots[0].left_count(self._at) - lots[0].left_count() if lots else 0
         return sum(lot.left_count() for lot in lots) + first + len(self._back)
 
-    @property
-    def held(self) -> int:
-        """About how many messages are here, those included whose leases are over."""
-        return self._held
+    def is_full(self, backlog: int) -> bool:
+        """Return whether so many barriers wait that nothing more should be read; not after the end.
 
-    @property
-    def is_full(self) -> bool:
-        """Whether so many barriers wait that nothing more should be read; not after the end, when nobody takes them."""
-        return self._barrier_bytes > _MOST_BARRIER_BYTES and not self._ended
+        Barriers take no room in the backlog (Q12), so shards send them whatever the application has taken.
+
+        Args:
+            backlog: how many other messages may be here.
+        """
+        most_wait = self._held > backlog + _MOST_BARRIERS or self._barrier_bytes > _MOST_BARRIER_BYTES
+        return most_wait and not self._ended
 
     def put(self, lots: list[Lot]) -> None:
         """Add lots in order; none of them is empty. After the end they are dropped, unless they are withheld.

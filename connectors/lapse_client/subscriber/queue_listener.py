@@ -40,12 +40,6 @@ _HEARTBEAT_TIMEOUT_MS: Final = 10_000
 _READING_S: Final = 5.0
 _FOREVER: Final = float("inf")
 
-_MOST_BARRIERS: Final = 1_000
-"""How many messages more than the backlog may wait for the application before the channel stops reading.
-
-Barriers take no room in the backlog (Q12), so shards send them whatever the application has taken.
-"""
-
 RESEND_MS: Final = 15_000.0
 """A `subscribe` without an answer is sent again after this time, in ms."""
 
@@ -221,8 +215,7 @@ class QueueListener(Listener[Lot | Referenced | None]):
 
         Once credit is taken back for good, the shards' answers to that are waited for.
         """
-        held_most = self._terms.max_backlog + _MOST_BARRIERS
-        return not self._credits.ended and (self._arrivals.is_full or self._arrivals.held > held_most)
+        return not self._credits.ended and self._arrivals.is_full(self._terms.max_backlog)
 
     def _return_withheld(self) -> None:
         """Return what came for a stopped subscriber, once its shard sends no more: it would come again.

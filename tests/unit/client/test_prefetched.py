@@ -289,20 +289,25 @@ def test_nothing_more_is_read_while_too_many_barriers_wait() -> None:
     """No backlog limits them, so a program that takes none would need more and more memory."""
     buffer = Prefetched(lambda: 0.0, lambda shard, count: None)
     buffer.put([barrier(0, 4 << 20), lot(1, 2_000, lease_ms=10)])
-    assert not buffer.is_full
+    assert not buffer.is_full(20_000)
     buffer.put([barrier(3_000, 5 << 20)])
-    assert buffer.is_full
+    assert buffer.is_full(20_000)
     assert buffer.take(1)[0].is_barrier
-    assert not buffer.is_full
+    assert not buffer.is_full(20_000)
 
     other = Shard(1, "q", 1)
     small = [barrier(offset, 0, other) for offset in range(4_000, 14_000)]
     buffer.put(small)
-    assert buffer.is_full, "objects take memory as well"
+    assert buffer.is_full(20_000), "objects take memory as well"
     assert set(buffer.drop(lambda one: one.shard is other).values()) == {0}
-    assert not buffer.is_full
+    assert not buffer.is_full(20_000)
 
     buffer.put(small)
-    assert buffer.is_full
+    assert buffer.is_full(20_000)
     buffer.end()
-    assert not buffer.is_full, "the end of the subscription must be read"
+    assert not buffer.is_full(20_000), "the end of the subscription must be read"
+
+    buffer = Prefetched(lambda: 0.0, lambda shard, count: None)
+    buffer.put([barrier(offset, 0) for offset in range(1_001)])
+    assert buffer.is_full(0)
+    assert not buffer.is_full(1)
