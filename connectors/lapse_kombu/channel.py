@@ -22,12 +22,14 @@ from lapse_client import (
     Delivery,
     EntityDeleted,
     LapseError,
+    PublishFailed,
     Queue,
     QueueSubscriber,
     UnknownEntity,
 )
 from lapse_kombu import task_message
 from lapse_kombu.consumption import Consumption, Listening
+from lapse_kombu.queue_settings import queue_settings
 from lapse_kombu.task_message import TaskMessage
 from lapse_kombu.transient import Transient
 from lapse_kombu.unsettled import Unsettled
@@ -49,12 +51,10 @@ _GET_S: Final = 0.5
 _GOING_S: Final = 0.5
 """Pause before a deleted queue may be declared again, in seconds. Its topics are gone within seconds."""
 
-_IDLE_AT_LEAST_MS: Final = 300_000
-"""The shortest time without use after which a temporary queue may delete itself, in ms (Q18)."""
-
 _ILLEGAL: Final = re.compile(r"[^A-Za-z0-9._-]|\A[.-]")
 
-_PRIORITY: Final = "/properties/priority"
+_NO_TOPIC: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
+"""Kafka's names of the error for a topic that is not there."""
 
 _NOT_KEPT: Final = 1
 """AMQP's `delivery_mode` of transient messages."""
@@ -139,10 +139,11 @@ class Channel(virtual.Channel):
 
     def _new_queue(self, queue: str, **options: Any) -> None:
         name, transport = _legal(queue), self.connection
+        transport.declared[queue] = options
         if name in transport.known or name in transport.queues():
             transport.known.add(name)
             return
-        settings = self._settings(options)
+        settings = queue_settings(options, transport.client.transport_options)
         try:
             with Admin(transport.deployment, connection=transport.lapse) as admin:
                 admin.create_queue(name, **settings)
@@ -154,22 +155,6 @@ class Channel(virtual.Channel):
                 f"there is no queue {name!r}; add [queue.{name}] to lapse.toml and run `lapse apply`, or: {error}"
             ) from error
         transport.known.add(name)
-
-    def _settings(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the settings of a new queue, from kombu's arguments and `transport_options`, which take precedence."""
-        arguments = options.get("arguments") or {}
-        settings: dict[str, Any] = {"expiration": "enabled"}
-        visibility_s = self._option("visibility_timeout")
-        if visibility_s is not None:
-            settings["lease_period"] = f"{round(float(visibility_s) * 1000)}ms"
-        if "x-message-ttl" in arguments:
-            settings["expiration"] = f"{int(arguments['x-message-ttl'])}ms"
-        if arguments.get("x-max-priority"):
-            settings["priority"] = _PRIORITY
-        if arguments.get("x-expires") or options.get("auto_delete") or options.get("exclusive"):
-            idle_ms = max(_IDLE_AT_LEAST_MS, int(arguments.get("x-expires") or 0))
-            settings["auto_delete_on_idle"] = f"{idle_ms}ms"
-        return settings | dict(self._option("queue_settings") or {})
 
     def _decide(self, queue: str) -> None:
         """Create the queue of lapse for a declared queue that turned out not to be transient."""
@@ -240,14 +225,26 @@ class Channel(virtual.Channel):
             self._put(queue, message, **options)
 
     def _put(self, queue: str, message: Mapping[str, Any], **_: Any) -> None:
-        when = task_message.lifetime(message)
         name = _legal(queue)
         self._decide(queue)
-        if name not in self.connection.known:
-            if message["properties"].get("delivery_mode") == _NOT_KEPT and not self.connection.has_queue(name):
-                logger.debug("there is no queue %s: a message that need not be kept is dropped", name)
-                return  # such as the result of a task whose sender is gone
-            self._new_queue(queue)
+        for again in (True, False):
+            if not self.connection.knows(name):
+                if message["properties"].get("delivery_mode") == _NOT_KEPT and not self.connection.has_queue(name):
+                    logger.debug("there is no queue %s: a message that need not be kept is dropped", name)
+                    return  # such as the result of a task whose sender is gone
+                self._new_queue(queue, **self.connection.declared.get(queue, {}))
+            try:
+                self._submit(name, message)
+            except (UnknownEntity, PublishFailed) as error:
+                if not again or (isinstance(error, PublishFailed) and error.kafka_error not in _NO_TOPIC):
+                    raise
+                self.connection.forget(name)  # a temporary queue has deleted itself, and its topic
+            else:
+                return
+
+    def _submit(self, name: str, message: Mapping[str, Any]) -> None:
+        """Send a message to a queue of lapse, and wait until Kafka has it."""
+        when = task_message.lifetime(message)
         report = self.connection.publisher().submit(
             name,
             task_message.write(message),

@@ -96,4 +96,4 @@ def _instant_ms(text: object) -> int | None:
             return None  # a program's own header of that name: Celery's is a timestamp
     else:
         return None
-    return round((instant if instant.tzinfo else instant.replace(tzinfo=UTC)).timestamp() * _MS)
+    return max(0, round((instant if instant.tzinfo else instant.replace(tzinfo=UTC)).timestamp() * _MS))

@@ -26,6 +26,9 @@ _CONNECT_S: Final = 5.0
 _SLICE_S: Final = 0.02
 """With several consuming channels, how long to wait for one before the next has its turn, in seconds."""
 
+_BELIEVED_S: Final = 60.0
+"""For how long a queue counts as there before it is looked for again, in seconds."""
+
 _LOOK_S: Final = 0.02
 """How often an event loop looks for messages at least, in seconds."""
 
@@ -58,6 +61,9 @@ class Transport(virtual.Transport):
         self.state = BrokerState()
         self.known: set[str] = set()
         self.undecided: dict[str, dict[str, Any]] = {}
+        self.declared: dict[str, dict[str, Any]] = {}
+        """The options with which queues were declared, by kombu's names."""
+        self._believed_until: dict[str, float] = {}
         self._lapse: Connection | None = None
         self._publisher: Publisher | None = None
         self._transient: Transient | None = None
@@ -100,6 +106,21 @@ class Transport(virtual.Transport):
         except UnknownEntity:
             return False
         return True
+
+    def knows(self, name: str) -> bool:
+        """Return whether a known queue of lapse is still there, as of a minute ago: a temporary one deletes itself."""
+        if name in self.known and time.monotonic() >= self._believed_until.get(name, 0.0):
+            if self.has_queue(name):
+                self._believed_until[name] = time.monotonic() + _BELIEVED_S
+            else:
+                self.forget(name)
+        return name in self.known
+
+    def forget(self, name: str) -> None:
+        """Forget a queue of lapse that is gone, and its topic."""
+        self.known.discard(name)
+        self._believed_until.pop(name, None)
+        self.publisher().forget_topics()
 
     def publisher(self) -> Publisher:
         """Return the publisher that all channels share."""

@@ -269,3 +269,31 @@ def test_a_message_that_is_about_to_be_handed_out_as_another_thread_cancels_the_
     message.ack()
     lapse.settle()
     assert lapse.depth("orders") == 0
+
+
+@pytest.mark.feature("X3", "Q18")
+def test_a_temporary_queue_that_has_deleted_itself_is_created_again_for_the_next_message(
+    lapse: Lapse, channel: Channel
+) -> None:
+    """A program that only sends declares its queues once."""
+    channel.queue_declare("brief", arguments={"x-expires": 600_000})
+    for body in ("1", "2"):
+        put(channel, "brief", body)
+        with lapse.queue_client("brief") as queue:
+            assert [one.state for one in queue.peek()] == ["available"]
+            queue.purge()
+        lapse.clock.advance(599)
+        assert "brief" in lapse.connection.queues(), "as it was declared"
+        lapse.clock.advance(10)
+        assert "brief" not in lapse.connection.partitions()
+    message = channel.prepare_message("3")
+    message["properties"]["delivery_mode"] = 1
+    channel.basic_publish(message, "", "brief")
+    assert "brief" not in lapse.connection.queues(), "what need not be kept creates no queue"
+
+
+def test_a_time_before_1970_is_past(lapse: Lapse, channel: Channel) -> None:
+    lapse.queue("orders")
+    channel.basic_publish(channel.prepare_message("1", headers={"eta": "1960-01-01T00:00:00+00:00"}), "", "orders")
+    with lapse.queue_client("orders") as queue:
+        assert [one.state for one in queue.peek()] == ["available"]
