@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 from lapse_client.aio import Delivery, QueueSubscriber
-from lapse_client.error import EntityDeleted, UnknownEntity
+from lapse_client.error import EntityDeleted, LapseError, UnknownEntity
 from lapse_gateway.clients import check_kind
 from lapse_gateway.fault import Fault
 from lapse_gateway.user import Caller
@@ -187,7 +187,12 @@ class Subscriptions:
         lock = self._locks.setdefault(key, asyncio.Lock())
         async with lock:
             found = self._open.get(key)
-            if found is not None and (deleted := await found.deletion(terms.least)) is not None:
+            try:
+                deleted = None if found is None else await found.deletion(terms.least)
+            except LapseError:  # the next request begins anew: what it fails of may be mended until then
+                await self._open.pop(key).subscriber.close()
+                raise
+            if found is not None and deleted is not None:
                 found = await self._renew(caller, found, terms, deleted)
             if found is None:
                 found = self._open[key] = await self._begin(caller, queue, name, terms.begun())

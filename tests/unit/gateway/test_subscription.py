@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from lapse_client.error import EntityDeleted, UnknownEntity
+from lapse_client.error import EntityDeleted, LapseError, UnknownEntity
 from lapse_gateway.subscription import Subscription, Subscriptions, Terms
 from lapse_gateway.user import Caller
 
@@ -23,10 +23,13 @@ class Subscriber:
             for value in values
         ]
         self.is_deleted = self.is_closed = False
+        self.fault: LapseError | None = None
 
     async def batches(self, most: int, timeout: float) -> AsyncIterator[list[Any]]:  # noqa: ASYNC109  # as the client's
         if self.is_deleted:
             raise EntityDeleted("orders", "orders is no more")
+        if self.fault is not None:
+            raise self.fault
         if self.arrived:
             taken, self.arrived = self.arrived[:most], self.arrived[most:]
             yield taken
@@ -81,5 +84,22 @@ def test_a_look_at_a_subscription_keeps_the_order_of_its_deliveries() -> None:
         gateway = Gateway(Subscriber(*"abcdef"))
         found = ["".join(await received(gateway, most)) for most in (1, 3, 9, 9)]
         assert found == ["a", "bcd", "ef", ""]
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("Q3", "X4")
+def test_a_subscription_that_has_failed_is_told_of_once_and_begins_anew() -> None:
+    """Such as one whose user had lost the right to it, and has it again."""
+
+    async def run() -> None:
+        first, second = Subscriber("a"), Subscriber("b")
+        gateway = Gateway(first, second)
+        assert await received(gateway) == ["a"]
+        first.fault = LapseError("the right is withdrawn")
+        with pytest.raises(LapseError, match="withdrawn"):
+            await received(gateway)
+        assert first.is_closed
+        assert await received(gateway) == ["b"]
 
     asyncio.run(run())
