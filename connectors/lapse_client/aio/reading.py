@@ -69,7 +69,7 @@ class DeadLetterReader(_Reader[DeadLetter]):
         super().__init__(opened, follow)
         self._reader = opened
 
-    async def at(self, place: Bookmark) -> DeadLetter:
+    async def at(self, place: Bookmark | str) -> DeadLetter:
         """Read one letter; see `lapse_client.DeadLetterReader.at`."""
         return await asyncio.to_thread(lambda: self._reader().at(place))
 

@@ -200,15 +200,17 @@ class DeadLetterReader(PacedReader[DeadLetter]):
             raise self._connection.unknown("dead-letter topic", default, letters, default)
         self._reader = TopicReader(self._connection, self.topic, topics[self.topic], follow=follow, since_ms=since_ms)
 
-    def at(self, place: Bookmark) -> DeadLetter:
+    def at(self, place: Bookmark | str) -> DeadLetter:
         """Read one letter.
 
         Args:
             place: its bookmark on the dead-letter topic.
 
         Raises:
+            ValueError: the bookmark is not valid.
             NoRecord: Kafka has no letter there, or has it no longer.
         """
+        place = place if isinstance(place, Bookmark) else Bookmark.parse(place)
         if place.topic == self.topic:
             for record in replay(place, connection=self._connection):
                 if record.bookmark == place:

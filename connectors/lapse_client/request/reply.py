@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from threading import TIMEOUT_MAX
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -77,8 +78,8 @@ class PendingReply:
 
     @property
     def left_s(self) -> float:
-        """The rest of the timeout, in seconds."""
-        return max(0.0, self._give_up - time.monotonic())
+        """The rest of the timeout, in seconds, as far as a lock can wait."""
+        return min(max(0.0, self._give_up - time.monotonic()), TIMEOUT_MAX)
 
     def result(self) -> Reply:
         """Wait for the reply.

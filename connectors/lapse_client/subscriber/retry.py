@@ -44,5 +44,5 @@ class Retry(Exception):
 def _delay_ms(after: object) -> int:
     seconds = after.total_seconds() if isinstance(after, timedelta) else after
     if not isinstance(seconds, bool) and isinstance(seconds, int | float) and 0 <= seconds <= _LONGEST_S:
-        return math.ceil(round(seconds * 1000, 3))
+        return max(math.ceil(round(seconds * 1000, 3)), math.ceil(min(seconds, 1)))
     raise ValueError(f"Retry: after is {after!r}: expected a timedelta, or a number of seconds of 0 or more")

@@ -10,7 +10,16 @@ from lapse_client import Retry
 @pytest.mark.feature("Q24")
 @pytest.mark.parametrize(
     ("after", "delay_ms"),
-    [(None, None), (0, 0), (1, 1_000), (0.1, 100), (0.0001, 1), (2.5, 2_500), (timedelta(minutes=1), 60_000)],
+    [
+        (None, None),
+        (0, 0),
+        (1, 1_000),
+        (0.1, 100),
+        (0.0001, 1),
+        (1e-9, 1),
+        (2.5, 2_500),
+        (timedelta(minutes=1), 60_000),
+    ],
 )
 def test_a_delay_in_seconds_is_reported_in_ms(after: float | timedelta | None, delay_ms: int | None) -> None:
     assert Retry(after).delay_ms == delay_ms

@@ -39,7 +39,9 @@ def test_letters_are_read_as_by_the_synchronous_reader(lapse: Lapse) -> None:
 
     async def main() -> tuple[list[Any], Any]:
         letters = [one async for one in aio.DeadLetterReader("dlq.all", connection=lapse.connection, entity="bills")]
-        return letters, await aio.DeadLetterReader("dlq.all", connection=lapse.connection).at(letters[0].bookmark)
+        reader = aio.DeadLetterReader("dlq.all", connection=lapse.connection)
+        assert await reader.at(letters[0].bookmark) == letters[0]
+        return letters, await reader.at(str(letters[0].bookmark))
 
     with lapse.publisher() as publisher:
         for name in ("orders", "bills"):

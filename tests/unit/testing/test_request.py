@@ -27,6 +27,8 @@ from lapse_client import (
     UnknownEntity,
     aio,
 )
+from lapse_client.kafka.transport import Transport
+from lapse_client.request.reply import PendingReply
 
 pytestmark = pytest.mark.feature("Q27", "C75", "X8")
 
@@ -283,3 +285,12 @@ def test_nobody_waits_for_the_reply_to_a_request_that_is_cancelled_while_it_is_s
                     await asyncio.sleep(0.01)
 
     asyncio.run(main())
+
+
+def test_a_timeout_longer_than_a_lock_can_wait_is_waited_for() -> None:
+    """A request may live for so long, so its message would be there, and nobody would wait."""
+    pending = PendingReply("quotes", 1e10, Transport(), lambda: 0.0, lambda: None)
+    answering = threading.Timer(0.05, pending.future.set_exception, [NoReply("quotes", 0)])
+    answering.start()
+    with pytest.raises(NoReply):
+        pending.result()
