@@ -89,7 +89,7 @@ def test_who_insists_waits_for_the_rest_of_the_time_and_the_log_tells(caplog: py
 
 
 @pytest.mark.feature("X4")
-def test_a_user_who_gets_no_answer_is_told_to_look_whether_workers_know_them() -> None:
+def test_the_error_of_a_user_who_gets_no_answer_names_them() -> None:
     """Workers answer a user whom they do not know on no topic."""
     asked = Attendance(Cluster().send, False, False, lambda _entity: (), lambda _wait_s: None, "alice")
     with pytest.raises(AnswerTimeout, match="Workers do not answer a user who is in no lapse.toml: check that alice"):

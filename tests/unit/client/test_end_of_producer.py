@@ -143,7 +143,7 @@ def test_a_publisher_closes_in_time_although_no_broker_takes_what_is_left(monkey
 
 
 @pytest.mark.feature("X3")
-def test_a_publish_that_a_close_overtakes_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_publish_that_a_close_overtakes_raises_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     looking, go_on = threading.Event(), threading.Event()
 
     def topic_of(_publisher: Publisher, to: str) -> str:
@@ -153,13 +153,13 @@ def test_a_publish_that_a_close_overtakes_is_told_so(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Publisher, "topic_of", topic_of)
     publisher = Publisher(Connection(NOWHERE))
-    told: list[BaseException] = []
+    raised: list[BaseException] = []
 
     def publish() -> None:
         try:
             publisher.submit("orders", b"x")
         except Exception as error:  # noqa: BLE001  # any other than the right one fails the test
-            told.append(error)
+            raised.append(error)
 
     publishing = threading.Thread(target=publish)
     publishing.start()
@@ -167,7 +167,7 @@ def test_a_publish_that_a_close_overtakes_is_told_so(monkeypatch: pytest.MonkeyP
     publisher.close()
     go_on.set()
     publishing.join(30)
-    assert [type(error) for error in told] == [Closed]
+    assert [type(error) for error in raised] == [Closed]
     with pytest.raises(Closed):
         publisher.poll()
 

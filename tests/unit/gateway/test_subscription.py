@@ -89,7 +89,7 @@ def test_a_look_at_a_subscription_keeps_the_order_of_its_deliveries() -> None:
 
 
 @pytest.mark.feature("Q3", "X4")
-def test_a_subscription_that_has_failed_is_told_of_once_and_begins_anew() -> None:
+def test_a_subscription_that_has_failed_raises_that_once_and_begins_anew() -> None:
     """Such as one whose user had lost the right to it, and has it again."""
 
     async def run() -> None:
