@@ -62,15 +62,18 @@ def test_what_names_a_delivery_of_a_deleted_queue_settles_nothing_of_its_namesak
     assert len(set(epochs)) > 1
 
 
-@pytest.mark.feature("C13", "Q18", "C65")
-def test_what_names_a_delivery_of_a_temporary_queue_settles_nothing_of_its_namesake(deploy: Deploy) -> None:
+@pytest.mark.feature("C13", "Q18", "C64", "C65")
+@pytest.mark.parametrize("again", [{"auto_delete_on_idle": "5m"}, {}], ids=["temporary", "permanent"])
+def test_what_names_a_delivery_of_a_temporary_queue_settles_nothing_of_its_namesake(
+    deploy: Deploy, again: dict[str, str]
+) -> None:
     """Its events go with it, so nothing is left that has the last epoch."""
     one = deploy({}, definitions="topic").apply()
     one.worker()
     name, named = one.name("brief"), list[list[str]]()
     with Admin(one.app_id, connection=one.connection) as admin:
-        for _ in range(2):
-            admin.create_queue(name, auto_delete_on_idle="5m", lease_period="10m", leasing="strict")
+        for idle in ({"auto_delete_on_idle": "5m"}, again):
+            admin.create_queue(name, **idle, lease_period="10m", leasing="strict")
             one.write("brief", "a", "b", "c")
             named.append(subscribed(one, "me", "brief"))
             if len(named) == 1:

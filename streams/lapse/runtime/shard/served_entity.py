@@ -164,7 +164,8 @@ class Entity(NamedTopics):
 
         Events outlast a deleted entity. Another one of its name has other epochs, so that what names a delivery of the
         old one settles none of the new one's (C13). The events of a temporary entity go with it, and its clients may
-        know its epochs, so the epochs of each one begin at the instant at which it is first served.
+        know its epochs. So the epochs of each one begin at the instant at which it is first served, and so do those of
+        an entity whose first version goes on from those of a deleted one (C64).
         """
         search = self.services.changelog_reader.search_back
         epochs = [
@@ -175,7 +176,8 @@ class Entity(NamedTopics):
             epochs.append(await search(names.events(self.name), partition, lambda record: event.epoch_of(record.value)))
         except TopicAuthorizationFailedError:
             logger.info("%s: its events may not be read; if it existed before, its epochs are counted anew", self.name)
-        return max(epochs) or (self.services.clock.stamp_ms() if self.config.auto_delete_on_idle else 0)
+        begins_late = self.config.auto_delete_on_idle or self.services.versions.get(self.name, 1) > 1
+        return max(epochs) or (self.services.clock.stamp_ms() if begins_late else 0)
 
     @property
     def deliveries(self) -> list[str]:
