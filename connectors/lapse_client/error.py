@@ -167,7 +167,7 @@ class PublishFailed(LapseError):
     """Kafka did not accept a record.
 
     Attributes:
-        topic: the topic that the record was meant for.
+        topic: the topic that the record was meant for; empty if several records are unsent.
         key: the record's key.
         failures: how many records failed since the last report, this one included.
         kafka_error: Kafka's name of the error, such as `MSG_SIZE_TOO_LARGE`; empty if the error is not Kafka's.
@@ -187,7 +187,8 @@ class PublishFailed(LapseError):
             remedy = granted
         elif self.kafka_error == "MSG_SIZE_TOO_LARGE":
             remedy = "Publish smaller ones, or raise max.message.bytes of the topic and message.max.bytes of the client"
-        super().__init__(f"topic {topic}, key {key!r}: not published{more}: {why}. {remedy}")
+        which = f"topic {topic}, key {key!r}: not published{more}" if topic else "not published"  # "" = several
+        super().__init__(f"{which}: {why}. {remedy}")
 
 
 class CommandFailed(LapseError):

@@ -121,7 +121,8 @@ class Session(Generic[T]):
         if threading.current_thread() is self.channel.thread:
             self.undo()
             return
-        flush_s = METADATA_TIMEOUT_S
+        # Without a subscription, each command had a caller who waited for it.
+        flush_s = METADATA_TIMEOUT_S if self._subscription else _IN_VAIN_S
         if self._subscription and self.lifecycle.error is None:
             leave = self.command("unsubscribe")
             try:

@@ -16,7 +16,9 @@ from lapse.testing.memory_transport import MemoryTransport
 from lapse_client import Closed, CommandFailed, Connection, Publisher, PublishFailed
 from lapse_client.error import LapseError
 from lapse_client.session.channel import Channel
+from lapse_client.session.lifecycle import Lifecycle
 from lapse_client.session.listener import Listener
+from lapse_client.session.session import Session
 
 pytestmark = pytest.mark.feature("X5", "X7")
 
@@ -180,3 +182,19 @@ def test_a_command_that_is_too_large_for_kafka_is_no_matter_of_the_connection() 
     with pytest.raises(CommandFailed, match="Name fewer keys, payloads or bookmarks in one call"):
         sent.result(0)
     channel.close()
+
+
+@pytest.mark.feature("X3")
+def test_what_nobody_waits_for_any_more_is_not_waited_for_at_a_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call has raised by then. Only a subscription has settlements that may still be on their way."""
+    waited_s: list[float] = []
+    for subscription in ("", "me"):
+        session: Session[Any] = Session(memory(), [("orders", 1)], Lifecycle("it"), subscription)
+        session.lifecycle.error = LapseError("no broker answers")
+        monkeypatch.setattr(session.channel, "close", waited_s.append)
+        session.leave(30)
+    assert waited_s[0] <= 1 < waited_s[1]
+
+
+def test_records_that_are_unsent_have_no_common_topic() -> None:
+    assert str(PublishFailed("", None, "2 records are unsent", 2)).startswith("not published: 2 records are unsent. ")
