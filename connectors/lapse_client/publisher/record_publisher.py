@@ -33,6 +33,12 @@ _IDLE_S: Final = 1.0
 _POLL_S: Final = 0.1
 """The longest wait for delivery reports at a time, in seconds."""
 
+_PROPAGATION_MS: Final = 10_000
+"""How long all brokers may take to learn of a topic, in ms. A topic that is missing after that was deleted.
+
+It is shorter than the usual timeouts, so that the cause is raised, and not that there is no answer.
+"""
+
 _ENDED: Final = frozenset({KafkaError._FATAL, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 """Errors of records that were dropped because the producer has failed. The cause is reported separately."""
 
@@ -67,7 +73,9 @@ class RecordPublisher(Client[None]):
         check_serde("serializer", serializer)
         self._serializer = serializer
         self._tracing = tracing(self._connection.tracer_provider)
-        self._producer = self._connection.producer(linger_ms=5)
+        self._producer = self._connection.producer(
+            linger_ms=5, **{"topic.metadata.propagation.max.ms": _PROPAGATION_MS}
+        )
         self._fatal: KafkaError | None = None
         """The error after which nothing can be sent any more: brokers refuse it, or have lost the producer's state."""
         self._unexplained: list[tuple[_OnOutcome, Message, KafkaError]] = []

@@ -309,7 +309,8 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
             AnswerTimeout: a shard did not answer. It is unknown whether it has settled the messages.
             CommandFailed: a shard refused the whole command.
             EntityDeleted: the queue was deleted.
-            Closed: with `wait`, after `close`. The deliveries are not settled then.
+            Closed: with `wait`, after `close`. The deliveries are not settled then. If another thread closes before
+                the answers come, it is unknown whether they are.
         """
         settler = self.subscription.settler
         deliveries = settler.own(deliveries)

@@ -7,11 +7,12 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from lapse.protocol import topic
-from lapse_client import Connection, ConnectionFailed, LapseError
+from lapse_client import Connection, ConnectionFailed, LapseError, Publisher, PublishFailed, UnknownEntity
 from lapse_client.kafka import log_offsets
 from lapse_client.kafka import span as spans
 from lapse_client.kafka.metadata import Metadata
 from lapse_client.kafka.span import span
+from lapse_client.publisher import record_publisher
 from lapse_client.queue.deletion import wait_until_gone
 from support.kafka.log import until, write
 
@@ -92,3 +93,22 @@ def test_who_waits_for_the_end_of_an_entity_does_not_ask_for_all_topics(
         wait_until_gone(connection, name, 0)
     delete(connection, commands)
     wait_until_gone(connection, name, 20)
+
+
+@pytest.mark.feature("X3")
+def test_a_publisher_names_the_deletion_of_a_topic_before_its_timeout(
+    here: tuple[Connection, dict[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """librdkafka waits for a topic for half a minute, as long as the publisher, which said that there is no answer."""
+    connection, (going, _) = here
+    monkeypatch.setattr(record_publisher, "_PROPAGATION_MS", 1_000)
+    publisher = Publisher(connection, timeout_s=20)
+    publisher.publish(going, b"3")
+    publisher.flush()
+    delete(connection, going)
+    publisher.publish(going, b"4")
+    with pytest.raises(PublishFailed) as refused:
+        publisher.close()
+    assert refused.value.kafka_error.lstrip("_").startswith("UNKNOWN_"), refused.value
+    with Publisher(connection) as later, pytest.raises(UnknownEntity):
+        later.publish(going, b"5")
