@@ -7,7 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, Literal
 from uuid import uuid4
@@ -127,6 +127,10 @@ class Connection:
             signature.keys_in(self.secret)
         except ValueError as error:
             raise LapseError(f"secret of user {self.user} {error}. Set LAPSE_SECRET or LAPSE_SECRET_FILE") from error
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the attributes only, so that a process that is spawned gets a connection of its own."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
     def deliveries(self, entity: str) -> str:
         """Return the name of the topic with an entity's deliveries and answers for this user."""

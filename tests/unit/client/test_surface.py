@@ -1,5 +1,6 @@
 """What is public, and what it may import."""
 
+import pickle
 import subprocess
 import sys
 
@@ -109,6 +110,18 @@ def test_no_secret_is_in_a_repr() -> None:
     shown = repr(Connection("broker:9092", {"sasl.password": "geheim"}, user="me", secret="geheim" * 3))
     assert "geheim" not in shown
     assert "broker:9092" in shown
+
+
+@pytest.mark.feature("X3")
+def test_another_process_gets_a_connection_that_was_used() -> None:
+    """As an argument of a process that is spawned. What it has opened stays behind."""
+    connection = Connection("127.0.0.1:1", {"sasl.username": "app"}, user="me", secret="k" * 16, insists=False)
+    assert connection.clock is connection.clock
+    with pytest.raises(lapse_client.ConnectionFailed):
+        connection.await_broker(0.1)
+    again = pickle.loads(pickle.dumps(connection))
+    assert again == connection
+    assert again.clock is not connection.clock
 
 
 @pytest.mark.feature("X4", "X5", "X7")
