@@ -238,24 +238,24 @@ class Meanwhile:
         self.admin = stack.enter_context(Admin(here.app_id, connection=here.connection, timeout_s=60))
         self.asking = stack.enter_context(ThreadPoolExecutor(16))
         here.write("swept", "a", "b")
-        here.write("grouped", '{"g": "x", "n": 1}', headers=[("lapse-ttl-ms", b"3000")])
-        here.write("grouped", '{"g": "x", "n": 2}')
         here.write("room", "held", "next")
         here.write("first", '{"p": 1}', '{"p": 2}')
         here.write("halted", "taken", "waits")
         self._give()
         here.write("late", "delayed", "leased")
+        here.write("grouped", '{"g": "x", "n": 1}', headers=[("lapse-ttl-ms", b"3000")])
         self.lone = receive(self.grouped)
+        here.write("grouped", '{"g": "x", "n": 2}')
         self.held = [receive(self.room), receive(self.first), receive(self.halted)]
         self.cancelled, self.leased = receive(self.late), receive(self.late)
         self.late.settle("cancel", [self.cancelled], delay_ms=3_000, wait=True)
         here.write("late", "filler")
         self.filler = receive(self.late)  # from here on it has no room, until the leases end
-        soon = b"%d" % (broker_now_ms() + 3_000)
-        here.write("late", "expires", partition=1, headers=[("lapse-ttl-ms", b"3000")])
-        here.write("late", "due", headers=[("lapse-enqueue-at-ms", soon)])
         until(lambda: here.depth("swept")["depth"] == 2, "what is to be purged")
-        until(lambda: here.depth("late")["scheduled"] == 1, "all messages")
+        here.write("late", "expires", partition=1, headers=[("lapse-ttl-ms", b"3000")])
+        soon_ms = broker_now_ms() + 3_000
+        here.write("late", "due", headers=[("lapse-enqueue-at-ms", b"%d" % soon_ms)])
+        until(lambda: here.depth("late")["scheduled"] == 1 or broker_now_ms() >= soon_ms, "all messages")
 
     def _give(self) -> None:
         """The first stages of a transfer: what is held here, and put there."""
