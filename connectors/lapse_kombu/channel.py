@@ -103,14 +103,21 @@ class Channel(virtual.Channel):
         return super().queue_declare(name, passive=True, **options)
 
     def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **options: Any) -> None:
-        """Delete a queue with its topics, if the deployment keeps its definitions on a topic."""
-        if if_empty and self._size(queue):
-            return
+        """Delete a queue with its topics, if the deployment keeps its definitions on a topic.
+
+        With `if_empty` it stays if it has messages, those included whose time has not come.
+        """
         if queue in self._transient:
-            self._transient.delete(queue)
+            if not (if_empty and self._size(queue)):
+                self._transient.delete(queue)
             return
-        self.state.queue_bindings_delete(queue)
-        self._delete(queue)
+        try:
+            self._delete(queue, force=not if_empty)
+        except CommandFailed as error:
+            if not if_empty or error.code != "in_use":
+                raise
+        else:
+            self.state.queue_bindings_delete(queue)
 
     def queue_bind(
         self, queue: str, exchange: str | None = None, routing_key: str = "", arguments: Any = None, **options: Any
@@ -190,12 +197,12 @@ class Channel(virtual.Channel):
         with Queue(_legal(queue), connection=self.connection.lapse) as asked:
             return asked.purge()["removed"]
 
-    def _delete(self, queue: str, *_: Any, **__: Any) -> None:
+    def _delete(self, queue: str, *_: Any, force: bool = True, **__: Any) -> None:
         name = _legal(queue)
         self.connection.known.discard(name)
         with Admin(self.connection.deployment, connection=self.connection.lapse) as admin:
             try:
-                admin.delete_queue(name, force=True)
+                admin.delete_queue(name, force=force)
             except UnknownEntity:
                 return
 

@@ -297,3 +297,17 @@ def test_a_time_before_1970_is_past(lapse: Lapse, channel: Channel) -> None:
     channel.basic_publish(channel.prepare_message("1", headers={"eta": "1960-01-01T00:00:00+00:00"}), "", "orders")
     with lapse.queue_client("orders") as queue:
         assert [one.state for one in queue.peek()] == ["available"]
+
+
+@pytest.mark.feature("X3", "C4", "L5")
+def test_a_queue_with_a_task_for_later_is_not_empty(lapse: Lapse, channel: Channel) -> None:
+    """It was deleted with the task."""
+    lapse.queue("orders")
+    channel.basic_publish(channel.prepare_message("1", headers={"eta": "2030-01-01T00:00:00+00:00"}), "", "orders")
+    channel.queue_delete("orders", if_empty=True)
+    with lapse.queue_client("orders") as queue:
+        assert [one.state for one in queue.peek()] == ["scheduled"]
+        queue.purge()
+    channel.queue_delete("orders", if_empty=True)
+    assert "orders" not in lapse.connection.queues()
+    channel.queue_delete("orders")
