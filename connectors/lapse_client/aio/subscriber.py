@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, Final, TypeVar, cast
@@ -84,12 +85,15 @@ class QueueSubscriber(AsyncClient[sync_subscriber.QueueSubscriber]):
     async def batches(self, max_size: int = _AT_ONCE, timeout: float | None = None) -> AsyncIterator[list[Delivery]]:  # noqa: ASYNC109
         """Iterate over lists of up to `max_size` deliveries; stop after `timeout` seconds without one."""
         check_count("max_size", max_size)
-        while batch := await self._wait(lambda: self._twin.subscription.take(max_size, 0.0), timeout):
+        while batch := await self._wait(
+            lambda began_ns: self._twin.subscription.take(max_size, 0.0, began_ns), timeout
+        ):
             yield cast("list[Delivery]", batch)
 
     async def receive(self, timeout: float | None = None) -> Delivery | None:  # noqa: ASYNC109
         """Wait for one delivery; return None after `timeout` seconds, or after `close`."""
-        return cast("Delivery | None", await self._wait(lambda: self._twin.subscription.receive(0.0), timeout))
+        found = await self._wait(lambda began_ns: self._twin.subscription.receive(0.0, began_ns), timeout)
+        return cast("Delivery | None", found)
 
     async def run(self, handler: Callable[[Delivery], Awaitable[object]], tasks: int = 1) -> None:
         """Call a coroutine function with every delivery, `tasks` at a time, until `close`; then close the subscriber.
@@ -163,8 +167,9 @@ class QueueSubscriber(AsyncClient[sync_subscriber.QueueSubscriber]):
         """Send all waiting acknowledgments now."""
         await asyncio.to_thread(self._twin.flush)
 
-    async def _wait(self, get: Callable[[], T], timeout_s: float | None) -> T:
+    async def _wait(self, get: Callable[[int], T], timeout_s: float | None) -> T:
+        began_ns = time.time_ns()
         if self._awakening is None:
             self._twin.subscription  # noqa: B018  # raises `Closed`
             raise AssertionError
-        return await self._awakening.take(get, timeout_s)
+        return await self._awakening.take(lambda: get(began_ns), timeout_s)

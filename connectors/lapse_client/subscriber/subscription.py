@@ -143,11 +143,17 @@ class Subscription:
         self._replier.close()
         self._work.close()
 
-    def take(self, most: int, timeout_s: float | None) -> list[Delivery]:
-        """Return up to `most` deliveries whose leases still hold; wait for the first one as `Waiting.take` does."""
+    def take(self, most: int, timeout_s: float | None, began_ns: int | None = None) -> list[Delivery]:
+        """Return up to `most` deliveries whose leases still hold; wait for the first one as `Waiting.take` does.
+
+        Args:
+            most: the greatest number of deliveries.
+            timeout_s: how long to wait, in seconds; None = until a delivery or the end comes.
+            began_ns: when the application began to wait, ns since the epoch; None = now.
+        """
         if self._tracing is None:
             return self._take(most, timeout_s)
-        began_ns = time.time_ns()
+        began_ns = began_ns or time.time_ns()
         if taken := self._take(most, timeout_s):
             self._tracing.received(taken, began_ns)
         return taken
@@ -174,13 +180,13 @@ class Subscription:
         travelling_s = self._credits.round_trip_ms / 1000 if self._credits.travelling else 0.0
         return travelling_s + self._listener.reading_s
 
-    def receive(self, timeout_s: float | None) -> Delivery | None:
-        """Return one delivery whose lease still holds; None after the timeout, or at the end."""
+    def receive(self, timeout_s: float | None, began_ns: int | None = None) -> Delivery | None:
+        """Return one delivery whose lease still holds; None after the timeout, or at the end. See `take`."""
         plain = self._deserializer is None and self._in_doubt is None and self._tracing is None
         delivery = self.arrivals.pop() if plain else None
         if delivery is not None:
             return delivery
-        taken = self.take(1, timeout_s)
+        taken = self.take(1, timeout_s, began_ns)
         return taken[0] if taken else None
 
     def _shards_by_queue(self, queue: str) -> int:

@@ -26,8 +26,9 @@ from lapse_client.publisher.record_publisher import RecordPublisher
 from lapse_client.subscriber.refusals import Refusals
 from lapse_client.subscriber.settlement import SettlementResult
 from lapse_client.subscriber.settler import Settling
+from lapse_client.tracing import Reported, Tracing
 from lapse_client.transaction.decision_log import Claim, DecisionLog, Verdict, claim
-from lapse_client.transaction.transaction import Transaction
+from lapse_client.transaction.transaction import Output, Transaction
 
 log = logging.getLogger("lapse_client")
 
@@ -43,9 +44,11 @@ class Settles(Protocol):
 
     Attributes:
         refusals: reports refused settlements to the application.
+        tracing: makes the spans of publications; None = no spans.
     """
 
     refusals: Refusals
+    tracing: Tracing | None
 
     def acknowledge(self, deliveries: Sequence[Any]) -> None:
         """Acknowledge deliveries."""
@@ -223,7 +226,7 @@ class AtomicWork:
         producer.begin_transaction()
         try:
             for name, output in zip(topics, transaction.outputs, strict=True):
-                produce(producer, name, output.value, output.key, headers=output.headers, on_delivery=reported)
+                self._produce(producer, name, output, reported)
             for delivery in transaction.deliveries:
                 facts = {"delivery_count": delivery.delivery_count, "transactional_id": self._id}
                 place, value = (decisions[delivery.queue].topic, delivery.shard.partition), orjson.dumps(facts)
@@ -237,6 +240,17 @@ class AtomicWork:
                 producer.close()
             raise
         self._decide(producer)
+
+    def _produce(self, producer: Producer, topic: str, output: Output, reported: Reported) -> None:
+        if self._settler.tracing is None:
+            produce(producer, topic, output.value, output.key, headers=output.headers, on_delivery=reported)
+            return
+        sending = self._settler.tracing.sending(topic, output.key, output.headers, reported)
+        try:
+            produce(producer, topic, output.value, output.key, headers=sending.headers, on_delivery=sending.reported)
+        except KafkaException as error:
+            sending.failed(error)
+            raise
 
     def _written(self, producer: Producer, failures: list[tuple[KafkaError, Message]]) -> None:
         """Wait until outputs and claims are in Kafka. The shards may only be asked after that."""
