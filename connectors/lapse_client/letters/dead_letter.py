@@ -175,6 +175,9 @@ class DeadLetterReader(PacedReader[DeadLetter]):
         since_ms: int | None = None,
         entity: str = "",
     ) -> None:
+        given: object = name
+        if not isinstance(given, str):
+            raise TypeError(f"letters of {given!r}: expected the name of an entity or dead-letter topic")
         self.entity = entity
         self.copies: list[DeadLetter] = []
         self._connection = connection or Connection.from_environment()

@@ -111,7 +111,7 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         on_refused: Callable[[SettlementResult], None] | None = None,
     ) -> None:
         given: object = queue
-        if not isinstance(given, str | re.Pattern):
+        if not isinstance(given.pattern if isinstance(given, re.Pattern) else given, str):
             raise TypeError(f"queue = {given!r}: expected a name, or a compiled regular expression for names")
         check_serde("deserializer", deserializer)
         check_serde("serializer", serializer)

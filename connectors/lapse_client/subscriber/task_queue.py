@@ -124,11 +124,14 @@ class TaskQueue:
 
         Raises:
             LapseError: the queue has a task of this name already, or pydantic is missing.
-            TypeError: a parameter is `*args` or `**kwargs`, or has a type that pydantic does not know.
+            TypeError: the function has no name, and none is given; or a parameter is `*args` or `**kwargs`, or has a
+                type that pydantic does not know.
         """
         if function is None:
             return lambda decorated: self.task(decorated, name=name)
-        named = name or function.__name__
+        named: object = name or getattr(function, "__name__", None)
+        if not isinstance(named, str):
+            raise TypeError(f"task {function!r}: say by which name messages call it, as in task(name='send')")
         if named in self._tasks:
             raise LapseError(f"queue {self.name} has a task {named} already; give one of them another name")
         self._tasks[named] = made = self.task_type(named, function, self, Arguments(named, function), {})

@@ -97,12 +97,14 @@ class Lapse:
         """Create a topic.
 
         Raises:
-            ValueError: Kafka would not create such a topic.
+            ValueError: Kafka would not create such a topic, or it exists with another number of partitions.
         """
         given: object = name
         if not isinstance(given, str) or not names.TOPIC_NAME.match(given) or given in (".", ".."):
             raise ValueError(f"topic {name!r}: expected up to 249 letters, digits, '.', '_' and '-'")
         check_count("partitions", partitions)
+        if (there := self._cluster.partitions().get(name, partitions)) != partitions:
+            raise ValueError(f"topic {name!r} exists, and has {there} partition{'s' if there > 1 else ''}")
         self._cluster.create(name, partitions)
         self._cluster.touch()
 
@@ -330,7 +332,10 @@ class Lapse:
     def _cut_off(self, client: Client[Any] | AsyncClient[Any], cut_off: bool) -> None:
         self.settle()
         one: Any = client
-        channel = getattr(one, "_twin", one).session.channel
+        twin = getattr(one, "_twin", one)
+        if not isinstance(twin, Client) or isinstance(twin, Publisher):
+            raise TypeError(f"{client!r}: expected a subscriber, or another client of a queue or SOW topic")
+        channel: Any = twin.session.channel
         producer, consumer = channel.endpoints
         if cut_off:
             producer.cut_off = True

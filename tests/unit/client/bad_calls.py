@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -263,6 +264,8 @@ OTHERS: Final = (
     _subscribe("`QueueSubscriber(…, name=…)` of 501 characters", name="n" * 501),
     _subscribe("`QueueSubscriber(…, name=7)`", name=7),
     Case("`QueueSubscriber(7)`", lambda lapse: lapse.subscriber(7)),  # type: ignore[arg-type]
+    Case('`QueueSubscriber(re.compile(b"orders"))`', lambda _: QueueSubscriber(re.compile(b"orders"))),  # type: ignore[arg-type]
+    Case("`DeadLetterReader(None)`", lambda lapse: lapse.dead_letters(None)),  # type: ignore[arg-type]
     Case("`Queue(None)`", lambda lapse: lapse.queue_client(None).start()),  # type: ignore[arg-type]
     Case(
         '`EventReader("orders", since_ms=1.5e12)`',
@@ -313,6 +316,8 @@ TESTING: Final = (
     Case('`lapse.clock.advance_to(float("inf"))`', lambda lapse: lapse.clock.advance_to(float("inf"))),  # type: ignore[arg-type]
     Case('`lapse.topic("a b")`', lambda lapse: lapse.topic("a b")),
     Case('`lapse.topic("fresh", 0)`', lambda lapse: lapse.topic("fresh", 0)),
+    Case('`lapse.topic("orders", 3)`, which is there', lambda lapse: lapse.topic("orders", 3)),
+    Case("`lapse.lose(publisher)`", lambda lapse: lapse.lose(lapse.publisher())),
     Case('`lapse.until(…, timeout_s=float("nan"))`', lambda lapse: lapse.until(lambda: False, timeout_s=float("nan"))),
     Case('`lapse.crash(before="acks")`', lambda lapse: lapse.crash(before="acks")),
     Case('`lapse.records("order")`', lambda lapse: lapse.records("order")),

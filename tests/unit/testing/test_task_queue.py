@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -173,6 +174,8 @@ def test_what_is_no_task_is_refused(tasks: TaskQueue) -> None:
         tasks.task(lambda *args: None, name="a")
     with pytest.raises(TypeError, match="a parameter is of no type of payloads"):
         tasks.task(_of_a_lock)
+    with pytest.raises(TypeError, match="say by which name messages call it"):
+        tasks.task(functools.partial(_odd, 1))
     with pytest.raises(TypeError, match="the type of a parameter cannot be found: name 'Nowhere' is not defined"):
         tasks.task(_of_nowhere)
     tasks.task(lambda: None, name="b")
