@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -11,21 +12,18 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from lapse.protocol import topic as topics
 from lapse.protocol.bookmark import Bookmark
-from lapse.protocol.command import Command
-from lapse_client.error import InvalidPublication, PublishFailed
-from lapse_client.kafka.connection import Connection, is_for_people
+from lapse_client.error import InvalidPublication, LapseError, PublishFailed
+from lapse_client.kafka.connection import Connection
 from lapse_client.payload.serde import SerializerLike, check_serde, write
 from lapse_client.publisher.publication import BuiltHeaders, Headers, check_delta, headers, payload
 from lapse_client.publisher.publication_batch import Outcome, Publication, PublicationBatch
+from lapse_client.publisher.publish_targets import PublishTargets
 from lapse_client.session.client import Client
-from lapse_client.session.conversation import Conversation
 from lapse_client.session.lifecycle import Phase
 from lapse_client.tracing import tracing
 
-_FORGET_TOPICS_S: Final = 60.0
-"""How long the list of topics is cached, in seconds. An unknown name is always looked up."""
+log = logging.getLogger("lapse_client")
 
 _IDLE_S: Final = 1.0
 """How long the thread that serves delivery reports waits for further records before it stops, in seconds."""
@@ -82,8 +80,8 @@ class RecordPublisher(Client[None]):
         """Records of `submit` that were dropped before the cause was known."""
         self._failure: tuple[Message, KafkaError] | None = None
         self._failures = 0
-        self._targets: dict[str, str] = {}
-        self._targets_until = 0.0
+        self._targets = PublishTargets(self._connection, timeout_s)
+        self._of_thread = threading.local()
         self._lock = threading.Lock()
         self._wanted = threading.Condition(self._lock)
         self._awaited = 0
@@ -198,10 +196,14 @@ class RecordPublisher(Client[None]):
                 if error is not None and error.code() in _ENDED and self._fatal is None:
                     self._unexplained.append((set_outcome, message, error))
                     return
-            if error is None:
-                set_outcome(Bookmark(message.topic() or "", message.partition() or 0, message.offset() or 0))
-            else:
-                set_outcome(_failed(message, self._fatal or error))
+            self._of_thread.reports = True
+            try:
+                if error is None:
+                    set_outcome(Bookmark(message.topic() or "", message.partition() or 0, message.offset() or 0))
+                else:
+                    set_outcome(_failed(message, self._fatal or error))
+            finally:
+                self._of_thread.reports = False
 
         return reported
 
@@ -285,20 +287,32 @@ class RecordPublisher(Client[None]):
             UnknownEntity: no topic or queue has this name.
             InvalidPublication: the queue has no `default_publish_target`, or only lapse writes to the topic.
         """
-        known = self._targets.get(to) if time.monotonic() < self._targets_until else None
-        return known or self._target(to)
+        return self._targets.topic_of(to)
 
     def forget_topics(self) -> None:
         """Drop the cached topics, because topics or queues may have been deleted."""
-        self._targets_until = 0.0
+        self._targets.forget()
 
     def close(self) -> None:
         """Flush and close. Later calls raise `Closed`.
 
+        If a callback of a future calls this method, the flush goes on in another thread, and its error is logged:
+        librdkafka hands out further reports only when the callback has returned.
+
         Raises:
             PublishFailed: see `flush`.
         """
-        super().close()
+        if not getattr(self._of_thread, "reports", False):
+            super().close()
+            return
+        self._lifecycle.stop()
+        threading.Thread(target=self._close_aside, name="lapse close").start()
+
+    def _close_aside(self) -> None:
+        try:
+            self.close()
+        except LapseError as error:
+            log.warning("%s", error)
 
     def _open(self) -> None:
         """Do nothing: the producer connects by itself."""
@@ -346,7 +360,7 @@ class RecordPublisher(Client[None]):
     ) -> None:
         if self._lifecycle.phase is not Phase.RUNNING:
             raise self._lifecycle.end_error()
-        target = self.topic_of(to)
+        target = self._targets.topic_of(to)
         if self._serializer is not None:
             value = write(self._serializer, value, target)
         if self._tracing is None:
@@ -391,37 +405,6 @@ class RecordPublisher(Client[None]):
     def _end_error(self, error: RuntimeError) -> BaseException:
         """Return the error for a call while another thread closes the publisher, whose producer takes nothing then."""
         return error if self._lifecycle.phase is Phase.RUNNING else self._lifecycle.end_error()
-
-    def _target(self, to: str) -> str:
-        """Look up the topic for a name. This is needed because librdkafka would create a missing topic."""
-        if not isinstance(to, str):
-            raise InvalidPublication(f"to = {to!r}: expected the name of a topic or queue")
-        existing = self._connection.partitions(to, topics.commands(to))
-        if time.monotonic() >= self._targets_until:
-            self._targets.clear()
-        self._targets_until = time.monotonic() + _FORGET_TOPICS_S
-        if to in existing:
-            self._targets[to] = to
-        elif topics.commands(to) in existing:
-            with Conversation(self._connection, to, self._connection.shards("queue or SOW topic", to)) as conversation:
-                answer = conversation.ask([0], Command(command="depth", top_n=0), self._timeout_s)[0]
-            if not answer.publish_target:
-                raise InvalidPublication(
-                    f"{to} has no default_publish_target: publish to one of its topics, or set it in lapse.toml"
-                )
-            target = answer.publish_target
-            if target not in existing and target not in self._connection.partitions(target):
-                raise self._connection.unknown("topic", target, filter(is_for_people, existing), target)
-            self._targets[to] = target
-        else:
-            raise self._connection.unknown("topic or queue", to, filter(is_for_people, existing), to)
-        target = self._targets[to]
-        if topics.is_own(target, existing):
-            del self._targets[to]
-            raise InvalidPublication(
-                f"{target} is a topic that only lapse writes: publish to a queue, a SOW topic, or one of their topics"
-            )
-        return target
 
     def _reported(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:

@@ -15,6 +15,7 @@ from lapse.testing.memory_clients import MemoryProducer
 from lapse.testing.memory_transport import MemoryTransport
 from lapse_client import Closed, CommandFailed, Connection, Publisher, PublishFailed
 from lapse_client.error import LapseError
+from lapse_client.publisher.publish_targets import PublishTargets
 from lapse_client.session.channel import Channel
 from lapse_client.session.lifecycle import Lifecycle
 from lapse_client.session.listener import Listener
@@ -125,7 +126,7 @@ NOWHERE = "127.0.0.1:1"
 @pytest.mark.feature("X3")
 def test_a_publisher_closes_in_time_although_no_broker_takes_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """A producer of librdkafka tries for five minutes, and its close waits for that."""
-    monkeypatch.setattr(Publisher, "topic_of", lambda _self, to: to)
+    monkeypatch.setattr(PublishTargets, "topic_of", lambda _targets, to: to)
     publisher = Publisher(Connection(NOWHERE), timeout_s=0.1)
     sent = publisher.submit("orders", b"x")
     failed: list[BaseException] = []
@@ -148,12 +149,12 @@ def test_a_publisher_closes_in_time_although_no_broker_takes_what_is_left(monkey
 def test_a_publish_that_a_close_overtakes_raises_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     looking, go_on = threading.Event(), threading.Event()
 
-    def topic_of(_publisher: Publisher, to: str) -> str:
+    def topic_of(_targets: PublishTargets, to: str) -> str:
         looking.set()
         assert go_on.wait(30)
         return to
 
-    monkeypatch.setattr(Publisher, "topic_of", topic_of)
+    monkeypatch.setattr(PublishTargets, "topic_of", topic_of)
     publisher = Publisher(Connection(NOWHERE))
     raised: list[BaseException] = []
 
@@ -198,3 +199,19 @@ def test_what_nobody_waits_for_any_more_is_not_waited_for_at_a_close(monkeypatch
 
 def test_records_that_are_unsent_have_no_common_topic() -> None:
     assert str(PublishFailed("", None, "2 records are unsent", 2)).startswith("not published: 2 records are unsent. ")
+
+
+@pytest.mark.feature("X3")
+def test_a_callback_of_a_publication_may_close_the_publisher() -> None:
+    """It is called within a report, where librdkafka hands out no further one, by the thread that a close waits for."""
+    publisher = Publisher(memory())
+    producer: Any = publisher._producer
+    producer.cut_off = True  # no report comes before the callback is there
+    first, second = (publisher.submit("orders", value) for value in (b"1", b"2"))
+    closed = threading.Event()
+    first.add_done_callback(lambda _: (publisher.close(), closed.set()))
+    producer.reconnect()
+    assert closed.wait(30)
+    assert second.result(30).offset == 1
+    with pytest.raises(Closed):
+        publisher.publish("orders", b"3")
