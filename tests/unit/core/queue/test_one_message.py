@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lapse.core.generation import FIRST_REWOUND
 from lapse.core.lifetime import NEVER
-from lapse.core.queue.arrival.trait import Traits
+from lapse.core.queue.arrival.trait import Flag, Traits
 from lapse.core.queue.change import Change, ChangeKind
 from lapse.core.queue.delivery import candidates
 from lapse.core.queue.life.message_state import STATES, State
@@ -31,13 +31,15 @@ COLUMNS = ("state", "deliveries", "cancels", "holder", "until_ms", "since_ms")
 TOLD = ("used", "occupied", "available", "min_deadline_ms", "min_until_ms")
 
 
-def begun(deadlines_ms: list[int], groups: list[int]) -> QueueState:
+def begun(deadlines_ms: list[int], groups: list[int], barriers: list[int] | None = None) -> QueueState:
     """A shard with some messages and two subscriptions."""
     state = QueueState()
     state.sources.number("orders", 0)
     for number in range(2):
         state.apply(Change(ChangeKind.SUBSCRIBED, facts=Subscription(f"s{number}", number, "", 9, 9, 1_000).facts()))
-    traits = Traits(groups=np.array(groups, np.int64) if groups else None)
+    traits = Traits(
+        flags=np.array(barriers, np.uint8) if barriers else None, groups=np.array(groups, np.int64) if groups else None
+    )
     state.apply(Change(ChangeKind.ARRIVED, [(0, COUNT)], deadlines_ms=np.array(deadlines_ms), traits=traits))
     return state
 
@@ -53,17 +55,19 @@ def seen(state: QueueState) -> dict[str, Any]:
         "next": (state.index.deadlines.next_ms(), state.index.untils.next_ms()),
         "bound": state.index.bound_groups(),
         "came back": state.index.came_back,
+        "barriers": state.index.barriers,
+        "dirty": state.dirty,
         "first": state.first_available_segment(),
     }
 
 
 @pytest.mark.feature("L11")
-@given(st.lists(INSTANTS.filter(bool), min_size=COUNT, max_size=COUNT), st.booleans(), CHANGES)
+@given(st.lists(INSTANTS.filter(bool), min_size=COUNT, max_size=COUNT), st.booleans(), st.booleans(), CHANGES)
 def test_a_message_that_moves_alone_moves_as_many_do(
-    deadlines_ms: list[int], in_groups: bool, changes: list[Any]
+    deadlines_ms: list[int], in_groups: bool, has_barriers: bool, changes: list[Any]
 ) -> None:
-    groups = [7, 8, 7, 8] if in_groups else []
-    alone, together = begun(deadlines_ms, groups), begun(deadlines_ms, groups)
+    groups, barriers = [7, 8, 7, 8] if in_groups else [], [Flag.BARRIER, 0, 0, Flag.BARRIER] if has_barriers else []
+    alone, together = (begun(deadlines_ms, groups, barriers) for _ in range(2))
     together._mover._move_one = lambda *_: False  # type: ignore[method-assign]
     for number, place, holder, until_ms in changes:
         kind = ChangeKind(number)
