@@ -83,7 +83,7 @@ class Work:
     """
 
     def __init__(self, crew: Crew, seed: int) -> None:
-        self._crew = crew
+        self._recorded_ms = crew.recorded_ms
         self._seed = seed
         self._cancelled_below = math.ceil(crew.cancels * 2**64)
         """Deliveries for which a lower number of 64 bits is drawn are cancelled."""
@@ -92,7 +92,7 @@ class Work:
 
     def work_ms(self, one: Handed) -> int:
         """Return how long a consumer works on a delivery, ms; at least 1."""
-        known_ms = self._crew.recorded_ms.get(one.at)
+        known_ms = self._recorded_ms.get(one.at)
         return max(1, round(self._drawn_ms(one) if known_ms is None else known_ms))
 
     def cancels(self, one: Handed) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -14,7 +15,6 @@ from lapse.config import QueueConfig
 from lapse.core.lifetime import ENQUEUE_AT_MS, NEVER
 from lapse.core.queue.modes import Semantics
 from lapse.core.queue.settlement.settlement import Claim, Result, SettleAction
-from lapse.core.queue.settlement.settlement import Outcome as SettlementOutcome
 from lapse.core.queue.shard import QueueShard
 from lapse.core.queue.step import Delivery, Messages, Step
 from lapse.core.queue.subscriptions.subscription import Subscription
@@ -32,6 +32,7 @@ _FEW: Final = 1_000
 """The simulation counts as endless beyond `_FEW` deliveries, plus `_ROUNDS` for each message."""
 
 _CANCEL, _ACKNOWLEDGE, _SETTLED = SettleAction.CANCEL, SettleAction.ACKNOWLEDGE, Result.SETTLED
+_LEASE_RETURNED, _CANCELLED = EventKind.LEASE_RETURNED, EventKind.CANCELLED
 
 _ENDS: Final = {
     EventKind.ACKNOWLEDGED: "acknowledged",
@@ -65,6 +66,8 @@ class SimulatedQueue:
         self._once = settings[0].semantics is Semantics.AT_MOST_ONCE
         self._has_barriers = settings[0].traits.barrier is not None
         self._has_target_depth = settings[0].target_depth is not None
+        self._cap = settings[0].max_backlog
+        """The most unsettled deliveries that a consumer may have of one shard; None = no cap."""
         bounds = settings[0].rate, settings[0].group_rate
         self._is_bounded = self._has_target_depth or any(one is not None for one in bounds)
         """Whether a delivery or an acknowledgment can bring nearer what a shard does by itself."""
@@ -108,14 +111,14 @@ class SimulatedQueue:
     def run(self) -> Outcome:
         """Let everything happen; return the outcome."""
         self._begin()
-        most = _FEW + _ROUNDS * len(self._arrivals)
+        outcome, most = self._outcome, _FEW + _ROUNDS * len(self._arrivals)
         # Messages that are left after the last instant live forever, or wait for a consumer.
         while (now_ms := self._next_instant_ms()) < NEVER:
-            if self._outcome.deliveries > most:
-                self._outcome.endless = True
+            if outcome.deliveries > most:
+                outcome.endless = True
                 break
             self._run_instant(now_ms)
-        return self._outcome
+        return outcome
 
     # One instant
 
@@ -192,9 +195,8 @@ class SimulatedQueue:
 
     def _arrive(self, now_ms: int, steps: dict[int, Step]) -> None:
         """Bring the messages of this instant to their shards, which get a step."""
-        while self._arrive_ms[self._next] <= now_ms:
-            _, topic, partition, record = self._arrivals[self._next]
-            self._next += 1
+        after = bisect_right(self._arrive_ms, now_ms, self._next)
+        for _, topic, partition, record in self._arrivals[self._next : after]:
             at = partition % len(self._shards)
             outside = self._outside[at]
             if outside and outside[-1][:2] == (topic, partition):
@@ -202,7 +204,9 @@ class SimulatedQueue:
             else:
                 outside.append((topic, partition, [record]))
             self._message_counts[at] += 1
-            _step_of(at, steps)
+            if at not in steps:
+                steps[at] = Step()
+        self._next = after
 
     def _take_in(self, at: int, now_ms: int, step: Step) -> None:
         """Take in messages that have arrived, as far as there is room (Q13)."""
@@ -228,10 +232,11 @@ class SimulatedQueue:
             consumer.handed.popleft()
             consumer.working = False
             finished.append(consumer)
-            _, topic, partition, record = self._arrivals[one.at]
-            gives_back = one.until_ms > 0 and self._work.cancels(one)
-            claim = Claim(topic, partition, record.offset, record.offset, one.times)
-            claims.setdefault((one.shard, consumer, gives_back), []).append(claim)
+            at, place, times, until_ms = one
+            _, topic, partition, record = self._arrivals[place]
+            offset = record.offset
+            gives_back = until_ms > 0 and self._work.cancels(one)
+            claims.setdefault((at, consumer, gives_back), []).append(Claim(topic, partition, offset, offset, times))
         for (at, consumer, gives_back), claimed in claims.items():
             shard, action = self._shards[at], _CANCEL if gives_back else _ACKNOWLEDGE
             outcomes = shard.settle(action, consumer.name, claimed, now_ms, _step_of(at, steps))
@@ -240,7 +245,9 @@ class SimulatedQueue:
             if gives_back or self._is_bounded:
                 self._due_ms[at] = shard.next_due_ms()
             if not self._once:
-                self._outcome.in_vain += sum([_count(one) for one in outcomes if one.result is not _SETTLED])
+                for _, _, first, last, result in outcomes:
+                    if result is not _SETTLED:
+                        self._outcome.in_vain += last - first + 1
         return finished
 
     def _deliver(self, at: int, now_ms: int) -> None:
@@ -268,29 +275,32 @@ class SimulatedQueue:
 
     def _recount_one(self, at: int, number: int) -> int:
         """Do the same for one consumer, by its number. Return how many more messages it has than before."""
-        more = self._by_shard[at][number].outstanding - self._held[at][number]
-        self._held[at][number] += more
-        self._held_in[at] += more
-        self._room[number] -= more
+        held = self._held[at]
+        more = self._by_shard[at][number].outstanding - held[number]
+        if more:
+            held[number] += more
+            self._held_in[at] += more
+            self._room[number] -= more
         return more
 
     def _grant(self, at: int) -> None:
         """Set how many more messages each consumer takes from a shard, as clients do with several shards (Q3)."""
-        cap = self._shards[at].settings.max_backlog
+        cap = self._cap
         for mine, free in zip(self._by_shard[at], self._room, strict=True):
             granted = mine.outstanding + free if free > 0 else mine.outstanding
             # The effect of repeated `subscribe` commands, without changes for a journal that nobody writes.
             mine.max_backlog = granted if cap is None or granted < cap else cap
 
     def _hand(self, at: int, delivery: Delivery, now_ms: int) -> None:
-        consumer, outcome, messages = self._named[delivery.subscription], self._outcome, delivery.messages
+        consumer, messages, first_ms = self._named[delivery.subscription], delivery.messages, self._first_ms
+        handed, until_ms = consumer.handed, delivery.until_ms
         for place, count in zip(self._arrival_indexes(messages), messages.deliveries.tolist(), strict=True):
-            if self._first_ms[place] < 0:
-                self._first_ms[place] = now_ms
+            if first_ms[place] < 0:
+                first_ms[place] = now_ms
             if not delivery.barrier:  # a barrier takes no backlog, and nobody settles it (Q12)
-                outcome.deliveries += 1
-                consumer.handed.append(Handed(at, place, count, delivery.until_ms))
-                if len(consumer.handed) == 1:
+                self._outcome.deliveries += 1
+                handed.append(Handed(at, place, count, until_ms))
+                if len(handed) == 1:
                     self._begin_work(consumer, now_ms)
         self._recount_one(at, consumer.number)
 
@@ -298,12 +308,13 @@ class SimulatedQueue:
         """Let a consumer begin with its first delivery. Like a client, it drops deliveries whose leases are over."""
         if consumer.working:
             return
-        while consumer.handed and 0 < consumer.handed[0].until_ms <= now_ms:
-            consumer.handed.popleft()
+        handed = consumer.handed
+        while handed and 0 < handed[0].until_ms <= now_ms:
+            handed.popleft()
             self._outcome.dropped += 1
-        if not consumer.handed:
+        if not handed:
             return
-        one = consumer.handed[0]
+        one = handed[0]
         if self._begun_ms[one.at] < 0:
             self._begun_ms[one.at] = now_ms
         work_ms = self._work.work_ms(one)
@@ -318,15 +329,18 @@ class SimulatedQueue:
         outcome = self._outcome
         if step.changes:  # without changes, a timer came for a message that had left
             outcome.ended_at_ms = now_ms
+        if not step.removals and not step.events:
+            return  # true for most steps
         for removal in step.removals:
             self._end_messages(at, self._arrival_indexes(removal.messages), "+".join(removal.reasons), removal.at_ms)
         for event in step.events:
             messages: Any = event.messages
-            if event.kind in _ENDS:
-                self._end_messages(at, self._arrival_indexes(messages), _ENDS[event.kind], event.at_ms)
-            elif event.kind == EventKind.LEASE_RETURNED:
+            fate = _ENDS.get(event.kind)
+            if fate is not None:
+                self._end_messages(at, self._arrival_indexes(messages), fate, event.at_ms)
+            elif event.kind is _LEASE_RETURNED:
                 outcome.lapsed += len(messages)
-            elif event.kind == EventKind.CANCELLED:
+            elif event.kind is _CANCELLED:
                 outcome.cancelled += len(messages)
 
     def _end_messages(self, at: int, places: list[int], fate: str, at_ms: int) -> None:
@@ -347,10 +361,6 @@ def _step_of(at: int, steps: dict[int, Step]) -> Step:
     if step is None:
         step = steps[at] = Step()
     return step
-
-
-def _count(outcome: SettlementOutcome) -> int:
-    return outcome.last - outcome.first + 1
 
 
 def _available_ms(at_ms: int, record: Record) -> int:
