@@ -27,15 +27,19 @@ class SweptHeap(Generic[T]):
 
     Args:
         is_there: returns whether an entry's message is still there.
+
+    Attributes:
+        first: the least entry; None if there is none. It is asked for much more often than it changes.
     """
 
-    __slots__ = ("_entries", "_is_there", "_old")
+    __slots__ = ("_entries", "_is_there", "_old", "first")
 
     def __init__(self, is_there: Callable[[T], bool]) -> None:
         self._is_there = is_there
         self._entries: list[T] = []
         self._old: list[T] = []
         """A heap that is being swept: its entries move to the other one, or are dropped."""
+        self.first: T | None = None
 
     def __len__(self) -> int:
         return len(self._entries) + len(self._old)
@@ -48,17 +52,15 @@ class SweptHeap(Generic[T]):
     def push(self, entry: T) -> None:
         """Add an entry."""
         heapq.heappush(self._entries, entry)
-
-    def first(self) -> T | None:
-        """Return the least entry; None if there is none."""
-        if not self._old:
-            return self._entries[0] if self._entries else None
-        return min(self._entries[0], self._old[0]) if self._entries else self._old[0]
+        if self.first is None or entry < self.first:
+            self.first = entry
 
     def pop(self) -> T:
         """Remove and return the least entry."""
         old = self._old and (not self._entries or self._old[0] < self._entries[0])
-        return heapq.heappop(self._old if old else self._entries)
+        popped = heapq.heappop(self._old if old else self._entries)
+        self._find_first()
+        return popped
 
     def sweep(self, there: int) -> None:
         """Examine a few entries, if more than half of them belong to what is gone; `there` says how many do not.
@@ -73,7 +75,13 @@ class SweptHeap(Generic[T]):
             entry = self._old.pop()
             if self._is_there(entry):
                 heapq.heappush(self._entries, entry)
+        self._find_first()
+
+    def _find_first(self) -> None:
+        firsts = [heap[0] for heap in self.heaps if heap]
+        self.first = min(firsts) if firsts else None
 
     def release_memory(self) -> Portions[None]:
         """Free all entries, in portions."""
+        self.first = None
         yield from clear_in_portions(self._entries, self._old)

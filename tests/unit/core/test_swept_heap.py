@@ -35,11 +35,12 @@ def test_what_is_there_comes_out_in_order_and_what_is_gone_is_freed(moves: list[
             elif there and what == "leaves":
                 there.discard(sorted(there)[at % len(there)])
             elif there:
-                while (first := heap.first()) not in there:
+                while (first := heap.first) not in there:
                     assert heap.pop() == first
                 assert heap.pop() == min(there) == first
                 there.discard(min(there))
             heap.sweep(len(there))
+            assert heap.first == min((entry for some in heap.heaps for entry in some), default=None)
             assert {entry for some in heap.heaps for entry in some} >= there
         for _ in range(4 * len(moves) + 8):
             heap.sweep(len(there))

@@ -46,6 +46,7 @@ class Advance:
         self._subscribing = subscribing
         self._locator = locator
         self._activity = activity
+        self._is_temporary = activity.is_temporary
         self._agreement = agreement
 
     def process_due(self, now_ms: int, step: Step, most: int) -> int:
@@ -90,7 +91,10 @@ class Advance:
         """Return the next instant at which something is due, ms since the epoch; `NEVER` if there is none."""
         if self._state.ending.retirement is not None and self._agreement.retired:
             return self._agreement.next_due_ms()
-        return min(self._in_service_due_ms(), self._schedule.next_due_ms())
+        due_ms, scheduled_ms = self._in_service_due_ms(), self._schedule.next_due_ms()
+        if scheduled_ms < due_ms:  # `min` takes four times as long
+            due_ms = scheduled_ms
+        return due_ms
 
     def is_due(self, at_ms: int) -> bool:
         """Return whether something is due at an instant. Scheduled messages may wait for older arrivals (C76)."""
@@ -104,5 +108,9 @@ class Advance:
 
     def _in_service_due_ms(self) -> int:
         """Return the next due instant of a shard in service, schedules left out."""
-        lost_at_ms = self._state.subscription_table.lost_at_ms
-        return min(self._timers.next_due_ms(), lost_at_ms, self._agreement.next_due_ms())
+        due_ms, lost_at_ms = self._timers.next_due_ms(), self._state.subscription_table.lost_at_ms
+        if lost_at_ms < due_ms:
+            due_ms = lost_at_ms
+        if not self._is_temporary and self._state.ending.retirement is None:
+            return due_ms  # nothing ends the queue
+        return min(due_ms, self._agreement.next_due_ms())

@@ -46,14 +46,15 @@ class Decisions:
         self.matching = matching
         self.horizon = Horizon()
         self.began_ms = 0
+        self._expires = settings.expiration.enabled
 
     def apply_change(self, change: Change, step: Step) -> None:
         """Apply a change and add it to the step."""
-        dropped = len(self.state.dropped)
-        self.state.apply(change)
+        state, known = self.state, len(self.state.dropped)
+        state.apply(change)
         step.changes.append(change)
-        if len(self.state.dropped) > dropped:
-            self.matching.drop(self.state.dropped[dropped:])
+        if len(state.dropped) > known:
+            self.matching.drop(state.dropped[known:])
 
     def enter(
         self,
@@ -81,7 +82,7 @@ class Decisions:
 
     def deadlines_count_ms(self, now_ms: int) -> int:
         """Return the instant up to which deadlines count as passed; -1 if expiration is off."""
-        return now_ms if self.settings.expiration.enabled else -1
+        return now_ms if self._expires else -1
 
     def decided_ms(self, at_ms: int) -> int:
         """Return the instant that dates a decision effective at `at_ms`: not before the epoch began (C53)."""

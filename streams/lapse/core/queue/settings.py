@@ -83,7 +83,8 @@ class QueueSettings:
 
     def expiration_of(self, topic: str) -> Expiration:
         """Return the rule for lifetimes of an underlying topic (L8)."""
-        return self.expiration.shortened_by(self.topic_expirations_ms.get(topic))
+        own_ms = self.topic_expirations_ms.get(topic)
+        return self.expiration if own_ms is None else self.expiration.shortened_by(own_ms)
 
     def writes_letter(self, reasons: tuple[Reason, ...]) -> bool:
         """Return whether a message that leaves for these reasons gets a dead letter (D1, C22)."""

@@ -342,7 +342,8 @@ class QueueShard:
 
     def next_due_ms(self) -> int:
         """Return the next instant at which `advance` has something to do, ms since the epoch; `NEVER` without one."""
-        return min(self._advance.next_due_ms(), self.allowance.frees_ms)
+        due_ms = self._advance.next_due_ms()
+        return min(due_ms, self.allowance.frees_ms) if self.allowance.is_bounded else due_ms
 
     def forget_gone(self, until_ms: int) -> None:
         """See `Timers.forget_gone`."""
@@ -408,7 +409,7 @@ class QueueShard:
             Whether there may be more to hand out now.
         """
         self.state.segments.make_room()
-        if self.agreement.frozen:
+        if self.state.ending.retirement is not None and self.agreement.frozen:
             return False
         return self._dispatch.deliver(now_ms, step)
 

@@ -63,6 +63,7 @@ class QueueState:
         next_place: the place that the next message gets.
         sources: the sources by number.
         subscription_table: the subscriptions.
+        subscriptions: the subscriptions by id, in the order in which they began.
         scheduled: messages that are not visible yet.
         agenda: the order in which scheduled messages become due or expire.
         pending: messages whose letters are refused, as (source, offset), in the order of removal (C27).
@@ -87,6 +88,7 @@ class QueueState:
         self.next_place = 0
         self.sources = Sources()
         self.subscription_table = SubscriptionTable()
+        self.subscriptions: dict[str, Subscription] = self.subscription_table.by_id
         self.scheduled = ScheduledMessages()
         self.agenda = Agenda(self.sources, self.scheduled)
         self.pending: dict[tuple[int, int], PendingLetter] = {}
@@ -122,11 +124,6 @@ class QueueState:
 
     def _best(self, index: int) -> Key | None:
         return self.segments.look(index).best_key() if index in self.segments else None
-
-    @property
-    def subscriptions(self) -> dict[str, Subscription]:
-        """Subscriptions by id, in the order in which they began."""
-        return self.subscription_table.by_id
 
     # Reading
 
@@ -168,7 +165,9 @@ class QueueState:
         """Return the first segment with available messages, for reading only; None if there is none."""
         index = self.first_available_segment()
         outline = self.segments.outline(index)
-        return self.segments.look(index) if outline is not None and outline.available else None
+        if outline is None or not outline.available:
+            return None
+        return outline if isinstance(outline, Segment) else self.segments.look(index)
 
     def is_last(self, segment: Segment) -> bool:
         """Return whether all later places are unused."""
@@ -289,7 +288,7 @@ class QueueState:
         source = self.sources[change.source]
         while done < count:
             index, slot = divmod(place + done, SIZE)
-            fitting = min(SIZE - slot, count - done)
+            fitting = count - done if slot + count - done <= SIZE else SIZE - slot
             if self.as_of and self._contains(index):
                 done += fitting
                 continue
@@ -303,7 +302,9 @@ class QueueState:
             segment.occupied += fitting
             segment.available += fitting
             if change.deadlines_ms is not None:
-                deadlines_ms = change.deadlines_ms[done : done + fitting]
+                deadlines_ms = change.deadlines_ms
+                if fitting < count:
+                    deadlines_ms = deadlines_ms[done : done + fitting]
                 segment.deadlines()[where] = deadlines_ms.item() if fitting == 1 else deadlines_ms
                 self.index.note_deadlines(segment, deadlines_ms)
             if change.facts:
@@ -320,8 +321,8 @@ class QueueState:
             self._touch(segment)
             done += fitting
         self.next_place = place + count
-        if offset < FIRST_REWOUND:
-            source.next_offset = max(source.next_offset, offset + count)
+        if source.next_offset < offset + count and offset < FIRST_REWOUND:
+            source.next_offset = offset + count
 
     def _apply_scheduled(self, change: Change) -> None:
         """Add, change or remove a message that has no place yet."""

@@ -33,7 +33,10 @@ class Timers:
         index = self._state.index
         if not self._expires:
             return index.untils.next_ms()
-        return min(index.untils.next_ms(), index.deadlines.next_ms())
+        due_ms, deadline_ms = index.untils.next_ms(), index.deadlines.next_ms()
+        if deadline_ms < due_ms:  # `min` takes four times as long
+            due_ms = deadline_ms
+        return due_ms
 
     def forget_gone(self, until_ms: int) -> None:
         """Drop instants up to `until_ms` that belong to no message any more.

@@ -54,7 +54,7 @@ class ScheduledArrival(NamedTuple):
     counts: Counts = transfer_counts.NONE
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Arrivals:
     """The records of a batch of one source, sorted by their outcome.
 
@@ -78,6 +78,27 @@ class Arrivals:
     identified: list[tuple[int, bytes, int]] = field(default_factory=list)
     retries: dict[int, int] = field(default_factory=dict)
 
+    def __init__(
+        self,
+        offsets: list[int] | None = None,
+        deadlines_ms: list[int] | None = None,
+        scheduled: list[ScheduledArrival] | None = None,
+        invalid: list[tuple[int, str]] | None = None,
+        expired: list[tuple[int, int]] | None = None,
+        unconfirmed: set[int] | None = None,
+        identified: list[tuple[int, bytes, int]] | None = None,
+        retries: dict[int, int] | None = None,
+    ) -> None:
+        """Begin with what is given. The constructor that a dataclass would get takes twice as long."""
+        self.offsets = [] if offsets is None else offsets
+        self.deadlines_ms = [] if deadlines_ms is None else deadlines_ms
+        self.scheduled = [] if scheduled is None else scheduled
+        self.invalid = [] if invalid is None else invalid
+        self.expired = [] if expired is None else expired
+        self.unconfirmed = set() if unconfirmed is None else unconfirmed
+        self.identified = [] if identified is None else identified
+        self.retries = {} if retries is None else retries
+
     def with_retry_delays(self, traits: Traits, offsets: Sequence[int]) -> Traits:
         """Return traits completed by the retry delays of messages, if any of them states one."""
         if not self.retries or self.retries.keys().isdisjoint(offsets):
@@ -87,10 +108,9 @@ class Arrivals:
 
     def runs(self) -> list[tuple[int, int]]:
         """Return the slices (first, stop) of `offsets` that hold consecutive offsets."""
-        if not self.offsets:
-            return []
-        if self.offsets[-1] - self.offsets[0] == len(self.offsets) - 1:
-            return [(0, len(self.offsets))]
+        count = len(self.offsets)
+        if count < 2 or self.offsets[-1] - self.offsets[0] == count - 1:
+            return [(0, count)] if count else []
         breaks = (np.flatnonzero(np.diff(np.array(self.offsets, np.int64)) != 1) + 1).tolist()
         edges = [0, *breaks, len(self.offsets)]
         return list(pairwise(edges))

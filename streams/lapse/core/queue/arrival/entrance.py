@@ -95,7 +95,8 @@ class Entrance:
                 stop = stop or len(records)  # a transfer wants one of the records, which may pass held messages
             if not room:
                 break
-            stop = min(stop, room)
+            if room < stop:
+                stop = room
             part = records if stop == len(records) else records[:stop]
             arrivals: Arrivals | None = self._classify(topic, part, now_ms)
             if arrivals and arrivals.scheduled and (cut := _first_index_after_due(part, arrivals, now_ms)) < stop:
@@ -129,8 +130,10 @@ class Entrance:
         self._enter(number, arrivals, self._views(topic, partition, records, arrivals.offsets), step)
         if arrivals.scheduled:
             self._schedule_arrivals(number, records, arrivals, step, now_ms)
-        self._refuse_arrivals(number, records, arrivals, step, now_ms)
-        source.next_offset = max(source.next_offset, behind)
+        if arrivals.invalid or arrivals.expired:
+            self._refuse_arrivals(number, records, arrivals, step, now_ms)
+        if source.next_offset < behind:
+            source.next_offset = behind
 
     def _classify(self, topic: str, records: Sequence[Record], now_ms: int) -> Arrivals:
         expiration = self._settings.expiration_of(topic)
@@ -271,12 +274,13 @@ class Entrance:
         self, number: int, arrivals: Arrivals, views: Sequence[RecordView], step: Step, row: Row | None = None
     ) -> None:
         row = self._visible.row(_UNREAD) if row is None else row
-        deadlines_ms = np.array(arrivals.deadlines_ms, np.int64)
-        traits = arrivals.with_retry_delays(self._traits(views), arrivals.offsets)
+        offsets, deadlines_ms = arrivals.offsets, np.array(arrivals.deadlines_ms, np.int64)
+        traits = arrivals.with_retry_delays(self._traits(views), offsets)
         for first, stop in arrivals.runs():
             place = self._state.next_place
             of_some = traits if traits is NONE else traits.slice(first, stop)
-            self._decisions.enter(row, number, arrivals.offsets[first], deadlines_ms[first:stop], of_some, step)
+            some_ms = deadlines_ms if stop - first == len(offsets) else deadlines_ms[first:stop]
+            self._decisions.enter(row, number, offsets[first], some_ms, of_some, step)
             if self._matching.active:
                 self._matching.judge(range(place, place + stop - first), views[first:stop])
 
@@ -317,8 +321,6 @@ class Entrance:
         self, number: int, records: Sequence[Record], arrivals: Arrivals, step: Step, now_ms: int
     ) -> None:
         """Record the removal of messages that are expired on arrival, or whose lifetime is invalid."""
-        if not arrivals.invalid and not arrivals.expired:
-            return
         decided_ms = {record.offset: now_ms or record.timestamp for record in records}
         entered = arrivals.offsets
         unreadable, late = (_reasons(Trigger.ARRIVE, guard) for guard in (Guard.UNREADABLE, Guard.LATE))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final, NamedTuple
 
 from lapse.core.generation import FIRST_REWOUND, generation_of, position_of
 from lapse.core.queue.segments.segment import SIZE, Segment
@@ -19,6 +20,10 @@ class PlacedRun(NamedTuple):
     offset: int
     place: int
     count: int  # type: ignore[assignment]  # hides tuple.count, which is not needed here
+
+
+_RUN: Final[Callable[[tuple[int, int, int]], PlacedRun]] = partial(tuple.__new__, PlacedRun)
+"""Makes a run of all its fields. The class itself takes twice as long."""
 
 
 class PlacedRange(NamedTuple):
@@ -100,9 +105,9 @@ class Source:
                 from_offset, from_place, before = near[-1]
                 joins = from_offset + before == offset and from_place + before == place
                 if joins and from_place // SIZE == place // SIZE:
-                    near[-1] = PlacedRun(from_offset, from_place, before + count)
+                    near[-1] = _RUN((from_offset, from_place, before + count))
                     return
-            near.append(PlacedRun(offset, place, count))
+            near.append(_RUN((offset, place, count)))
         else:
             insort(near, PlacedRun(offset, place, count))
 
@@ -120,16 +125,18 @@ class Source:
 
     def find_run(self, offset: int) -> PlacedRun | None:
         """Return the run that contains a position; None if the message has no place."""
-        near = self._runs_near(offset)
+        near = self._standings if offset < FIRST_REWOUND else self._rewound
         if not near:
             return None
         found = near[-1]
-        if offset < found.offset:
+        first, _, count = found
+        if offset < first:
             at = bisect_right(near, offset, key=_first_offset) - 1
             if at < 0:
                 return None
             found = near[at]
-        return found if offset < found.offset + found.count else None
+            first, _, count = found
+        return found if offset < first + count else None
 
     def find(self, first: int, last: int) -> Iterator[PlacedRange]:
         """Cut a range of positions of one generation, both ends included, into pieces with consecutive places."""

@@ -102,11 +102,13 @@ class Sources:
         Most steps of a slow queue concern one message, and to make a column of one number takes longer than all else
         here. So these are parts of shared ones. Deadlines never change, so theirs needs no copy.
         """
-        run = segment.run_at(slot)
-        source = self._sources[run.source]
+        begin, number, offset, _ = segment.runs[-1]
+        if slot < begin:
+            begin, number, offset, _ = segment.run_at(slot)
+        source = self._sources[number]
         deadline_ms, cancels = segment.deadline_ms, segment.cancels
-        block, at = divmod(run.offset + slot - run.slot, _BLOCK)
-        return run.source, Messages(
+        block, at = divmod(offset + slot - begin, _BLOCK)
+        return number, Messages(
             source.topic,
             source.partition,
             _block_of_offsets(block)[at : at + 1],

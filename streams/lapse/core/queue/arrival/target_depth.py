@@ -19,18 +19,17 @@ class TargetDepth:
     Args:
         decisions: the shard's decisions.
         inquiry: counts the shard's messages.
+
+    Attributes:
+        bounded: whether the queue has a target depth.
     """
 
     def __init__(self, decisions: Decisions, inquiry: Inquiry) -> None:
         self._state = decisions.state
         self._target = decisions.settings.target_depth
+        self.bounded = self._target is not None
         self._inquiry = inquiry
         self._wanted: dict[tuple[str, int], int] = {}
-
-    @property
-    def bounded(self) -> bool:
-        """Whether the queue has a target depth."""
-        return self._target is not None
 
     def room(self) -> int:
         """Return how many more messages may become active."""

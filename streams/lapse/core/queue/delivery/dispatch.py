@@ -93,9 +93,10 @@ class Dispatch:
             return bool(self.unjudged)
         open_ones, space = [], 0
         for one in subscriptions:
-            if one.outstanding < one.max_backlog:
+            free = one.max_backlog - one.outstanding
+            if free > 0:
                 open_ones.append(one)
-                space += one.max_backlog - one.outstanding
+                space += free
         if not space:
             return False
         limit = min(space, STEP_MESSAGES)
@@ -112,7 +113,9 @@ class Dispatch:
         if not len(places):
             return False
         for subscription, share in self._allot(places, open_ones):
-            if share[-1] - share[0] == len(share) - 1:
+            if len(share) == len(places):
+                self._hand_out(subscription, places, now_ms, step)
+            elif share[-1] - share[0] == len(share) - 1:
                 self._hand_out(subscription, places[share[0] : share[-1] + 1], now_ms, step)
             elif isinstance(places, list):
                 self._hand_out(subscription, [places[position] for position in share], now_ms, step)

@@ -61,7 +61,7 @@ class Turns:
         if len(open_ones) == 1:
             only = open_ones[0]
             self.note_served(only)
-            return [(only, range(min(count, only.space)))]
+            return [(only, range(min(count, only.max_backlog - only.outstanding)))]
         if count == 1:
             return [(self.pick(open_ones, None, NOBODY if last is None else last[0]), (0,))]
         if last is not None and not {one.number for one in open_ones}.isdisjoint(last):

@@ -53,19 +53,21 @@ class Agenda:
 
     def next_to_come_ms(self) -> int:
         """Return the instant of the first message that comes due, ms since the epoch; `NEVER` if there is none."""
-        first = self.to_come.first()
+        first = self.to_come.first
         return NEVER if first is None else first[0]
 
     def next_ms(self) -> int:
         """Return the instant of the first message in both heaps, ms since the epoch; `NEVER` if there is none."""
-        held = self.held.first()
-        return self.next_to_come_ms() if held is None else min(self.next_to_come_ms(), held[0])
+        held, to_come = self.held.first, self.to_come.first
+        if held is None:
+            return NEVER if to_come is None else to_come[0]
+        return held[0] if to_come is None else min(to_come[0], held[0])
 
     def next_due_heap(self, until_ms: int, room: int) -> SweptHeap[Planned] | None:
         """Return the heap whose first message is due next; None if none is. `held` counts only if there is room."""
         found, least = None, None
         for heap in (self.to_come, self.held) if room else (self.to_come,):
-            first = heap.first()
+            first = heap.first
             if first is not None and first[0] <= until_ms and (least is None or first < least):
                 found, least = heap, first
         return found

@@ -57,9 +57,9 @@ class Schedule:
     def next_due_ms(self) -> int:
         """Return the next instant at which `advance` has something to do, ms since the epoch; `NEVER` without one."""
         agenda = self._agenda
-        if agenda.held.first() is not None and self._target_depth.room():
+        if agenda.held.first is not None and self._target_depth.room():
             return self.next_place_ms()
-        first = agenda.to_come.first()
+        first = agenda.to_come.first
         return NEVER if first is None else first[0]
 
     def is_due(self, now_ms: int) -> bool:

@@ -71,8 +71,9 @@ class Index:
         Without any priorities this concerns only segments restored at a recovery, which must be in order once the first
         message with a priority arrives.
         """
-        if self.ranked or segment.index in self.tops:
-            self.tops.touch(segment.index)
+        tops, index = self.tops, segment.index
+        if self.ranked or index in tops.known or index in tops.stale:
+            tops.touch(index)
 
     def update_before_spill(self, segment: Segment) -> None:
         """Bring the index of a segment up to date before its columns are spilled."""

@@ -41,6 +41,7 @@ class Segments(Mapping[int, Segment]):
         room: memory that segments may take if there is a spill store, bytes.
 
     Attributes:
+        find: returns a segment as `segments[index]` does; None if there is no such segment.
         loads: how many segments were read from the spill store.
         resting: callbacks that get each segment before it is spilled.
     """
@@ -51,6 +52,7 @@ class Segments(Mapping[int, Segment]):
         self.resting: list[Callable[[Segment], None]] = []
         self._room = room
         self._loaded: dict[int, Segment] = {}
+        self.find: Callable[[int], Segment | None] = self._loaded.get if spill_store is None else self.get
         self._summaries: dict[int, SegmentSummary] = {}
         self._used: dict[int, None] = {}
         self._weights: dict[int, int] = {}
@@ -71,12 +73,6 @@ class Segments(Mapping[int, Segment]):
             del self._summaries[index]
         self._used[index] = None
         return segment
-
-    def find(self, index: int) -> Segment | None:
-        """Return a segment as `segments[index]` does; None if there is no such segment."""
-        if self.spill_store is None:
-            return self._loaded.get(index)
-        return self.get(index)
 
     def __setitem__(self, index: int, segment: Segment) -> None:
         self._loaded[index] = segment

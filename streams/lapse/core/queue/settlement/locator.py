@@ -14,6 +14,9 @@ from lapse.core.queue.state import QueueState
 Located = tuple[Segment, int, int, int, int]
 """Segment, first slot, slot after the last, offset of the first, and the code SETTLED."""
 
+Place = tuple[Segment, int]
+"""Segment and slot."""
+
 
 class Locator:
     """Finds messages by bookmark."""
@@ -36,7 +39,8 @@ class Locator:
         # All pieces are found first, since the caller may settle messages meanwhile, which can drop a segment.
         seen_to = source.next_unread_position(first)
         if first == last and first < seen_to and (alone := self._find_single(source, first)) is not None:
-            yield alone
+            segment, slot = alone
+            yield segment, slot, slot + 1, first, settlement.SETTLED
             self._state.segments.make_room()
             return
         for piece in list(source.find(first, min(last, seen_to - 1))):
@@ -52,7 +56,7 @@ class Locator:
         if last >= seen_to:
             outcomes.append(Outcome(topic, partition, max(first, seen_to), last, Result.UNKNOWN))
 
-    def find_named(self, claim: Claim) -> tuple[Segment, int] | None:
+    def find_named(self, claim: Claim) -> Place | None:
         """Return segment and slot of the one message that a claim names; None if it has no place.
 
         Unlike with `locate`, the caller calls `make_room` afterwards.
@@ -60,20 +64,18 @@ class Locator:
         number = self._state.sources.find(claim.topic, claim.partition)
         if number is None:
             return None
-        source = self._state.sources[number]
-        if claim.first >= source.next_unread_position(claim.first):
-            return None
-        alone = self._find_single(source, claim.first)
-        return None if alone is None else alone[:2]
+        source, position = self._state.sources[number], claim.first
+        return None if position >= source.next_unread_position(position) else self._find_single(source, position)
 
-    def _find_single(self, source: Source, position: int) -> Located | None:
+    def _find_single(self, source: Source, position: int) -> Place | None:
         """Find the place of one message, as most claims name one; None if it has no place."""
         run = source.find_run(position)
         if run is None or self._state.as_of:
             return None
-        index, slot = divmod(run.place + position - run.offset, SIZE)
+        offset, place, _ = run
+        index, slot = divmod(place + position - offset, SIZE)
         segment = self._state.segments.find(index)
-        return None if segment is None else (segment, slot, slot + 1, position, settlement.SETTLED)
+        return None if segment is None else (segment, slot)
 
     def _missing(self, number: int, first: int, last: int) -> Iterator[Outcome]:
         """Yield the outcomes of offsets without a place: scheduled, expired, settled before, or of an older shard."""

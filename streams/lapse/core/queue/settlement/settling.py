@@ -61,6 +61,7 @@ class Settling:
         self._visibility = visibility
         self._state = decisions.state
         self._settings = decisions.settings
+        self._leasing = decisions.settings.leasing
 
     def settle(
         self,
@@ -107,7 +108,7 @@ class Settling:
         )
         for claim in one_by_one:
             since = len(settling.outcomes)
-            if self._is_of_another_topic(claim):
+            if claim.epoch is not None and self._is_of_another_topic(claim):
                 settling.add_result(claim, Result.STALE)
             elif cancels and self._withdraw(settling, claim):
                 continue
@@ -192,10 +193,9 @@ class Settling:
         known = self._state.subscriptions.get(asked.subscription)
         holder = _NO_HOLDER if known is None else known.number
         now_ms = self._decisions.deadlines_count_ms(asked.now_ms)
-        code = settlement.judge_one(
-            asked.action, segment, slot, holder, claim.delivery_count, self._settings.leasing, now_ms
-        )
-        asked.outcomes.append(Outcome(claim.topic, claim.partition, claim.first, claim.first, settlement.RESULTS[code]))
+        topic, partition, first, _, token, _, _ = claim
+        code = settlement.judge_one(asked.action, segment, slot, holder, token, self._leasing, now_ms)
+        asked.outcomes.append(Outcome(topic, partition, first, first, settlement.RESULTS[code]))
         if code != settlement.SETTLED:
             return
         if asked.action is _ACKNOWLEDGE and asked.subscription != FORWARDER:

@@ -132,7 +132,7 @@ class Schedule:
 
     def next_due(self) -> tuple[int, bytes] | None:
         """Return when the next version is due, ms since the epoch, and its journal key; None without one."""
-        while (first := self._due.first()) is not None:
+        while (first := self._due.first) is not None:
             due_ms, *_, journal_key = first
             if journal_key in self._versions:
                 return due_ms, journal_key

@@ -107,7 +107,7 @@ def test_tops_do_not_pile_up() -> None:
             step.deliveries.clear()
         assert len(one.shard.state.index.tops._heap) < 100
         assert list(one.shard.state.index.tops.by_key()) == [0]
-        assert not one.shard.state.index.tops._stale
+        assert not one.shard.state.index.tops.stale
 
 
 @pytest.mark.feature("Q11", "Q14")
