@@ -187,6 +187,8 @@ class SimulatedQueue:
                 self._take_in(at, now_ms, step)
             self._note(at, step, now_ms)
         counts, held, barriers, room = self._message_counts, self._held_in, self._has_barriers, self._room
+        if counts == held and not barriers:
+            return  # no message waits anywhere
         for at in shards:
             if barriers or counts[at] > held[at]:
                 if not barriers and not (room and max(room) > 0):
@@ -262,8 +264,10 @@ class SimulatedQueue:
                 self._hand(at, delivery, now_ms)
                 if 0 < delivery.until_ms < self._due_ms[at]:
                     self._due_ms[at] = delivery.until_ms
-            if step.changes:
+            if step.events or step.removals:
                 self._note(at, step, now_ms)
+            elif step.changes:
+                self._outcome.ended_at_ms = now_ms
             more = more and bool(step.deliveries)
         if self._is_bounded:
             self._due_ms[at] = shard.next_due_ms()
