@@ -240,10 +240,12 @@ def _show(config: Config, made: Draft, differences: list[Difference], dry_run: b
     keys = [] if differs is None else list(differs.keys)
     if as_json:
         facts = {"entity": after.name, "kind": after.kind, "version": after.version, "changed": differs is not None}
-        click.echo(orjson.dumps({**facts, "keys": keys, "created": created, "dry_run": dry_run}))
+        facts |= {"keys": keys, "created": created, "differences": [one.facts for one in differences]}
+        click.echo(orjson.dumps({**facts, "dry_run": dry_run}))
         return
     for one in differences:
-        click.echo(f"topic {one.topic}: {one.what}; {'would be ' if dry_run else ''}mended by {one.mended}")
+        by = f"{'would be ' if dry_run else ''}mended by {one.mended}" if one.mended else "to be mended by you"
+        click.echo(f"topic {one.topic}: {one.what}; {by}")
     word, what = WORD[after.kind], ", ".join(keys) or "new"
     if differs is None:
         click.echo(f"Nothing to define: {word} {after.name} has these settings since version {after.version}.")

@@ -75,23 +75,12 @@ def _show(differences: list[Difference]) -> None:
     print_table(table)
 
 
-def _as_dict(one: Difference) -> dict[str, object]:
-    created = one.create
-    return {
-        "topic": one.topic,
-        "what": one.what,
-        "create": None if created is None else {"partitions": created.partitions, "config": created.config},
-        "alter": dict(one.alter),
-        "grant": [{"principal": grant.principal, "operation": grant.operation} for grant in one.grants],
-    }
-
-
 def _changes_as_json(
     created: list[str], changed: list[str], granted: list[str], differences: list[Difference], planned: Plan | None
 ) -> dict[str, object]:
     facts: dict[str, object] = {"created": created, "changed": changed, "granted": granted}
     facts |= {"defined": [], "refused": [], "kept": []} if planned is None else planned.facts()
-    return {**facts, "differences": [_as_dict(one) for one in differences]}
+    return {**facts, "differences": [one.facts for one in differences]}
 
 
 def _beginnings(topology: Topology, differing: Mapping[str, Sequence[str]] = MappingProxyType({})) -> list[Difference]:
@@ -269,7 +258,7 @@ def check(config: Path, as_json: bool) -> None:
     differences = [*topology.differences(), *_beginnings(topology, defined.differing), *ends]
     advice = list(dict.fromkeys([*warnings(topology), *key.exposure_warnings(settings), *defined.warnings]))
     if as_json:
-        facts: dict[str, object] = {"fits": not differences, "differences": [_as_dict(one) for one in differences]}
+        facts: dict[str, object] = {"fits": not differences, "differences": [one.facts for one in differences]}
         facts |= {"warnings": advice, "also_defined": defined.others}
         click.echo(orjson.dumps({**facts, "undefined": defined.undefined, "differing": dict(defined.differing)}))
     elif differences:

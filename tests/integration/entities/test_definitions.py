@@ -475,6 +475,17 @@ def check_that_a_spoiled_definition_can_be_written_anew(here: Deployment, worker
     until(lambda: f"{name}: version {version} is served" in worker.text, "it is newer than what workers had", 40)
 
 
+def check_that_a_change_names_what_it_leaves_to_people(here: Deployment, name: str, narrow: str) -> None:
+    """A queue of two shards takes a topic of one partition, which commands do not change."""
+    change = ("queue", "alter", name, f'topics=["{name}", "{narrow}"]', "--dry-run")
+    shown = here.lapse(*change).stdout.splitlines()[0]
+    assert shown.startswith(f"topic {narrow}: has 1 partition; {name} needs 2")
+    assert shown.endswith("; to be mended by you")
+    (told,) = json.loads(here.lapse(*change, "--json").stdout)["differences"]
+    assert (told["topic"], told["create"]) == (narrow, None)
+    assert shown == f"topic {narrow}: {told['what']}; to be mended by you"
+
+
 @pytest.mark.feature("Q23", "C64", "C65", "C38", "X7")
 def test_commands_create_alter_and_delete_entities_of_a_running_deployment(deploy: Deploy) -> None:
     here = deploy({"orders": {}}, definitions="file").apply()
@@ -497,6 +508,7 @@ def test_commands_create_alter_and_delete_entities_of_a_running_deployment(deplo
     assert refused.returncode == 1
     assert "already, with other settings (version 1, by lapse queue create)" in refused.stderr
     assert here.lapse("sow", "create", prices).returncode == 0
+    check_that_a_change_names_what_it_leaves_to_people(here, name, prices)
     until(lambda: f"{prices}: version 1 is served: new, by lapse sow create" in worker.text, "both are served", 40)
     here.write("fresh", "one", partition=1)
     with here.subscriber("fresh", 1) as subscriber:
@@ -512,6 +524,7 @@ def test_commands_create_alter_and_delete_entities_of_a_running_deployment(deplo
             "changed": True,
             "keys": ["lease_period", "max_deliveries"],
             "created": [],
+            "differences": [],
             "dry_run": False,
         }
         refused = here.lapse("queue", "alter", name, "max_deliveries=2", "--version", "1")

@@ -33,3 +33,15 @@ class Difference:
     def mended(self) -> str:
         """What `lapse apply` does about it; empty if a person must decide."""
         return "creating it" if self.create else "changing it" if self.alter else "granting it" if self.grants else ""
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """The difference as commands print it in JSON."""
+        created = self.create
+        return {
+            "topic": self.topic,
+            "what": self.what,
+            "create": None if created is None else {"partitions": created.partitions, "config": created.config},
+            "alter": dict(self.alter),
+            "grant": [{"principal": grant.principal, "operation": grant.operation} for grant in self.grants],
+        }
