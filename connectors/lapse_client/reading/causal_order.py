@@ -9,13 +9,13 @@ from typing import Final
 
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.event import EventKind
-from lapse_client.reading.moment import ABORTED, ARRIVED, DEAD_LETTER, DELIVERED, END, Moment
+from lapse_client.reading.moment import ABORTED, ARRIVED, DEAD_LETTER, DELIVERED, END, ENDS_BEFORE_DELIVERY, Moment
 
 Links = Iterable[tuple[Bookmark, Bookmark]]
 """Pairs of bookmarks: a message, and the record as which it continues."""
 
-_FOLLOWS_LAST: Final = (END | {EventKind.DYING}) - {EventKind.DELIVERED_AT_MOST_ONCE, EventKind.BARRIER_RELEASED}
-"""Events after which a message is not delivered again. The two others are written before the delivery (Q6, C35)."""
+_FOLLOWS_LAST: Final = (END | {EventKind.DYING}) - ENDS_BEFORE_DELIVERY
+"""Events after which a message is not delivered again."""
 
 _FOLLOWS_ONE: Final = frozenset({EventKind.CANCELLED, EventKind.LEASE_RETURNED, EventKind.RENEWED})
 """Events that presuppose a delivery. Others may follow it."""

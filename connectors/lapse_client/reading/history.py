@@ -13,6 +13,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, Message, TopicPar
 
 from lapse.core import lifetime
 from lapse.core.letter import FORWARDER
+from lapse.core.lifetime import NO_TIMESTAMP
 from lapse.protocol import header, topic
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.event import EventKind
@@ -207,7 +208,7 @@ class _Chain:
     def _life(self, bookmark: Bookmark, record: Message | None) -> list[Moment]:
         """Return the moments of one message."""
         moments: list[Moment] = []
-        since_ms = None
+        since_ms, at_ms = None, NO_TIMESTAMP
         if record is not None:
             at_ms = record.timestamp()[1]
             since_ms = _earliest_ms(self._connection, bookmark, record)
@@ -215,8 +216,8 @@ class _Chain:
             moments.append(
                 Moment(at_ms=at_ms, entity="", what=ARRIVED, facts=facts, shown_by=bookmark, message=bookmark)
             )
-        search = MomentSearch(self._connection, bookmark, self._entities, self._topics, since_ms, self._watcher)
-        return [*moments, *search.events(), *search.deliveries(), *search.letters()]
+        search = MomentSearch(self._connection, bookmark, self._entities, self._topics, since_ms, self._watcher, at_ms)
+        return [*moments, *search.moments()]
 
     def _steps(self, bookmark: Bookmark, record: Message | None, life: Sequence[Moment]) -> Iterator[Step]:
         lineage = self._lineage

@@ -17,6 +17,9 @@ DEAD_LETTER: Final = "dead letter"
 END: Final = TERMINAL | {EventKind.DELETED}
 """Events after which a message or its entity is gone."""
 
+ENDS_BEFORE_DELIVERY: Final = frozenset({EventKind.DELIVERED_AT_MOST_ONCE, EventKind.BARRIER_RELEASED})
+"""Ends that are written before the delivery of the message (Q6, C35)."""
+
 Watcher = Callable[[str, int, int], None]
 """Called with the kind of topics being read, the number of offsets read, and of all offsets."""
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 from confluent_kafka import Message
 
 from lapse.core.generation import generation_of, position_of
+from lapse.core.lifetime import NO_TIMESTAMP
 from lapse.protocol import event as events
 from lapse.protocol import header, packed_delivery, reference, topic
 from lapse.protocol.bookmark import Bookmark, BookmarkRange
@@ -17,14 +18,24 @@ from lapse_client.kafka.headers import headers_of
 from lapse_client.kafka.span import span
 from lapse_client.letters import dead_letter
 from lapse_client.reading.lineage import place
-from lapse_client.reading.moment import DEAD_LETTER, DELIVERED, END, Moment, Watcher, is_about
+from lapse_client.reading.moment import DEAD_LETTER, DELIVERED, END, ENDS_BEFORE_DELIVERY, Moment, Watcher, is_about
 
 _AFTERWARDS_MS: Final = 60_000
 """How long after a message's end its events are read, in ms: after a crash they may come twice."""
 
 
 class MomentSearch:
-    """Looks for a message in the topics of entities. The events come first, because they name the letters' topics."""
+    """Looks for a message in the topics of entities. The events come first, because they name the letters' topics.
+
+    Args:
+        connection: connection to the cluster.
+        bookmark: bookmark of the message.
+        of: the entities.
+        topics: the cluster's topics, with their numbers of partitions.
+        since_ms: an instant before which nothing happened to it, ms since the epoch; None = not known.
+        watcher: called with the progress of the search.
+        record_ms: timestamp of its record, ms since the epoch; -1 = it has none, or is gone.
+    """
 
     def __init__(
         self,
@@ -34,6 +45,7 @@ class MomentSearch:
         topics: Mapping[str, int],
         since_ms: int | None,
         watcher: Watcher,
+        record_ms: int = -1,
     ) -> None:
         self._connection = connection
         self._bookmark = bookmark
@@ -41,10 +53,24 @@ class MomentSearch:
         self._topics = topics
         self._since_ms = since_ms
         self._watcher = watcher
+        self._record_ms = record_ms
+        self._older_ms: dict[str, int] = {}
+        """By queue, when it last delivered an earlier message with this bookmark, ms since the epoch."""
         self._over_ms: dict[str, int] = {}
         self._letters: dict[str, int] = {}
 
-    def events(self) -> Iterator[Moment]:
+    def moments(self) -> list[Moment]:
+        """Return the moments of the message, without those of an earlier one with its bookmark.
+
+        There is an earlier one if the topic was deleted and created again (C42).
+        """
+        events = list(self._events())
+        deliveries = list(self._deliveries())
+        gone_ms = last_of_older(events, self._older_ms)
+        left = [one for one in (*events, *deliveries) if one.at_ms > gone_ms.get(one.entity, NO_TIMESTAMP)]
+        return [*left, *self._dead_letters(gone_ms)]
+
+    def _events(self) -> Iterator[Moment]:
         """Yield the moments in the events. All events are read, because a rewind may come at any time (C61)."""
         of = {topic.events(entity): entity for entity in self._entities}
         ended = of if self._bookmark.generation else {}
@@ -75,7 +101,7 @@ class MomentSearch:
                 message=found,
             )
 
-    def deliveries(self) -> Iterator[Moment]:
+    def _deliveries(self) -> Iterator[Moment]:
         """Yield the deliveries of the message."""
         of = {
             name: entity
@@ -85,8 +111,12 @@ class MomentSearch:
         for message in self._span("deliveries", of, self._since_ms, of):
             found = self._delivered(message)
             if found is not None:
-                name, facts = found
+                name, facts, arrived_ms = found
                 entity, at_ms = of[message.topic() or ""], message.timestamp()[1]
+                if arrived_ms is not None and NO_TIMESTAMP < arrived_ms < self._record_ms:
+                    self._older_ms[entity] = max(at_ms, self._older_ms.get(entity, at_ms))
+                    self._over_ms.pop(entity, None)  # this may have been the earlier message's end
+                    continue
                 yield Moment(
                     at_ms=at_ms,
                     entity=entity,
@@ -96,8 +126,11 @@ class MomentSearch:
                     message=name,
                 )
 
-    def letters(self) -> Iterator[Moment]:
-        """Yield the dead letters that the events mention. Each letter is written just before its event."""
+    def _dead_letters(self, gone_ms: Mapping[str, int]) -> Iterator[Moment]:
+        """Yield the dead letters that the events mention. Each letter is written just before its event.
+
+        `gone_ms` has the last instants of an earlier message, ms since the epoch, by queue.
+        """
         if not self._letters:
             return
         since_ms = min(self._letters.values()) - _AFTERWARDS_MS
@@ -107,6 +140,7 @@ class MomentSearch:
                 letter.origin is not None
                 and is_about(letter.origin, self._bookmark)
                 and letter.entity in self._entities
+                and letter.died_ms > gone_ms.get(letter.entity, NO_TIMESTAMP)
             ):
                 yield Moment(
                     at_ms=letter.timestamp_ms,
@@ -137,15 +171,17 @@ class MomentSearch:
                     return found
         return None
 
-    def _delivered(self, message: Message) -> tuple[Bookmark, dict[str, Any]] | None:
-        """Return the message's bookmark with its generation, and the facts of a delivery record.
+    def _delivered(self, message: Message) -> tuple[Bookmark, dict[str, Any], int | None] | None:
+        """Return the message's bookmark with its generation, the facts of a delivery record, and the arrival.
 
-        Return None if the record delivers other messages.
+        The arrival is in ms since the epoch; None if the delivery does not state that of its message. Return None if
+        the record delivers other messages.
         """
         name: Bookmark | None
         fields = dict(headers_of(message))
         kind = (fields.get(header.KIND) or b"").decode()
         facts: dict[str, Any] = {}
+        arrived_ms = _number(fields.get(header.TIMESTAMP_MS)) if kind == "delivery" else None
         if kind == "reference":
             try:
                 named = reference.decode(message.value() or b"")
@@ -166,6 +202,7 @@ class MomentSearch:
             if name is None:
                 return None
             facts["delivery_count"] = packed.delivery_counts[offsets.index(name.offset)]
+            arrived_ms = int(packed.timestamps_ms[offsets.index(name.offset)])
         elif (name := self._named_bookmark(fields.get(header.BOOKMARK))) is None:
             return None
         elif header.DELIVERY_COUNT in fields:
@@ -175,7 +212,7 @@ class MomentSearch:
         facts["subscription"] = (fields.get(header.SUBSCRIPTION) or b"").decode("utf-8", "replace")
         if header.LEASE_UNTIL_MS in fields:
             facts["lease_until_ms"] = _number(fields[header.LEASE_UNTIL_MS])
-        return name, facts
+        return name, facts, arrived_ms
 
     def _named_bookmark(self, text: bytes | None) -> Bookmark | None:
         """Return the bookmark in a delivery if it is the message's, else None."""
@@ -184,6 +221,23 @@ class MomentSearch:
         except ValueError:
             return None
         return name if is_about(name, self._bookmark) else None
+
+
+def last_of_older(moments: Iterable[Moment], older_ms: Mapping[str, int]) -> dict[str, int]:
+    """Return by queue the last instant of an earlier message with the same bookmark, ms since the epoch (C42).
+
+    Args:
+        moments: the moments in the events of both messages.
+        older_ms: by queue, when it last delivered the earlier message, ms since the epoch. An end that is written
+            before the delivery is that message's, otherwise the first end behind it.
+    """
+    gone_ms = dict(older_ms)
+    for entity, last_ms in older_ms.items():
+        ends = [one for one in moments if one.entity == entity and one.what in END]
+        if any(one.what in ENDS_BEFORE_DELIVERY and one.at_ms <= last_ms for one in ends):
+            continue
+        gone_ms[entity] = min((one.at_ms for one in ends if one.at_ms >= last_ms), default=last_ms)
+    return gone_ms
 
 
 def _facts(event: events.Event) -> dict[str, Any]:

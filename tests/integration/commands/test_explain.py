@@ -34,6 +34,9 @@ QUEUES = {
     "dlq.received": {"expiration": "enabled"},
     "unstamped": {},
     "hasty": {},
+    "anew": {},
+    "anew.once": {"topics": ["anew{}"], "semantics": "at-most-once"},
+    "anew.dead": {"topics": ["anew{}"]},
     "once": {"semantics": "at-most-once", "forward_to": "handed{}"},
     "again": {"topics": ["once{}"], "forward_to": "handed{}"},
     "handed": {},
@@ -146,6 +149,37 @@ def test_a_life_before_the_timestamp_of_a_producer_is_reported(served: Deploymen
         moments = history(hasty, connection=served.connection).moments
         assert [one.what for one in moments] == ["arrived", "delivered", "acknowledged"]
         assert moments[0].at_ms == ahead_ms
+
+
+@pytest.mark.feature("C42", "C6")
+def test_what_happened_to_an_earlier_message_of_the_bookmark_is_left_out(served: Deployment) -> None:
+    """Producers stamp the records, so that a life may begin before its record's timestamp."""
+    name = served.name("anew")
+    ends = {"anew": "acknowledge", "anew.once": "acknowledge", "anew.dead": "expire"}
+    lives = {
+        served.name("anew"): ["delivered", "acknowledged"],
+        served.name("anew.once"): ["delivered_at_most_once", "delivered"],
+        served.name("anew.dead"): ["delivered", "dead_lettered", "dead letter"],
+    }
+
+    def told() -> dict[str, list[str]]:
+        moments = history(bookmark, connection=served.connection).moments
+        assert moments[0].what == "arrived"
+        return {entity: [one.what for one in moments if one.entity == entity] for entity in lives}
+
+    for _ in range(2):
+        stamp_by_producers(served.servers, name)
+        bookmark = served.bookmark("anew", served.write("anew", "x")[0])
+        for stem in ends:
+            until(lambda stem=stem: served.depth(stem)["depth"] == 1, "the message of this topic", 40)
+        assert told() == {entity: [] for entity in lives}
+        for stem, how in ends.items():
+            with served.subscriber(stem, 1) as subscriber:
+                delivery = subscriber.receive(20)
+                assert delivery is not None
+                subscriber.settle(how, [delivery], wait=True)
+        until(lambda: told() == lives, "the life of the message of this topic")
+        served.recreate(name)
 
 
 def test_what_cannot_be_explained_is_said(served: Deployment) -> None:
