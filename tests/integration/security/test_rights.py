@@ -106,9 +106,14 @@ class Office:
         for future in admin.delete_acls([rights]).values():
             future.result(15)
 
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a command as the user. The directories of Spark's jobs are not left in the project."""
+        own = self.config.parent
+        return command.run(*arguments, "--config", str(self.config), environment=self.environment, directory=own)
+
     def refused(self, *arguments: str) -> str:
         """What a command says that is refused."""
-        done = command.run(*arguments, "--config", str(self.config), environment=self.environment)
+        done = self.run(*arguments)
         assert done.returncode == 1, done.stdout + done.stderr
         if arguments[0] not in ("check", "doctor"):  # these list all that is wrong
             assert len([line for line in done.stderr.splitlines() if not line.startswith("Warning: ")]) == 1, (
@@ -118,7 +123,7 @@ class Office:
 
     def done(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a command that is not refused."""
-        done = command.run(*arguments, "--config", str(self.config), environment=self.environment)
+        done = self.run(*arguments)
         assert done.returncode == 0, done.stdout + done.stderr
         return done
 
@@ -224,7 +229,7 @@ def check_that_commands_name_the_topics_they_may_not_see(office: Office) -> None
         (("transfer", office.orders, "--follow", "--to", office.broker.plain), f"lapse.{office.orders}.commands"),
         (("transfer", office.orders, "--all", "--to", office.broker.plain), f"lapse.{office.orders}.commands"),
         (("spark", "ledger", "--queue", office.orders, "--topics", office.orders), f"lapse.events.{office.orders}"),
-        (("spark", "lives", "--entity", office.orders, "--output", "out"), f"lapse.events.{office.orders}"),
+        (("spark", "lives", "--entity", office.orders, "--output", "lives"), f"lapse.events.{office.orders}"),
         (("spark", "alerts", ".", "--topic", office.orders), office.orders),
     ]
     for arguments, topic in client:
