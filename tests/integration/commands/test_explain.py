@@ -162,7 +162,7 @@ def test_what_happened_to_an_earlier_message_of_the_bookmark_is_left_out(served:
         served.name("anew.dead"): ["delivered", "dead_lettered", "dead letter"],
     }
 
-    def told() -> dict[str, list[str]]:
+    def found() -> dict[str, list[str]]:
         moments = history(bookmark, connection=served.connection).moments
         assert moments[0].what == "arrived"
         return {entity: [one.what for one in moments if one.entity == entity] for entity in lives}
@@ -172,13 +172,13 @@ def test_what_happened_to_an_earlier_message_of_the_bookmark_is_left_out(served:
         bookmark = served.bookmark("anew", served.write("anew", "x")[0])
         for stem in ends:
             until(lambda stem=stem: served.depth(stem)["depth"] == 1, "the message of this topic", 40)
-        assert told() == {entity: [] for entity in lives}
+        assert found() == {entity: [] for entity in lives}
         for stem, how in ends.items():
             with served.subscriber(stem, 1) as subscriber:
                 delivery = subscriber.receive(20)
                 assert delivery is not None
                 subscriber.settle(how, [delivery], wait=True)
-        until(lambda: told() == lives, "the life of the message of this topic")
+        until(lambda: found() == lives, "the life of the message of this topic")
         served.recreate(name)
 
 

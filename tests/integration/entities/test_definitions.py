@@ -481,9 +481,9 @@ def check_that_a_change_names_what_it_leaves_to_people(here: Deployment, name: s
     shown = here.lapse(*change).stdout.splitlines()[0]
     assert shown.startswith(f"topic {narrow}: has 1 partition; {name} needs 2")
     assert shown.endswith("; to be mended by you")
-    (told,) = json.loads(here.lapse(*change, "--json").stdout)["differences"]
-    assert (told["topic"], told["create"]) == (narrow, None)
-    assert shown == f"topic {narrow}: {told['what']}; to be mended by you"
+    (found,) = json.loads(here.lapse(*change, "--json").stdout)["differences"]
+    assert (found["topic"], found["create"]) == (narrow, None)
+    assert shown == f"topic {narrow}: {found['what']}; to be mended by you"
 
 
 @pytest.mark.feature("Q23", "C64", "C65", "C38", "X7")
