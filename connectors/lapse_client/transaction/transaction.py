@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
 from lapse_client.error import InvalidPublication
-from lapse_client.publisher.publication import BuiltHeaders, Headers, check_delta, headers, payload
+from lapse_client.publisher.publication import BuiltHeaders, Headers, check_delta, payload
+from lapse_client.publisher.publication import headers as build_headers
 from lapse_client.subscriber.retry import Retry
 
 Payload = str | bytes | None
@@ -93,7 +94,14 @@ class Transaction:
         if not isinstance(to, str):
             raise InvalidPublication(f"to = {to!r}: expected the name of a topic or queue")
         check_delta(delta, value)
-        built = _headers(headers, ttl_ms, expires_at_ms, enqueue_at_ms, message_id, delta)
+        built = build_headers(
+            headers,
+            ttl_ms=ttl_ms,
+            expires_at_ms=expires_at_ms,
+            enqueue_at_ms=enqueue_at_ms,
+            message_id=message_id,
+            delta=delta,
+        )
         self.outputs.append(Output(to, payload("value", value), payload("key", key), built))
 
     def __enter__(self) -> Transaction:
@@ -119,21 +127,3 @@ class Transaction:
     ) -> bool:
         # A commit that has begun is completed, even if the caller is cancelled meanwhile.
         return await asyncio.shield(asyncio.to_thread(self.__exit__, kind, error, traceback))
-
-
-def _headers(
-    own: Headers | None,
-    ttl_ms: int | None,
-    expires_at_ms: int | None,
-    enqueue_at_ms: int | None,
-    message_id: str | None,
-    delta: bool,
-) -> BuiltHeaders:
-    return headers(
-        own,
-        ttl_ms=ttl_ms,
-        expires_at_ms=expires_at_ms,
-        enqueue_at_ms=enqueue_at_ms,
-        message_id=message_id,
-        delta=delta,
-    )
