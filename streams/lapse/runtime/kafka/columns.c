@@ -89,37 +89,31 @@ static int stated(const uint8_t *b, int64_t at, int64_t stop, const uint8_t *nam
     return at == stop;
 }
 
-/* The records of a RecordBatch.
- *
- * places: columns of `count` each: offset; timestamp, ms since the epoch; what headers say of a lifetime.
- * spans: columns of `count` each: where key, value, headers begin and how long they are, −1 for null; whether the
- *     headers are those of the record before.
- * append_ms: timestamp of all, if the broker gave it; −1 = each has its own.
- * Returns how many there are; −1 = they are malformed.
- */
-int64_t lapse_rows(const uint8_t *b, int64_t at, int64_t stop, int64_t count, int64_t base, int64_t first_ms,
-                   int64_t by_broker, int64_t append_ms, const uint8_t *names, int64_t *places, int32_t *spans)
+/* Puts the records of a RecordBatch, from `row` on, into columns of `stride` each: see `lapse_rows`. */
+static int rows(const uint8_t *b, int64_t at, int64_t stop, int64_t row, int64_t count, int64_t stride, int64_t base,
+                int64_t first_ms, int64_t by_broker, int64_t append_ms, const uint8_t *names, int64_t *places,
+                int32_t *spans)
 {
-    int64_t *offsets = places, *stamps = places + count, *lifetimes = places + 2 * count;
-    int32_t *key_at = spans, *key_length = spans + count, *value_at = spans + 2 * count;
-    int32_t *value_length = spans + 3 * count, *headers_at = spans + 4 * count, *headers_length = spans + 5 * count;
-    int32_t *alike = spans + 6 * count;
-    for (int64_t row = 0; row < count; row++) {
+    int64_t *offsets = places, *stamps = places + stride, *lifetimes = places + 2 * stride;
+    int32_t *key_at = spans, *key_length = spans + stride, *value_at = spans + 2 * stride;
+    int32_t *value_length = spans + 3 * stride, *headers_at = spans + 4 * stride, *headers_length = spans + 5 * stride;
+    int32_t *alike = spans + 6 * stride;
+    for (int64_t behind = row + count; row < behind; row++) {
         int64_t length, delta_ms, delta, begin, size;
         if (!varint(b, &at, stop, &length) || length < 1 || length > stop - at)
-            return -1;
+            return 0;
         int64_t end = at + length;
         at++; /* attributes */
         if (!varint(b, &at, end, &delta_ms) || !varint(b, &at, end, &delta))
-            return -1;
+            return 0;
         offsets[row] = base + delta;
         stamps[row] = by_broker ? append_ms : first_ms + delta_ms;
         if (!part(b, &at, end, &begin, &size))
-            return -1;
+            return 0;
         key_at[row] = (int32_t)begin;
         key_length[row] = (int32_t)size;
         if (!part(b, &at, end, &begin, &size))
-            return -1;
+            return 0;
         value_at[row] = (int32_t)begin;
         value_length[row] = (int32_t)size;
         headers_at[row] = (int32_t)at;
@@ -129,10 +123,148 @@ int64_t lapse_rows(const uint8_t *b, int64_t at, int64_t stop, int64_t count, in
         if (alike[row])
             lifetimes[row] = lifetimes[row - 1];
         else if (!stated(b, at, end, names, lifetimes + row))
-            return -1;
+            return 0;
         at = end;
     }
-    return at == stop ? count : -1;
+    return at == stop;
+}
+
+/* The records of a RecordBatch.
+ *
+ * places: columns of `count` each: offset; timestamp, ms since the epoch; what headers say of a lifetime.
+ * spans: columns of `count` each: where key, value, headers begin and how long they are, −1 for null; whether the
+ *     headers are those of the record before.
+ * names: first the name of the lifetime's header, then those that decide as well how a record is handled.
+ * append_ms: timestamp of all, if the broker gave it; −1 = each has its own.
+ * Returns how many there are; −1 = they are malformed.
+ */
+int64_t lapse_rows(const uint8_t *b, int64_t at, int64_t stop, int64_t count, int64_t base, int64_t first_ms,
+                   int64_t by_broker, int64_t append_ms, const uint8_t *names, int64_t *places, int32_t *spans)
+{
+    int are_read = rows(b, at, stop, 0, count, count, base, first_ms, by_broker, append_ms, names, places, spans);
+    return are_read ? count : -1;
+}
+
+/* CRC-32C, by eight bytes at a time: by the processor's instruction, or by tables. */
+static uint32_t crc_tables[8][256];
+
+__attribute__((constructor)) static void make_crc_tables(void)
+{
+    for (uint32_t i = 0; i < 256; i++) {
+        uint32_t crc = i;
+        for (int bit = 0; bit < 8; bit++)
+            crc = crc >> 1 ^ (crc & 1 ? 0x82f63b78u : 0);
+        crc_tables[0][i] = crc;
+    }
+    for (uint32_t i = 0; i < 256; i++)
+        for (int table = 1; table < 8; table++)
+            crc_tables[table][i] = crc_tables[table - 1][i] >> 8 ^ crc_tables[0][crc_tables[table - 1][i] & 0xff];
+}
+
+static uint32_t crc_by_tables(const uint8_t *b, int64_t size)
+{
+    uint32_t crc = 0xffffffffu;
+    for (; size >= 8; size -= 8, b += 8) {
+        crc ^= (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
+        crc = crc_tables[7][crc & 0xff] ^ crc_tables[6][crc >> 8 & 0xff] ^ crc_tables[5][crc >> 16 & 0xff]
+            ^ crc_tables[4][crc >> 24] ^ crc_tables[3][b[4]] ^ crc_tables[2][b[5]] ^ crc_tables[1][b[6]]
+            ^ crc_tables[0][b[7]];
+    }
+    while (size-- > 0)
+        crc = crc >> 8 ^ crc_tables[0][(crc ^ *b++) & 0xff];
+    return ~crc;
+}
+
+#if defined(__x86_64__) && defined(__GNUC__)
+__attribute__((target("sse4.2"))) static uint32_t crc_by_instruction(const uint8_t *b, int64_t size)
+{
+    uint64_t crc = 0xffffffffu, word;
+    for (; size >= 8; size -= 8, b += 8) {
+        memcpy(&word, b, 8);
+        crc = __builtin_ia32_crc32di(crc, word);
+    }
+    while (size-- > 0)
+        crc = __builtin_ia32_crc32qi((uint32_t)crc, *b++);
+    return ~(uint32_t)crc;
+}
+
+int64_t lapse_crc32c(const uint8_t *b, int64_t size)
+{
+    return __builtin_cpu_supports("sse4.2") ? crc_by_instruction(b, size) : crc_by_tables(b, size);
+}
+#else
+int64_t lapse_crc32c(const uint8_t *b, int64_t size)
+{
+    return crc_by_tables(b, size);
+}
+#endif
+
+/* The same by tables on every processor, for tests. */
+int64_t lapse_crc32c_by_tables(const uint8_t *b, int64_t size)
+{
+    return crc_by_tables(b, size);
+}
+
+#define BATCH_HEAD 61
+#define BEHIND_LENGTH 12
+#define CHECKED_FROM 21
+#define BY_BROKER 0x08
+#define COMPRESSED_MARKED_OR_IN_TRANSACTION 0x37
+
+/* A signed number of 2, 4 or 8 bytes, big-endian. */
+static int64_t number_at(const uint8_t *b, int bytes)
+{
+    uint64_t read = 0;
+    for (int i = 0; i < bytes; i++)
+        read = read << 8 | b[i];
+    return bytes == 8 ? (int64_t)read : (int64_t)(int32_t)read;
+}
+
+/* Which RecordBatches in a row can be read together: of version 2, with records, neither compressed nor part of a
+ * transaction, with timestamps of one kind, and with the right checksum.
+ *
+ * most_bytes: none of them has more.
+ * most: how many records they have together, at most.
+ * found: gets where they end, how many records they have, the offset behind them, and whether the broker stamped them.
+ * Returns how many batches there are.
+ */
+int64_t lapse_batches(const uint8_t *b, int64_t at, int64_t stop, int64_t most_bytes, int64_t most, int64_t *found)
+{
+    int64_t batches = 0, records = 0, kind = 0, behind = 0;
+    for (; stop - at >= BATCH_HEAD; batches++) {
+        int64_t length = number_at(b + at + 8, 4), attributes = number_at(b + at + 21, 2);
+        int64_t count = number_at(b + at + 57, 4), size = BEHIND_LENGTH + length;
+        if (size < BATCH_HEAD || size > most_bytes || size > stop - at || b[at + 16] != 2
+            || attributes & COMPRESSED_MARKED_OR_IN_TRANSACTION || (batches && (attributes & BY_BROKER) != kind)
+            || count < 1 || count > most - records || count > size - BATCH_HEAD
+            || (uint32_t)number_at(b + at + 17, 4) != (uint32_t)lapse_crc32c(b + at + CHECKED_FROM, size - CHECKED_FROM))
+            break;
+        kind = attributes & BY_BROKER;
+        records += count;
+        behind = number_at(b + at, 8) + number_at(b + at + 23, 4) + 1;
+        at += size;
+    }
+    found[0] = at;
+    found[1] = records;
+    found[2] = behind;
+    found[3] = kind != 0;
+    return batches;
+}
+
+/* The records of batches that `lapse_batches` found, in columns of `count` each: see `lapse_rows`. */
+int64_t lapse_rows_of_batches(const uint8_t *b, int64_t at, int64_t stop, int64_t count, const uint8_t *names,
+                              int64_t *places, int32_t *spans)
+{
+    int64_t row = 0;
+    while (at < stop) {
+        int64_t end = at + BEHIND_LENGTH + number_at(b + at + 8, 4), records = number_at(b + at + 57, 4);
+        if (!rows(b, at + BATCH_HEAD, end, row, records, count, number_at(b + at, 8), number_at(b + at + 27, 8),
+                  b[at + 22] & BY_BROKER, number_at(b + at + 35, 8), names, places, spans))
+            return -1;
+        row += records;
+        at = end;
+    }
+    return row;
 }
 
 /* Bytes that stand apart, one behind the other; returns where they end in `out`. */
@@ -321,15 +453,6 @@ int64_t lapse_letters(const uint8_t *b, const int32_t *spans, int64_t stride, in
     return out - begin;
 }
 
-/* A number of 64 bits, big-endian. */
-static int64_t big_endian(const uint8_t *b)
-{
-    uint64_t number = 0;
-    for (int i = 0; i < 8; i++)
-        number = number << 8 | b[i];
-    return (int64_t)number;
-}
-
 /* The records of a SOW topic as its compacted topic and its subscribers get them, packed as `SowOutput` packs each.
  *
  * names, name_ends: their names, one behind the other; the first `skip` bytes of each are no part of its key.
@@ -357,8 +480,8 @@ int64_t lapse_states(const uint8_t *names, const int64_t *name_ends, int64_t ski
         const uint8_t *entry = entries + at;
         int64_t size = entry_ends[row] - at - BLOCK - block_size;
         if (size >= 0) {
-            int64_t deadline_ms = big_endian(entry), timestamp_ms = big_endian(entry + TIMESTAMP);
-            int64_t offset = big_endian(entry + OFFSET), numbers = big_endian(entry + SOURCE);
+            int64_t deadline_ms = number_at(entry, 8), timestamp_ms = number_at(entry + TIMESTAMP, 8);
+            int64_t offset = number_at(entry + OFFSET, 8), numbers = number_at(entry + SOURCE, 8);
             int64_t source = (int64_t)((uint64_t)numbers >> 32);
             if ((numbers & 0xffffffff) == block_size && !memcmp(entry + BLOCK, block, (size_t)block_size) &&
                 source < sources && deadline_ms >= 0 && timestamp_ms >= 0 && offset >= 0) {

@@ -10,7 +10,7 @@ import ctypes
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,10 @@ def load(directory: Path) -> Any | None:
     some_bytes, at, number = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64
     taken: dict[str, list[Any]] = {
         "lapse_rows": [some_bytes, *[number] * 7, some_bytes, at, at],
+        "lapse_batches": [some_bytes, *[number] * 4, at],
+        "lapse_rows_of_batches": [some_bytes, *[number] * 3, some_bytes, at, at],
+        "lapse_crc32c": [some_bytes, number],
+        "lapse_crc32c_by_tables": [some_bytes, number],
         "lapse_gather": [at, at, at, number, at],
         "lapse_own_headers": [some_bytes, at, at, at, number, some_bytes, some_bytes, at, at],
         "lapse_letters": [
@@ -103,6 +107,56 @@ def columns_of(body: BatchBody, telling: bytes) -> tuple[NDArray[np.int64], NDAr
         data, at, stop, count, body.base_offset, body.first_ms, by_broker, append_ms or 0, telling,
         places.ctypes.data, spans.ctypes.data,
     )  # fmt: skip
+    return (places, spans) if found == count else None
+
+
+class BatchRun(NamedTuple):
+    """RecordBatches in a row that can be read together; their checksums are right.
+
+    Attributes:
+        stop: where they end in the data.
+        records: how many records they have.
+        next_offset: the offset behind them.
+        timestamp_type: who set their timestamps, as aiokafka has it: 0 for producers, 1 for the broker.
+    """
+
+    stop: int
+    records: int
+    next_offset: int
+    timestamp_type: int
+
+
+_Found: Final = ctypes.c_int64 * 4
+
+
+def batches_at(data: bytes, at: int, most_bytes: int, most_records: int) -> BatchRun | None:
+    """Return the plain RecordBatches that begin here: not compressed, in no transaction, all stamped by one side.
+
+    Args:
+        data: the bytes of a fetch.
+        at: where the first batch begins.
+        most_bytes: the size of the largest batch among them.
+        most_records: how many records they have together, at most.
+
+    Returns:
+        None if the first batch is not plain, or damaged, and without the library.
+    """
+    if LIBRARY is None or len(data) > MOST_BYTES:
+        return None
+    found = _Found()
+    if not LIBRARY.lapse_batches(data, at, len(data), most_bytes, most_records, ctypes.addressof(found)):
+        return None
+    return BatchRun(*found)
+
+
+def columns_of_batches(
+    data: bytes, at: int, run: BatchRun, telling: bytes
+) -> tuple[NDArray[np.int64], NDArray[np.int32]] | None:
+    """Return the columns of the records of `batches_at`; None if one is malformed. See `columns_of`."""
+    assert LIBRARY is not None
+    count = run.records
+    places, spans = np.empty((3, count), np.int64), np.empty((7, count), np.int32)
+    found = LIBRARY.lapse_rows_of_batches(data, at, run.stop, count, telling, places.ctypes.data, spans.ctypes.data)
     return (places, spans) if found == count else None
 
 

@@ -5,9 +5,10 @@ aiokafka's own code still decides which records count as read, and which transac
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import chain, islice
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from aiokafka.consumer import fetcher
@@ -15,8 +16,9 @@ from aiokafka.errors import CorruptRecordException
 from aiokafka.record.memory_records import MemoryRecords
 
 from lapse.runtime.kafka.batch_codec import unread_range
-from lapse.runtime.kafka.batch_rows import rows_of
+from lapse.runtime.kafka.batch_rows import records_of_run, rows_of, rows_of_run
 from lapse.runtime.kafka.checksum import CheckedRecords
+from lapse.runtime.kafka.columns import BatchRun, batches_at
 from lapse.runtime.kafka.decompression import MAGIC, MAGIC_AT, TooManyBytesError, any_compressed, codec_of, plain
 from lapse.runtime.kafka.fetched_rows import FetchedRows, joined
 from lapse.runtime.kafka.odd_headers import readable
@@ -36,6 +38,14 @@ thousands of batches, each of which takes so much memory (C60). All partitions t
 _ROWS_PER_FEW: Final = 32
 """For so many records in columns, one RecordBatch with few records is read into columns as well. As objects these few
 would make objects of all that are taken together with them."""
+
+
+_RUN_BYTES: Final = 32 << 10
+"""Batches of up to so many bytes are read together. For a larger one it costs little to be read alone."""
+
+
+_DAMAGE: Final = (CorruptRecordException, ValueError, IndexError)
+"""What aiokafka raises at a record that it cannot read."""
 
 
 class _Block:
@@ -90,6 +100,22 @@ class _Batch:
             yield from _blocks_up_to_damage(readable(batch, data, at, stop), data, at)
 
 
+class _Run:
+    """RecordBatches that are read together. aiokafka sees one batch, of a producer without transactions."""
+
+    __slots__ = ("_records", "next_offset")
+
+    producer_id: ClassVar[None] = None
+    is_control_batch: ClassVar[bool] = False
+
+    def __init__(self, records: Sequence[Record], next_offset: int) -> None:
+        self._records = records
+        self.next_offset = next_offset
+
+    def __iter__(self) -> Iterator[_Block]:
+        yield _Block(self._records)
+
+
 def _blocks(left: Iterator[Record]) -> Iterator[_Block]:
     while records := list(islice(left, _BLOCK_RECORDS)):
         yield _Block(records)
@@ -115,7 +141,7 @@ def _up_to_damage(left: Iterator[Record], damage: list[Exception]) -> Iterator[R
     """Yield records up to one that cannot be read, and note why."""
     try:
         yield from left
-    except (CorruptRecordException, ValueError, IndexError) as error:
+    except _DAMAGE as error:
         damage.append(error)
 
 
@@ -138,13 +164,15 @@ class _Batches:
         decompressed_bytes: how many bytes batches had after decompression.
     """
 
-    __slots__ = ("_in_columns", "_records", "_rows_apart", "data", "decompressed_bytes")
+    __slots__ = ("_alone_up_to", "_in_columns", "_records", "_rows_apart", "data", "decompressed_bytes")
 
     def __init__(self, records: CheckedRecords, in_columns: bool) -> None:
         self.data = records.data
         self.decompressed_bytes = 0
         self._records = records
         self._in_columns = in_columns
+        self._alone_up_to = 0
+        """Up to where no batches are read together, because one of them is damaged."""
         self._rows_apart = 0
         """How many records are in columns for which no batch with few records is."""
 
@@ -152,18 +180,40 @@ class _Batches:
         """Return whether there is a further batch."""
         return bool(self._records.has_next())
 
-    def next_batch(self) -> _Batch:
-        """Return the next batch."""
+    def next_batch(self) -> _Batch | _Run:
+        """Return the next batch, or some plain ones that follow each other."""
+        at = self._records.last[1]
+        run = batches_at(self.data, at, _RUN_BYTES, _BLOCK_RECORDS) if at >= self._alone_up_to else None
+        if run is not None:
+            records = self._records_of_run(at, run)
+            if records is not None:
+                self._records.pass_over(run.stop)
+                return _Run(records, run.next_offset)
+            self._alone_up_to = run.stop
         return _Batch(self._records.next_batch(), self, *self._records.last)
+
+    def _records_of_run(self, at: int, run: BatchRun) -> Sequence[Record] | None:
+        """Return the records of batches that are read together; None if one of them is damaged."""
+        rows = self._in_turn(partial(rows_of_run, self.data, at, run)) if self._in_columns else None
+        if rows is not None:
+            return rows
+        try:
+            return list(records_of_run(self.data, at, run))
+        except _DAMAGE:
+            return None
 
     def rows(self, data: bytes, at: int, stop: int, batch: Any) -> FetchedRows | None:
         """Return the records of a batch in columns; None if that is not wanted, or not possible."""
-        rows = rows_of(data, at, stop, batch) if self._in_columns else None
+        return self._in_turn(partial(rows_of, data, at, stop, batch)) if self._in_columns else None
+
+    def _in_turn(self, read: Callable[..., FetchedRows | None]) -> FetchedRows | None:
+        """Return records in columns; also few, if so many others are in columns that these would make objects of."""
+        rows = read()
         if rows is not None:
             self._rows_apart += len(rows)
         elif self._rows_apart >= _ROWS_PER_FEW:
             self._rows_apart -= _ROWS_PER_FEW
-            rows = rows_of(data, at, stop, batch, few=True)
+            rows = read(few=True)
         return rows
 
 

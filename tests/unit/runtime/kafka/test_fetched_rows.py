@@ -215,11 +215,11 @@ def test_a_batch_with_few_records_does_not_make_objects_of_many(monkeypatch: pyt
     monkeypatch.setattr(FetchedRows, "wanted", {"t"})
     record = (0, 1_000, b"k", b"v", [("trace", b"1")], False)
 
-    def shapes(*sizes: int) -> list[tuple[bool, int]]:
+    def shapes(*sizes: int, codec: int = 1) -> list[tuple[bool, int]]:
         """Take all of a fetch with batches of these sizes; return each part's shape: whether rows, and how many."""
         data, base = b"", BASE
         for size in sizes:
-            data += encoded([record] * size, base=base)
+            data += encoded([record] * size, codec, base=base)
             base += size
         tp = SimpleNamespace(topic="t", partition=0)
         fetched = FetchedRecords(tp, CheckedRecords(data), [], BASE, None, None, False, READ_COMMITTED)
@@ -238,6 +238,9 @@ def test_a_batch_with_few_records_does_not_make_objects_of_many(monkeypatch: pyt
     assert shapes(64, 3, 3, 3) == [(False, 73)], "so are many batches with few"
     assert shapes(3, 1_200, 3) == [(False, 3), (True, 1_203)]
     assert shapes(3, 100) == [(False, 103)], "not worth another turn"
+    assert shapes(3, 1, codec=0) == [(False, 4)], "batches that are read together count as one"
+    assert shapes(*[1] * 16, codec=0) == [(True, 16)]
+    assert shapes(64, 3, 3, 3, codec=0) == [(True, 73)]
 
 
 @pytest.mark.feature("Q16", "D4")
