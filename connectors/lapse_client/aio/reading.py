@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
 from lapse.protocol.event import Event
+from lapse_client.argument import check_instant
 from lapse_client.letters import dead_letter
 from lapse_client.letters.dead_letter import DeadLetter
 from lapse_client.reading import event_reader
@@ -61,6 +62,8 @@ class DeadLetterReader(_Reader[DeadLetter]):
         since_ms: int | None = None,
         entity: str = "",
     ) -> None:
+        dead_letter.check_reader(name, since_ms, entity)
+
         def opened() -> dead_letter.DeadLetterReader:
             return dead_letter.DeadLetterReader(
                 name, connection=connection, follow=follow, since_ms=since_ms, entity=entity
@@ -87,6 +90,8 @@ class EventReader(_Reader[Event]):
         newer: bool = False,
         after: str | None = None,
     ) -> None:
+        check_instant("since_ms", since_ms)
+        event_reader.parse_reached(after)
         self._reader: event_reader.EventReader | None = None
 
         def opened() -> event_reader.EventReader:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, ParamSpec, TypeVar
 from lapse.protocol.bookmark import Bookmark
 from lapse_client.aio.delivery import Delivery
 from lapse_client.aio.subscriber import QueueSubscriber
+from lapse_client.argument import check_count
 from lapse_client.kafka.connection import Connection
 from lapse_client.subscriber import task_queue
 
@@ -48,6 +49,7 @@ class TaskQueue(CallQueue):
 
     async def run(self, tasks: int = 1) -> None:  # type: ignore[override]  # it waits
         """Run the queue's tasks, `tasks` at a time, until it is cancelled or closed."""
+        check_count("tasks", tasks)
         subscriber = QueueSubscriber(self.name, tasks, connection=self._connection, **self._options)
         self._working.add(subscriber)
         try:

@@ -15,6 +15,7 @@ from lapse.protocol import header, topic
 from lapse.protocol.bookmark import Bookmark
 from lapse.protocol.letter_family import LAPSE, LetterFamily, family_of
 from lapse.protocol.redrive import OF_SECOND
+from lapse_client.argument import check_instant
 from lapse_client.error import NoRecord, UnknownEntity
 from lapse_client.kafka.connection import Connection
 from lapse_client.kafka.headers import headers_of
@@ -175,9 +176,7 @@ class DeadLetterReader(PacedReader[DeadLetter]):
         since_ms: int | None = None,
         entity: str = "",
     ) -> None:
-        given: object = name
-        if not isinstance(given, str):
-            raise TypeError(f"letters of {given!r}: expected the name of an entity or dead-letter topic")
+        check_reader(name, since_ms, entity)
         self.entity = entity
         self.copies: list[DeadLetter] = []
         self._connection = connection or Connection.from_environment()
@@ -237,6 +236,20 @@ class DeadLetterReader(PacedReader[DeadLetter]):
                     continue
                 seen.add(letter.lapse_id)
             yield letter
+
+
+def check_reader(name: object, since_ms: object, entity: object) -> None:
+    """Check the arguments of a `DeadLetterReader`, without asking the cluster.
+
+    Raises:
+        TypeError: a name is no text.
+        ValueError: `since_ms` is no instant.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"letters of {name!r}: expected the name of an entity or dead-letter topic")
+    if not isinstance(entity, str):
+        raise TypeError(f"entity = {entity!r}: expected the name of a queue or SOW topic; empty = all letters")
+    check_instant("since_ms", since_ms)
 
 
 def _origin_headers(family: LetterFamily, headers: Sequence[tuple[str, bytes | None]]) -> dict[str, bytes]:

@@ -23,7 +23,8 @@ _TYPED_LIFETIMES: Final = (lifetime.TTL_MS, lifetime.EXPIRES_AT_MS, lifetime.EXP
 
 
 def headers(
-    own: Headers | None,
+    value: object,
+    own: Headers | None = None,
     *,
     ttl_ms: int | None = None,
     expires_at_ms: int | None = None,
@@ -34,6 +35,7 @@ def headers(
     """Build the headers of a record, and refuse values that a worker would refuse.
 
     Args:
+        value: value of the record, which a delta needs.
         own: further headers; text is sent as UTF-8.
         ttl_ms: relative lifetime, ms; 0 = never expires.
         expires_at_ms: deadline, ms since the epoch.
@@ -42,8 +44,10 @@ def headers(
         delta: whether to merge into the stored record of a SOW topic, instead of replacing it.
 
     Raises:
-        InvalidPublication: a value is out of range, there are two lifetimes, or a further header contradicts an option.
+        InvalidPublication: a value is out of range, there are two lifetimes, a further header contradicts an option,
+            or a delta has no value.
     """
+    _check_delta(delta, value)
     built: BuiltHeaders = [_checked(*item) for item in items(own)]
     is_plain = not any(name in lifetime.NAMES for name, _ in built)
     if ttl_ms is not None:
@@ -62,12 +66,9 @@ def headers(
     return built
 
 
-def check_delta(delta: bool, value: object) -> None:
-    """Check that a delta has a value to merge.
-
-    Raises:
-        InvalidPublication: it has none.
-    """
+def _check_delta(delta: object, value: object) -> None:
+    if not isinstance(delta, bool):
+        raise InvalidPublication(f"delta = {delta!r}: expected True or False")
     if delta and value is None:
         raise InvalidPublication("delta needs a value; publish None without delta to delete the record")
 

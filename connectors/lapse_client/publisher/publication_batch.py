@@ -3,19 +3,54 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Final
 
 from lapse.protocol.bookmark import Bookmark
-from lapse_client.error import LapseError
-from lapse_client.publisher.publication import Headers
+from lapse_client.error import InvalidPublication, LapseError
+from lapse_client.publisher.publication import BuiltHeaders, Headers, headers
 
 Publication = tuple[Any, str | bytes | None, Headers | None, Mapping[str, Any]]
 """Value, key, headers, and further options of `Publisher.submit`."""
 
 Outcome = Bookmark | LapseError
 """The bookmark of a published record, or the error."""
+
+_PARTS: Final = 4
+_OPTIONS: Final = ("ttl_ms", "expires_at_ms", "enqueue_at_ms", "message_id", "delta")
+
+
+def built_headers(publications: Sequence[Publication]) -> list[BuiltHeaders | InvalidPublication]:
+    """Build the headers of each publication; those with a value out of range have the error instead.
+
+    Raises:
+        InvalidPublication: a publication does not consist of four parts, or has an unknown option.
+    """
+    return [_built(at, publication) for at, publication in enumerate(publications)]
+
+
+def _built(at: int, publication: object) -> BuiltHeaders | InvalidPublication:
+    where = f"record {at}"
+    if not isinstance(publication, tuple | list) or len(publication) != _PARTS:
+        raise InvalidPublication(
+            f"{where}: {_shown(publication)}: expected value, key, headers and options; nothing was sent"
+        )
+    value, _, own, options = publication
+    if not isinstance(options, Mapping):
+        raise InvalidPublication(f"{where}: options: {_shown(options)}: expected a mapping; nothing was sent")
+    if unknown := [name for name in options if name not in _OPTIONS]:
+        raise InvalidPublication(
+            f"{where}: option {_shown(unknown[0])}: expected one of {', '.join(_OPTIONS)}; nothing was sent"
+        )
+    try:
+        return headers(value, own, **options)
+    except InvalidPublication as error:
+        return error
+
+
+def _shown(value: object) -> str:
+    return f"{value!r:.80}"
 
 
 class PublicationBatch:

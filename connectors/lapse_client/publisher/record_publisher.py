@@ -16,8 +16,9 @@ from lapse.protocol.bookmark import Bookmark
 from lapse_client.error import InvalidPublication, LapseError, PublishFailed
 from lapse_client.kafka.connection import Connection
 from lapse_client.payload.serde import SerializerLike, check_serde, write
-from lapse_client.publisher.publication import BuiltHeaders, Headers, check_delta, headers, payload
-from lapse_client.publisher.publication_batch import Outcome, Publication, PublicationBatch
+from lapse_client.publisher.publication import BuiltHeaders, Headers, payload
+from lapse_client.publisher.publication import headers as build_headers
+from lapse_client.publisher.publication_batch import Outcome, Publication, PublicationBatch, built_headers
 from lapse_client.publisher.publish_targets import PublishTargets
 from lapse_client.session.client import Client
 from lapse_client.session.lifecycle import Phase
@@ -121,7 +122,15 @@ class RecordPublisher(Client[None]):
             UnknownEntity: no topic or queue has this name.
             PublishFailed: an *earlier* record was not accepted, or there is no room for this one.
         """
-        built = self._headers(value, headers, ttl_ms, expires_at_ms, enqueue_at_ms, message_id, delta)
+        built = build_headers(
+            value,
+            headers,
+            ttl_ms=ttl_ms,
+            expires_at_ms=expires_at_ms,
+            enqueue_at_ms=enqueue_at_ms,
+            message_id=message_id,
+            delta=delta,
+        )
         self._send(to, value, key, built, self._reported)
         if self._failure is not None:
             self._raise_failure()
@@ -143,7 +152,15 @@ class RecordPublisher(Client[None]):
 
         The future may be waited for at once: no call of `flush` or `poll` is needed.
         """
-        built = self._headers(value, headers, ttl_ms, expires_at_ms, enqueue_at_ms, message_id, delta)
+        built = build_headers(
+            value,
+            headers,
+            ttl_ms=ttl_ms,
+            expires_at_ms=expires_at_ms,
+            enqueue_at_ms=enqueue_at_ms,
+            message_id=message_id,
+            delta=delta,
+        )
         future: Future[Bookmark] = Future()
 
         def set_outcome(outcome: Bookmark | PublishFailed) -> None:
@@ -169,17 +186,22 @@ class RecordPublisher(Client[None]):
             A future of the bookmark or the error of each record, in their order.
 
         Raises:
+            InvalidPublication: a record does not consist of these four, or has an unknown option; nothing was sent.
             UnknownEntity: no topic or queue has this name.
             Closed: the publisher is closed.
         """
         publications = list(publications)
+        built = built_headers(publications)  # of all, before any is sent
         batch = PublicationBatch(len(publications))
         sent = 0
         try:
-            for at, (value, key, own, options) in enumerate(publications):
+            for at, (value, key, _, _) in enumerate(publications):
+                own = built[at]
+                if isinstance(own, LapseError):
+                    batch.set_outcome(at, own)
+                    continue
                 try:
-                    built = self._headers(value, own, **options)
-                    self._send(to, value, key, built, self._delivery_callback(partial(batch.set_outcome, at)))
+                    self._send(to, value, key, own, self._delivery_callback(partial(batch.set_outcome, at)))
                     sent += 1
                 except (InvalidPublication, PublishFailed) as error:
                     batch.set_outcome(at, error)
@@ -329,26 +351,6 @@ class RecordPublisher(Client[None]):
                 self._producer.purge()
             self._producer.close()
             self._explain()
-
-    def _headers(
-        self,
-        value: Any,
-        own: Headers | None,
-        ttl_ms: int | None = None,
-        expires_at_ms: int | None = None,
-        enqueue_at_ms: int | None = None,
-        message_id: str | None = None,
-        delta: bool = False,
-    ) -> BuiltHeaders:
-        check_delta(delta, value)
-        return headers(
-            own,
-            ttl_ms=ttl_ms,
-            expires_at_ms=expires_at_ms,
-            enqueue_at_ms=enqueue_at_ms,
-            message_id=message_id,
-            delta=delta,
-        )
 
     def _send(
         self,

@@ -28,10 +28,12 @@ class EventReader(PacedReader[Event]):
         follow: whether to wait for new events; otherwise stop after the events that existed at the beginning.
         since_ms: read only events written at or after this instant, ms since the epoch; None = all.
         newer: whether to read only events that are written after the reader has begun.
-        after: what `reached` was: read the events behind it, instead of `since_ms` and `newer`; None = see these.
+        after: what `reached` was: read the events behind it, instead of `since_ms` and `newer`. None and an empty
+            text, which is `reached` of a reader that has not begun, leave it to these.
 
     Raises:
-        ValueError: `after` is none.
+        ValueError: `after` is no text of this form, or `since_ms` is no instant.
+        UnknownEntity: there is no such events topic.
     """
 
     def __init__(
@@ -44,7 +46,7 @@ class EventReader(PacedReader[Event]):
         newer: bool = False,
         after: str | None = None,
     ) -> None:
-        offsets = None if after is None else _offsets(after)
+        offsets = parse_reached(after)
         cluster, wanted = connection or Connection.from_environment(), topic.events(name)
         topics = cluster.partitions(wanted)
         if wanted not in topics:
@@ -72,7 +74,14 @@ class EventReader(PacedReader[Event]):
                 logger.warning("%s is left out: it is no event: %s", place, error)
 
 
-def _offsets(after: str) -> dict[int, int]:
-    if _REACHED.fullmatch(after) is None:
-        raise ValueError(f"after: expected what `reached` was, such as 17.5.0, not {after[:40]!r}")
+def parse_reached(after: object) -> dict[int, int] | None:
+    """Parse what `EventReader.reached` was: by partition, the next offset; None if the reader had not begun.
+
+    Raises:
+        ValueError: it was never `reached`.
+    """
+    if after is None or after == "":
+        return None
+    if not isinstance(after, str) or _REACHED.fullmatch(after) is None:
+        raise ValueError(f"after: expected what `reached` was, such as 17.5.0, not {after!r:.42}")
     return dict(enumerate(int(offset) for offset in after.split(".")))

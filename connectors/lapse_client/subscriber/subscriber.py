@@ -214,6 +214,7 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
         Returns:
             The delivery; None after the timeout, `stop` or `close`.
         """
+        check_wait(timeout)  # before a message that is there is taken: a wrong argument is always refused
         return self.subscription.receive(timeout)
 
     def run(self, handler: Handler, threads: int = 1) -> None:

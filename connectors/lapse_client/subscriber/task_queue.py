@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Generic, ParamSpec, TypeVar, overload
 import orjson
 
 from lapse.protocol.bookmark import Bookmark
+from lapse_client.argument import check_count
 from lapse_client.delivery.delivery import Delivery
 from lapse_client.error import InvalidPayload, InvalidPublication, LapseError
 from lapse_client.kafka.connection import Connection
@@ -147,6 +148,7 @@ class TaskQueue:
 
     def run(self, threads: int = 1) -> None:
         """Run the queue's tasks in a number of threads, until `close` is called."""
+        check_count("threads", threads)
         subscriber = QueueSubscriber(self.name, threads, connection=self._connection, **self._options)
         with self._lock:
             self._subscribers.add(subscriber)

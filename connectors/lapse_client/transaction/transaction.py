@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
 from lapse_client.error import InvalidPublication
-from lapse_client.publisher.publication import BuiltHeaders, Headers, check_delta, payload
+from lapse_client.publisher.publication import BuiltHeaders, Headers, payload
 from lapse_client.publisher.publication import headers as build_headers
 from lapse_client.subscriber.retry import Retry
 
@@ -93,8 +93,8 @@ class Transaction:
             raise InvalidPublication(f"{to}: the transaction is over, so this would be lost: produce within its block")
         if not isinstance(to, str):
             raise InvalidPublication(f"to = {to!r}: expected the name of a topic or queue")
-        check_delta(delta, value)
         built = build_headers(
+            value,
             headers,
             ttl_ms=ttl_ms,
             expires_at_ms=expires_at_ms,

@@ -10,7 +10,18 @@ from typing import Any, Final
 
 from lapse.config import ConfigError
 from lapse.testing import Lapse
-from lapse_client import Admin, Delivery, EventReader, JsonSerde, LapseError, Publisher, QueueSubscriber, Retry
+from lapse_client import (
+    Admin,
+    Delivery,
+    EventReader,
+    JsonSerde,
+    LapseError,
+    Publisher,
+    QueueSubscriber,
+    Retry,
+    TaskQueue,
+    aio,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +249,15 @@ OTHERS: Final = (
     _request("`publish(None, …)`", lambda one: one.publish(None, b"A")),  # type: ignore[arg-type]
     _request('`publish(…, headers="trace")`', lambda one: one.publish("orders", b"A", headers="trace")),  # type: ignore[arg-type]
     _request('`publish(…, headers=["ab"])`', lambda one: one.publish("orders", b"A", headers=["ab"])),  # type: ignore[list-item]
+    _request('`publish(…, delta="no")`', lambda one: one.publish("prices", b"{}", delta="no")),  # type: ignore[arg-type]
+    _request(
+        '`submit_all("orders", [("A", "k")])`',
+        lambda one: one.submit_all("orders", [("A", "k")]),  # type: ignore[list-item]
+    ),
+    _request(
+        '`submit_all("orders", [("A", "k", None, {"ttl": 5})])`',
+        lambda one: one.submit_all("orders", [("A", "k", None, {"ttl": 5})]),
+    ),
     Case("`Publisher(serializer=JsonSerde)`, the class", lambda lapse: lapse.publisher(serializer=JsonSerde)),
     Case('`Publisher("localhost:9092")`', lambda _: Publisher("localhost:9092")),  # type: ignore[arg-type]
     Case('`Publisher(timeout_s=float("inf"))`', lambda lapse: lapse.publisher(timeout_s=float("inf"))),
@@ -251,6 +271,7 @@ OTHERS: Final = (
     _receive("`batches(0)`", lambda one: next(one.batches(0))),
     _receive("`run(handler, threads=0)`", lambda one: one.run(print, threads=0)),
     _receive("`run(handler)` with a coroutine function", lambda one: one.run(_coroutine)),
+    Case('`TaskQueue("orders").run(threads="4")`', lambda _: TaskQueue("orders").run(threads="4")),  # type: ignore[arg-type]
     _work("`raise Retry(after=-1)`", lambda one: _raise(one, -1)),
     _work('`raise Retry(after="5s")`', lambda one: _raise(one, "5s")),
     _rewind('`rewind("end")`', "end"),
@@ -271,6 +292,12 @@ OTHERS: Final = (
         '`EventReader("orders", since_ms=1.5e12)`',
         lambda lapse: EventReader("orders", connection=lapse.connection, since_ms=1.5e12),  # type: ignore[arg-type]
     ),
+    Case(
+        '`EventReader("orders", after=17)`',
+        lambda lapse: EventReader("orders", connection=lapse.connection, after=17),  # type: ignore[arg-type]
+    ),
+    Case('`aio.EventReader("orders", since_ms="now")`', lambda _: aio.EventReader("orders", since_ms="now")),  # type: ignore[arg-type]
+    Case('`aio.DeadLetterReader("orders", entity=7)`', lambda _: aio.DeadLetterReader("orders", entity=7)),  # type: ignore[arg-type]
     _subscribe("`QueueSubscriber(…, name=…)` that UTF-8 cannot hold", name="\udcff"),
     _subscribe("`QueueSubscriber(…, filter=7)`", filter=7),
     _subscribe('`QueueSubscriber(…, filter="")`', filter=""),

@@ -11,7 +11,7 @@ from lapse_client.publisher.publication import _check_lifetimes, headers
 
 @pytest.mark.feature("L2", "L3", "L5", "X6", "S2")
 def test_options_become_headers() -> None:
-    assert headers({"a": "ä", "b": None}, ttl_ms=5, enqueue_at_ms=7, message_id="m", delta=True) == [
+    assert headers(b"x", {"a": "ä", "b": None}, ttl_ms=5, enqueue_at_ms=7, message_id="m", delta=True) == [
         ("a", "ä".encode()),
         ("b", None),
         ("lapse-ttl-ms", b"5"),
@@ -19,7 +19,7 @@ def test_options_become_headers() -> None:
         ("lapse-message-id", b"m"),
         ("lapse-command", b"delta"),
     ]
-    assert headers([("a", b"1"), ("a", b"2")]) == [("a", b"1"), ("a", b"2")]
+    assert headers(b"x", [("a", b"1"), ("a", b"2")]) == [("a", b"1"), ("a", b"2")]
     assert headers(None, expires_at_ms=0) == [("lapse-expires-at-ms", b"0")]
 
 
@@ -51,7 +51,7 @@ def test_options_become_headers() -> None:
 )
 def test_what_cannot_be_honoured_is_refused(options: dict, message: str) -> None:
     with pytest.raises(InvalidPublication, match=message):
-        headers(options.pop("own", None), **options)
+        headers(b"x", options.pop("own", None), **options)
 
 
 _INSTANTS = st.none() | st.integers(-1, lifetime.NEVER + 1) | st.integers(lifetime.NEVER - 253_402_300_800_001)
@@ -70,7 +70,7 @@ def test_a_publication_is_refused_exactly_where_its_headers_would_be(
     own: list, ttl_ms: int | None, expires_at_ms: int | None, enqueue_at_ms: int | None
 ) -> None:
     try:
-        built = headers(own, ttl_ms=ttl_ms, expires_at_ms=expires_at_ms, enqueue_at_ms=enqueue_at_ms)
+        built = headers(b"x", own, ttl_ms=ttl_ms, expires_at_ms=expires_at_ms, enqueue_at_ms=enqueue_at_ms)
     except InvalidPublication as error:
         refused = str(error)
         if " milliseconds" not in refused:  # else a number is out of range

@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import CancelledError
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,18 @@ def test_each_record_has_its_outcome_in_its_place() -> None:
     assert isinstance(lifetimes, InvalidPublication)
     assert "two lifetimes at once" in str(lifetimes)
     assert isinstance(nothing, InvalidPublication)
+
+
+@pytest.mark.feature("L2", "X7")
+@pytest.mark.parametrize(
+    "last",
+    [(b"b", None), b"babe", None, (b"b", None, None, None), (b"b", None, None, {"ttl": 5}), (b"b", None, None, {5: 5})],
+)
+def test_nothing_is_sent_if_a_later_record_is_malformed(last: Any) -> None:
+    with Publisher(memory()) as publisher:
+        with pytest.raises(InvalidPublication, match=r"^record 1: .*; nothing was sent$"):
+            publisher.submit_all("orders", [(b"a", None, None, {}), last])
+        assert publisher.submit_all("orders", [(b"a", None, None, {})]).result(20) == [Bookmark("orders", 0, 0)]
 
 
 @pytest.mark.feature("X5", "X7")

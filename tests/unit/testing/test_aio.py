@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lapse.testing import Lapse
-from lapse_client import EntityDeleted, aio
+from lapse_client import EntityDeleted, EventReader, aio
 from lapse_client.aio.client import Awakening
 from lapse_client.delivery.arrivals import Arrivals
 
@@ -51,6 +51,26 @@ def test_letters_are_read_as_by_the_synchronous_reader(lapse: Lapse) -> None:
     letters, one = asyncio.run(main())
     assert [letter.value for letter in letters] == [b"bills"]
     assert one == letters[0]
+
+
+def test_what_a_reader_of_events_has_reached_before_it_begins_leaves_it_to_the_other_arguments(lapse: Lapse) -> None:
+    """A program that keeps `reached` may stop before the first event comes."""
+    lapse.queue("orders")
+    with lapse.publisher() as publisher, lapse.queue_client("orders") as queue:
+        publisher.publish("orders", b"A")
+        queue.expire(filter="TRUE")
+    first = EventReader("orders", connection=lapse.connection)
+    assert first.reached == ""
+    again = EventReader("orders", connection=lapse.connection, after=first.reached)
+    assert len(list(again)) == len(list(first)) > 0
+    assert not list(EventReader("orders", connection=lapse.connection, after=again.reached))
+
+    async def main() -> None:
+        reader = aio.EventReader("orders", connection=lapse.connection)
+        same = aio.EventReader("orders", connection=lapse.connection, after=reader.reached)
+        assert len([one async for one in same]) == len([one async for one in reader]) > 0
+
+    asyncio.run(main())
 
 
 def test_a_task_of_a_handler_closes_its_subscriber(lapse: Lapse) -> None:

@@ -141,3 +141,22 @@ def test_what_would_never_hand_out_a_message_is_refused(lapse: Lapse) -> None:
             assert await subscriber.receive(timeout=-1) is None
 
     asyncio.run(main())
+
+
+@pytest.mark.feature("X3", "X7")
+@pytest.mark.parametrize("timeout", ["orders", True, float("nan")])
+def test_a_wrong_timeout_is_refused_though_a_message_is_there(timeout: Any, lapse: Lapse) -> None:
+    """Else a program with this error fails only when its queue is empty."""
+    lapse.queue("orders")
+    with lapse.publisher() as publisher, lapse.subscriber("orders") as subscriber:
+        publisher.publish("orders", b"1")
+        lapse.settle()
+        with pytest.raises(ValueError, match="^timeout = "):
+            subscriber.receive(timeout)
+        with pytest.raises(ValueError, match="^timeout = "):
+            next(subscriber.messages(timeout))
+        with pytest.raises(ValueError, match="^timeout = "):
+            next(subscriber.batches(1, timeout))
+        delivery = subscriber.receive(timeout=5)
+        assert delivery is not None
+        assert delivery.value == b"1"
