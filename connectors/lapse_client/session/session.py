@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from lapse.protocol.answer import Answer
 from lapse.protocol.command import Command
-from lapse_client.error import EntityDeleted, LapseError
+from lapse_client.error import ConnectionFailed, EntityDeleted, LapseError
 from lapse_client.kafka.clock import ClientClock
 from lapse_client.kafka.connection import Connection
 from lapse_client.kafka.metadata import METADATA_TIMEOUT_S
@@ -26,7 +26,7 @@ from lapse_client.session.shard import Shard
 log = logging.getLogger("lapse_client")
 
 _IN_VAIN_S: Final = 1.0
-"""How long to wait for Kafka at the end of a session whose shards have not answered in time, in seconds."""
+"""How long to wait for Kafka at the end of a session whose shards or brokers were silent, in seconds."""
 
 T = TypeVar("T")
 
@@ -61,6 +61,7 @@ class Session(Generic[T]):
         self._subscription = subscription
         self._unconfirmed: set[int] = set()
         self._listener: Listener[T] | None = None
+        self._flush_s = METADATA_TIMEOUT_S
         if subscription:
             self.channel.ours.add(subscription.encode())
             self._unconfirmed.update(range(len(self.shards)))
@@ -83,6 +84,7 @@ class Session(Generic[T]):
         """
         self.lifecycle.check()
         self._listener = listener
+        self._flush_s = min(METADATA_TIMEOUT_S, max(_IN_VAIN_S, timeout_s))
         self.channel.start(listener, self.fail)
         with self.channel.backpressure.awaiting():
             self._confirmed(timeout_s, how)
@@ -105,11 +107,14 @@ class Session(Generic[T]):
         return [self.shards[index] for index in sorted(self._unconfirmed)]
 
     def undo(self) -> None:
-        """Unsubscribe without waiting, so that a late confirmation of a failed start does not hold messages."""
+        """Unsubscribe without waiting, so that a late confirmation of a failed start does not hold messages.
+
+        Kafka gets no longer for that than the start had, and little time if its brokers were silent.
+        """
         if self._subscription and self.channel.is_started:
             for shard in list(self.shards):
                 self.channel.sender.send(shard, self.command("unsubscribe", answer="none"))
-        self.channel.close()
+        self.channel.close(_IN_VAIN_S if isinstance(self.lifecycle.error, ConnectionFailed) else self._flush_s)
 
     def leave(self, timeout_s: float) -> None:
         """Unsubscribe and disconnect. A missing answer within `timeout_s` seconds is logged, not raised.

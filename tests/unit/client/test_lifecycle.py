@@ -9,10 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lapse_client.error import Closed, LapseError
+from lapse_client.error import Closed, ConnectionFailed, LapseError
+from lapse_client.session.channel import Channel
 from lapse_client.session.channel_thread import ChannelThread
 from lapse_client.session.lifecycle import Lifecycle, Phase
+from lapse_client.session.listener import Listener
+from lapse_client.session.session import Session
 from lapse_client.session.shard import Shard
+from unit.client.test_end_of_producer import memory
 
 pytestmark = pytest.mark.feature("X3")
 
@@ -163,3 +167,30 @@ def test_only_the_channels_thread_changes_what_it_reads() -> None:
         made[0].join("q", [])
     with pytest.raises(RuntimeError, match="only the channel's own thread"):
         made[0].leave("q")
+
+
+@pytest.mark.feature("X7")
+@pytest.mark.parametrize(
+    ("error", "timeout_s", "at_most_s"),
+    [
+        (ConnectionFailed("127.0.0.1:9092", "it stands still"), 30.0, 1.0),
+        (KeyboardInterrupt(), 3.0, 3.0),
+        (KeyboardInterrupt(), 0.0, 1.0),
+        (Closed("it"), 600.0, 15.0),
+    ],
+)
+def test_a_failed_start_waits_no_longer_for_its_end_than_for_its_beginning(
+    error: BaseException, timeout_s: float, at_most_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that stands still never takes the `unsubscribe` of a start."""
+    waits_s: list[float] = []
+
+    def failing(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Channel, "start", failing)
+    monkeypatch.setattr(Channel, "close", lambda _, flush_s: waits_s.append(flush_s))
+    session: Session[None] = Session(memory(), [("orders", 1)], Lifecycle("the thing"), "me")
+    with pytest.raises(type(error)):
+        session.lifecycle.start(lambda: session.open(Listener(), timeout_s), session.undo)
+    assert waits_s == [at_most_s]
