@@ -1,6 +1,8 @@
 """A crowd of messages that fall due together, and those who would have to wait for it (C60)."""
 
 import threading
+from contextlib import ExitStack
+from typing import Self
 
 import pytest
 from confluent_kafka import Producer
@@ -18,7 +20,7 @@ SCHEDULED = 100_000
 
 
 class Trickle:
-    """Publishes to a queue a hundred times a second, and consumes from it."""
+    """Publishes to a queue a hundred times a second, and consumes from it, within a `with`."""
 
     def __init__(self, one: Deployment, stem: str) -> None:
         self._one, self._stem = one, stem
@@ -26,11 +28,12 @@ class Trickle:
         self._threads = [threading.Thread(target=part, daemon=True) for part in (self._publish, self._consume)]
         self.delivered_ms: list[int] = []
 
-    def start(self) -> None:
+    def __enter__(self) -> Self:
         for thread in self._threads:
             thread.start()
+        return self
 
-    def stop(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         for thread in self._threads:
             thread.join(60)
@@ -57,7 +60,7 @@ def test_deliveries_and_settlements_go_on_while_a_crowd_leaves(deploy: Deploy) -
     one = deploy({"same": {"expiration": "enabled"}, "other": {}}).apply()
     noted = NotedTurns(one)
     noted.worker.wait_for_shards(2)
-    with one.queue("same") as queue:
+    with ExitStack() as trickling, one.queue("same") as queue:
         queue.pause()
         due_ms = broker_now_ms() + 30_000
         headers = [("lapse-expires-at-ms", b"%d" % due_ms)]
@@ -66,9 +69,7 @@ def test_deliveries_and_settlements_go_on_while_a_crowd_leaves(deploy: Deploy) -
         assert broker_now_ms() < due_ms, "the machine is too slow for this test"
         tail = one.tail(topic.dead_letters(one.name("same")), from_end=True)
         until(lambda: broker_now_ms() >= due_ms - 8_000, "it is nearly due", 60)  # what trickles before shows nothing
-        trickles = [Trickle(one, "same"), Trickle(one, "other")]
-        for trickle in trickles:
-            trickle.start()
+        trickles = [trickling.enter_context(Trickle(one, stem)) for stem in ("same", "other")]
         until(lambda: queue.depth()["subscriptions"] == 1, "it has a consumer", 60)
         until(lambda: trickles[1].delivered_ms, "the other consumes", 60)
         until(lambda: broker_now_ms() >= due_ms, "it is due", 60)
@@ -76,9 +77,7 @@ def test_deliveries_and_settlements_go_on_while_a_crowd_leaves(deploy: Deploy) -
         # What anybody may send meanwhile; it had the whole crowd leave at once, and all others wait for that.
         settlement = b'{"command": "acknowledge", "filter": "/none = 1", "answer": "none"}'
         write(one.servers, topic.commands(one.name("same")), [b'{"command": "nonsense"}', settlement])
-    letters = tail.wait(CROWD, 120)
-    for trickle in trickles:
-        trickle.stop()
+        letters = tail.wait(CROWD, 120)
     offsets = {dict(letter.headers() or ())["__dlq.errors.offset"] for letter in letters}
     assert len(letters) == len(offsets) == CROWD, "each has one letter"
     first_ms, last_ms = letters[0].timestamp()[1], letters[-1].timestamp()[1]
@@ -122,23 +121,21 @@ def test_another_queue_goes_on_while_a_crowd_leaves_its_schedule(deploy: Deploy,
     due_ms = broker_now_ms() + (30_000 if comes_due else 3_600_000)
     headers = [("lapse-enqueue-at-ms", b"%d" % due_ms)]
     one.write("same", *[b"x"] * SCHEDULED, headers=headers, **{"linger.ms": 20, "batch.size": 500_000})
-    trickle = Trickle(one, "other")
     with Queue(one.name("same"), connection=one.connection, timeout_s=90) as queue:
         until(lambda: queue.depth()["scheduled"] == SCHEDULED, "the crowd is there", 60)
-        trickle.start()
-        until(lambda: trickle.delivered_ms, "the other consumes", 60)
-        if comes_due:
-            assert broker_now_ms() < due_ms, "the machine is too slow for this test"
-            until(lambda: broker_now_ms() >= due_ms, "it is due", 60)
-        first_ms = broker_now_ms()
-        if comes_due:
-            until(lambda: queue.depth()["available"] == SCHEDULED, "each has its place", 60)
-        else:
-            counts = queue.purge()
-            assert (counts["removed"], counts["scheduled"]) == (SCHEDULED, SCHEDULED)
-        last_ms = broker_now_ms()
-        one.write("same", b"stays")
-        trickle.stop()
+        with Trickle(one, "other") as trickle:
+            until(lambda: trickle.delivered_ms, "the other consumes", 60)
+            if comes_due:
+                assert broker_now_ms() < due_ms, "the machine is too slow for this test"
+                until(lambda: broker_now_ms() >= due_ms, "it is due", 60)
+            first_ms = broker_now_ms()
+            if comes_due:
+                until(lambda: queue.depth()["available"] == SCHEDULED, "each has its place", 60)
+            else:
+                counts = queue.purge()
+                assert (counts["removed"], counts["scheduled"]) == (SCHEDULED, SCHEDULED)
+            last_ms = broker_now_ms()
+            one.write("same", b"stays")
         left = SCHEDULED + 1 if comes_due else 1
         until(lambda: queue.depth()["available"] == left, "what came behind it")
         assert queue.depth()["scheduled"] == 0
