@@ -257,13 +257,17 @@ def after_silence(lacking: Sequence[str] = (), user: str = "") -> str:
         user: the user of lapse who asked; empty = none.
     """
     if not lacking:
-        unknown = f". Workers do not answer a user who is in no lapse.toml: check that {user} is in theirs"
-        return f"Start a worker (`lapse worker`), or see the log of the running one{unknown if user else ''}"
+        return f"Start a worker (`lapse worker`), or see the log of the running one{if_unknown(user)}"
     several = len(lacking) > 1
     return (
         f"No worker can serve it without its topic{'s' if several else ''} {', '.join(lacking)}, which "
         f"{'are' if several else 'is'} missing. `lapse apply` creates {'them' if several else 'it'}"
     )
+
+
+def if_unknown(user: str) -> str:
+    """Return a sentence, behind another one, about a user of lapse whom nobody answers; empty if there is no user."""
+    return f". Workers do not answer a user who is in no lapse.toml: check that {user} is in theirs" if user else ""
 
 
 class AnswerTimeout(LapseError, TimeoutError):

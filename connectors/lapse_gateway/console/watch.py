@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from lapse_client.error import Closed, ConnectionFailed, EntityDeleted, LapseError, UnknownEntity
+from lapse_client.error import Closed, ConnectionFailed, EntityDeleted, LapseError, UnknownEntity, after_silence
 from lapse_client.queue.queues import Queues
 from lapse_gateway.clients import Clients
 from lapse_gateway.fault import Fault
@@ -47,7 +47,6 @@ _OLD_MS: Final = 3_600_000
 _BROKER_S: Final = 3.0
 """How long brokers may take to answer before they are called silent, in seconds."""
 
-_START: Final = "Start a worker (`lapse worker`), or see the log of the running one"
 _NO_FIGURES: Final[Mapping[str, Any]] = {}
 
 
@@ -229,7 +228,7 @@ async def _who_is_silent(caller: Caller) -> str:
         await asyncio.to_thread(caller.connection.await_broker, _BROKER_S)
     except ConnectionFailed as error:
         return f"The brokers do not answer either: {error}"
-    return _START
+    return after_silence(user=caller.connection.user)
 
 
 def _is_silent(look: Look) -> bool:

@@ -52,14 +52,14 @@ class Watched:
         self.per_s: float | None = None
         self._looked_at: float | None = None
 
-    def note(self, answer: Future[Figures], lacking: Sequence[str]) -> None:
+    def note(self, answer: Future[Figures], lacking: Sequence[str], user: str) -> None:
         """Store the queue's answer. If there is none, no worker runs the queue: store that as the fault."""
         try:
             figures = answer.result(timeout=0)
         except (LapseError, TimeoutError) as error:
             answer.cancel()
             self.is_missing = isinstance(error, EntityDeleted | UnknownEntity)
-            silent = f"{self.name}: no answer within {_PATIENCE_S:g} s. {after_silence(lacking)}"
+            silent = f"{self.name}: no answer within {_PATIENCE_S:g} s. {after_silence(lacking, user)}"
             self.fail(str(error) if isinstance(error, LapseError) else silent)
             return
         now = time.monotonic()
@@ -146,7 +146,7 @@ class _Look:
             [queue.name for queue, answer in zip(self._queues, answers, strict=True) if not answer.done()]
         )
         for queue, answer in zip(self._queues, answers, strict=True):
-            queue.note(answer, lacking.get(queue.name, ()))
+            queue.note(answer, lacking.get(queue.name, ()), self._connection.user)
 
     def _changes(self) -> bool:
         """Follow which queues there are; return whether that has changed. While no broker answers, it has not."""

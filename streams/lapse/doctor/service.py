@@ -13,7 +13,7 @@ from lapse.core.error_code import ErrorCode
 from lapse.doctor.finding import Finding, fine, warning, wrong
 from lapse.doctor.lag import check_lag
 from lapse.doctor.transactions import check_transactions
-from lapse_client.error import CommandFailed, LapseError, UnknownEntity
+from lapse_client.error import CommandFailed, LapseError, UnknownEntity, if_unknown
 from lapse_client.kafka.connection import Connection
 from lapse_client.queue.queues import Figures, Queues
 from lapse_client.reading.count_text import count_text
@@ -124,7 +124,7 @@ def _check_entities(config: Config, connection: Connection) -> Iterator[Finding]
     for one in requests:
         if one.what not in silent:
             yield from one.findings()
-    yield from _silent(silent, len(requests))
+    yield from _silent(silent, len(requests), connection.user)
 
 
 def _with_slow_again(requests: Sequence[_EntityRequest]) -> list[_EntityRequest]:
@@ -144,14 +144,14 @@ def _with_slow_again(requests: Sequence[_EntityRequest]) -> list[_EntityRequest]
     return [faster.get(one, one) for one in requests]
 
 
-def _silent(silent: list[str], asked: int) -> Iterator[Finding]:
+def _silent(silent: list[str], asked: int, user: str) -> Iterator[Finding]:
     """Yield the findings about entities that do not answer."""
-    text = f"no answer within {_PATIENCE_S:g} s"
+    text, remedy = f"no answer within {_PATIENCE_S:g} s", _RUN_ONE + if_unknown(user)
     if len(silent) <= _NAMED:
         for what in silent:
-            yield wrong(what, text, _RUN_ONE)
+            yield wrong(what, text, remedy)
         return
-    yield wrong("entities", f"{text} from {len(silent):,} of {asked:,}: {', '.join(silent[:_NAMED])} …", _RUN_ONE)
+    yield wrong("entities", f"{text} from {len(silent):,} of {asked:,}: {', '.join(silent[:_NAMED])} …", remedy)
 
 
 def _refused(what: str, error: BaseException) -> Finding:

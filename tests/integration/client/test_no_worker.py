@@ -7,16 +7,21 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from lapse.doctor import lag, service
+from lapse.protocol import topic as names
+from lapse.topic_creation import NewTopic
 from lapse_client import Admin, AnswerTimeout, Connection, QueueSubscriber, SowClient
 from lapse_client.queue.queue import Queue
 from lapse_client.session import attendance
 from lapse_spark.connection import Connection as ForSpark
 from lapse_spark.option import Cluster
+from support.kafka.created_topic import create
 from support.kafka.log import until
 from support.processes.deployment import Deploy, Deployment
 from support.processes.gateway import Door, door
+from support.suite import command
 
 pytestmark = pytest.mark.feature("X7")
 
@@ -81,11 +86,11 @@ def test_whoever_does_not_insist_is_informed_that_no_worker_answers(idle: Deploy
 
     with ThreadPoolExecutor(len(ASKED)) as threads:
         texts = dict(zip(ASKED, threads.map(message_of, ASKED.values()), strict=True))
-    for command, text in texts.items():
-        assert f"no answer to {'sow' if command == 'a query' else command} from shard 0 within 0.6 s" in text
+    for asked, text in texts.items():
+        assert f"no answer to {'sow' if asked == 'a query' else asked} from shard 0 within 0.6 s" in text
         assert "Start a worker (`lapse worker`)" in text
-        stays = command in ("acknowledge", "sow_delete")  # a purge or a rewind is not sent to nobody
-        assert ("one that runs later carries it out" in text) is stays, command
+        stays = asked in ("acknowledge", "sow_delete")  # a purge or a rewind is not sent to nobody
+        assert ("one that runs later carries it out" in text) is stays, asked
 
 
 @pytest.mark.usefixtures("_soon")
@@ -99,6 +104,22 @@ def test_commands_that_look_end(idle: Deployment, words: tuple[str, ...], monkey
     assert done.returncode == 1
     (line,) = (done.stdout if words[0] == "top" else done.stderr).splitlines()
     assert "Start a worker (`lapse worker`)" in line
+
+
+@pytest.mark.usefixtures("_soon")
+def test_a_user_whom_workers_do_not_know_is_told_so(idle: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gets no answer, like all who ask while no worker runs. The topics for its answers are there from before."""
+    answers = (names.deliveries(idle.name(one), "stranger") for one in ("orders", "prices"))
+    create(AdminClient({"bootstrap.servers": idle.servers}), *(NewTopic(one, 1, 1) for one in answers))
+    monkeypatch.setattr("lapse.cli.top._PATIENCE_S", SILENCE_S)
+    monkeypatch.setattr("lapse.doctor.service._PATIENCE_S", SILENCE_S)
+    stranger = idle.environment() | {"LAPSE_USER": "stranger", "LAPSE_SECRET": "s" * 32}
+    orders = idle.name("orders")
+    for words in (("queue", "peek", orders), ("top", "--json", orders), ("doctor", "--json")):
+        done = command.run(*words, "--config", str(idle.config), environment=stranger)
+        assert done.returncode == 1
+        hint = "Workers do not answer a user who is in no lapse.toml: check that stranger is in theirs"
+        assert hint in done.stdout + done.stderr, words
 
 
 def test_the_doctor_asks_all_at_once_and_tells_of_many_in_one_line(
