@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -29,6 +28,7 @@ from lapse_client import (
 )
 from lapse_kombu import task_message
 from lapse_kombu.consumption import Consumption, Listening
+from lapse_kombu.queue_name import queue_name
 from lapse_kombu.queue_settings import queue_settings
 from lapse_kombu.task_message import TaskMessage
 from lapse_kombu.transient import Transient
@@ -51,8 +51,6 @@ _GET_S: Final = 0.5
 _GOING_S: Final = 0.5
 """Pause before a deleted queue may be declared again, in seconds. Its topics are gone within seconds."""
 
-_ILLEGAL: Final = re.compile(r"[^A-Za-z0-9._-]|\A[.-]")
-
 _NO_TOPIC: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
 """Kafka's names of the error for a topic that is not there."""
 
@@ -63,7 +61,7 @@ _NOT_KEPT: Final = 1
 class Channel(virtual.Channel):
     """A channel over the client of lapse.
 
-    A queue of kombu is a queue of lapse with a topic of the same name. Characters that topics cannot have become `_`.
+    A queue of kombu is a queue of lapse with a topic of the same name, unless a topic cannot have it; see `queue_name`.
     A queue that does not outlive its connection is transient instead in two cases: it is bound to a fanout exchange, as
     Celery's `Broadcast` is, or it is not durable and is bound by something else than its own name. It gets copies of
     messages that any process sends to its exchanges, and has no leases.
@@ -145,7 +143,7 @@ class Channel(virtual.Channel):
         return named
 
     def _new_queue(self, queue: str, **options: Any) -> None:
-        name, transport = _legal(queue), self.connection
+        name, transport = queue_name(queue), self.connection
         transport.declared[queue] = options
         if name in transport.known or name in transport.queues():
             transport.known.add(name)
@@ -179,14 +177,14 @@ class Channel(virtual.Channel):
 
     def _has_queue(self, queue: str, **_: Any) -> bool:
         queues: list[str] = self.connection.queues()
-        return queue in self._transient or queue in self.connection.undecided or _legal(queue) in queues
+        return queue in self._transient or queue in self.connection.undecided or queue_name(queue) in queues
 
     def _size(self, queue: str) -> int:
         self._decide(queue)
         if queue in self._transient:
             return self._transient.size(queue)
         try:
-            with Queue(_legal(queue), connection=self.connection.lapse) as asked:
+            with Queue(queue_name(queue), connection=self.connection.lapse) as asked:
                 return int(asked.depth()["depth"])
         except UnknownEntity:
             return 0
@@ -194,11 +192,11 @@ class Channel(virtual.Channel):
     def _purge(self, queue: str) -> int:
         if queue in self._transient:
             return self._transient.purge(queue)
-        with Queue(_legal(queue), connection=self.connection.lapse) as asked:
+        with Queue(queue_name(queue), connection=self.connection.lapse) as asked:
             return asked.purge()["removed"]
 
     def _delete(self, queue: str, *_: Any, force: bool = True, **__: Any) -> None:
-        name = _legal(queue)
+        name = queue_name(queue)
         self.connection.known.discard(name)
         with Admin(self.connection.deployment, connection=self.connection.lapse) as admin:
             try:
@@ -232,7 +230,7 @@ class Channel(virtual.Channel):
             self._put(queue, message, **options)
 
     def _put(self, queue: str, message: Mapping[str, Any], **_: Any) -> None:
-        name = _legal(queue)
+        name = queue_name(queue)
         self._decide(queue)
         for again in (True, False):
             if not self.connection.knows(name):
@@ -417,7 +415,7 @@ class Channel(virtual.Channel):
             return None
 
     def _subscriber(self, queue: str, backlog: int) -> QueueSubscriber:
-        name, known = _legal(queue), self.connection.known
+        name, known = queue_name(queue), self.connection.known
         subscriber = QueueSubscriber(name, backlog, connection=self.connection.lapse, ack_interval_ms=5)
         try:
             subscriber.start()
@@ -439,8 +437,3 @@ class Channel(virtual.Channel):
 
     def _option(self, name: str) -> Any:
         return self.connection.client.transport_options.get(name)
-
-
-def _legal(queue: str) -> str:
-    """Return the name of the queue of lapse for a queue of kombu."""
-    return _ILLEGAL.sub("_", str(queue))[:200]

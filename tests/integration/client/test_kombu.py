@@ -81,6 +81,16 @@ def test_messages_are_published_consumed_rejected_and_requeued(here: Deployment,
     assert here.letters("plain", 2)[1].value() == b"no message of kombu"
 
 
+@pytest.mark.feature("X3", "X7")
+def test_queues_whose_names_no_topic_can_have_are_two(here: Deployment, connection: kombu.Connection) -> None:
+    slash, colon = (kombu.Queue(f"{here.name('plain')}{sign}x", routing_key=sign) for sign in "/:")
+    producer = connection.Producer()
+    for queue in (slash, colon):
+        producer.publish({"for": queue.name}, routing_key=queue.name, declare=[queue])
+    assert drain(connection, colon, 1) == [{"for": colon.name}]
+    assert drain(connection, slash, 1) == [{"for": slash.name}]
+
+
 HOSTILE = (
     b"[" * 100_000,
     b'{"properties": {"delivery_info": "x"}, "body": ""}',

@@ -7,11 +7,13 @@ from typing import Any
 import kombu
 import pytest
 
+from lapse.protocol import topic
 from lapse.testing import Lapse
 from lapse_client import Delivery
 from lapse_client.subscriber.subscriber import QueueSubscriber
 from lapse_kombu.channel import Channel
 from lapse_kombu.consumption import Consumption
+from lapse_kombu.queue_name import queue_name
 from lapse_kombu.transport import Transport
 from lapse_kombu.unsettled import Unsettled
 
@@ -311,3 +313,34 @@ def test_a_queue_with_a_task_for_later_is_not_empty(lapse: Lapse, channel: Chann
     channel.queue_delete("orders", if_empty=True)
     assert "orders" not in lapse.connection.queues()
     channel.queue_delete("orders")
+
+
+@pytest.mark.parametrize("same", ["celery", "a.b_c-d", "_" * 200, "amq.gen-4c5f"])
+def test_a_name_that_a_topic_can_have_stays(same: str) -> None:
+    assert queue_name(same) == same
+
+
+def test_queues_whose_names_topics_cannot_have_stay_apart() -> None:
+    """Else each consumer would take the tasks of the other queue."""
+    given = [
+        "a b",
+        "a/b",
+        "a:b",
+        "a_b",
+        "ä",
+        "ö",
+        ".a",
+        "-a",
+        "_a",
+        "n" * 200,
+        "n" * 201,
+        "n" * 202,
+        "\udcff",
+        "\udcfe",
+    ]
+    found = [queue_name(one) for one in given]
+    assert len(set(found)) == len(given)
+    assert found == [queue_name(one) for one in given]
+    for name in found:
+        assert topic.NAME.match(name)
+    assert queue_name("mails/urgent") == "mails_urgent-ebc6fbcd", "docs/celery.md shows it"
