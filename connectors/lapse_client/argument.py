@@ -33,6 +33,16 @@ def check_choice(what: str, value: object, choices: Sequence[str]) -> None:
         raise ValueError(f"{what}: {value!r}: expected {', '.join(choices[:-1])} or {choices[-1]}")
 
 
+def check_handler(handler: object) -> None:
+    """Check what is to be called with each delivery. Else each message would be cancelled, again and again.
+
+    Raises:
+        TypeError: it cannot be called.
+    """
+    if not callable(handler):
+        raise TypeError(f"handler = {handler!r}: expected a function of one delivery")
+
+
 def check_timeout(what: str, seconds: object) -> None:
     """Check a time limit that an object keeps, in seconds.
 
@@ -75,9 +85,11 @@ def several(what: str, given: Iterable[T]) -> Iterable[T]:
     """Return what was given for an argument that takes several values.
 
     Raises:
-        TypeError: it is a single value, whose characters or parts would be taken for the values.
+        TypeError: it is a single value, whose characters or parts would be taken for the values; or no collection.
     """
     one: object = given
+    if not isinstance(one, Iterable):
+        raise TypeError(f"{what} = {one!r}: expected several, such as a list")
     if isinstance(one, str | bytes | Bookmark):
         shown = str(one) if isinstance(one, Bookmark) else one
         raise TypeError(f"{what} takes several, such as [{shown!r}], and no single one")

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar, cast
 
 from lapse_client.aio.client import AsyncClient, Awakening
 from lapse_client.aio.delivery import Delivery, TypedDelivery
-from lapse_client.argument import check_count
+from lapse_client.argument import check_count, check_handler
 from lapse_client.delivery.delivery import Delivery as SyncDelivery
 from lapse_client.subscriber import subscriber as sync_subscriber
 from lapse_client.subscriber.settlement import SettlementResult
@@ -104,9 +104,10 @@ class QueueSubscriber(AsyncClient[sync_subscriber.QueueSubscriber]):
         Raises:
             EntityDeleted: the queue was deleted.
             Closed: the subscriber was never started.
-            TypeError: the handler returned nothing to await, because it is a plain function.
+            TypeError: the handler is no function, or a plain one, which returns nothing to await.
         """
         check_count("tasks", tasks)
+        check_handler(handler)
 
         async def work() -> None:
             misfit: TypeError | None = None

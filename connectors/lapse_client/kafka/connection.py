@@ -117,6 +117,9 @@ class Connection:
         return cls(given or listed or DEFAULT_SERVERS, options, user=user, secret=secret)
 
     def __post_init__(self) -> None:
+        given: object = self.bootstrap_servers
+        if not isinstance(given, str):
+            raise TypeError(f"bootstrap_servers = {given!r}: expected a text, such as 'localhost:9092'")
         if why := broker_address.address_fault(self.bootstrap_servers):
             raise LapseError(why)
         if not self.user:

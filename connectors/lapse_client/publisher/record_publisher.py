@@ -13,6 +13,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from lapse.protocol.bookmark import Bookmark
+from lapse_client.argument import check_timeout, several
 from lapse_client.error import InvalidPublication, LapseError, PublishFailed
 from lapse_client.kafka.connection import Connection
 from lapse_client.payload.serde import SerializerLike, check_serde, write
@@ -190,7 +191,7 @@ class RecordPublisher(Client[None]):
             UnknownEntity: no topic or queue has this name.
             Closed: the publisher is closed.
         """
-        publications = list(publications)
+        publications = list(several("publications", publications))
         built = built_headers(publications)  # of all, before any is sent
         batch = PublicationBatch(len(publications))
         sent = 0
@@ -243,8 +244,13 @@ class RecordPublisher(Client[None]):
         """Wait up to `timeout_s` seconds for delivery reports, and return their number.
 
         Raises:
+            ValueError: it is no number of seconds from 0 on; Kafka's client would wait without end for a negative one.
             Closed: the publisher is closed.
         """
+        check_timeout("timeout_s", timeout_s)
+        return self._poll(timeout_s)
+
+    def _poll(self, timeout_s: float = 0.0) -> int:
         try:
             return self._producer.poll(timeout_s)
         except RuntimeError as error:
@@ -261,7 +267,7 @@ class RecordPublisher(Client[None]):
         if isinstance(error, KafkaError) and error.code() in _ENDED:
             give_up = time.monotonic() + self._connection.transport.patience(_CAUSE_S)
             while self._fatal is None and time.monotonic() < give_up:
-                self.poll(_POLL_S)
+                self._poll(_POLL_S)
         return self._fatal or error
 
     def _explain(self) -> None:
@@ -283,7 +289,7 @@ class RecordPublisher(Client[None]):
                 if not needed or self._lifecycle.phase is not Phase.RUNNING:
                     self._server = None
                     return
-            self.poll(_POLL_S)
+            self._poll(_POLL_S)
 
     def flush(self) -> None:
         """Wait until Kafka has all records.
@@ -297,7 +303,7 @@ class RecordPublisher(Client[None]):
         give_up = time.monotonic() + self._timeout_s
         # Poll instead of calling `flush`, which raises SystemError after a fatal error.
         while (left := len(self._producer)) and time.monotonic() < give_up:
-            self.poll(_POLL_S)
+            self._poll(_POLL_S)
         self._raise_failure()
         if left:
             raise PublishFailed("", None, f"{left} records are still unsent after {self._timeout_s:g} s", left)
@@ -388,7 +394,7 @@ class RecordPublisher(Client[None]):
             try:
                 self._producer.produce(target, value, key, headers=built, on_delivery=reported)
             except BufferError as error:
-                self.poll(_POLL_S)
+                self._poll(_POLL_S)
                 if time.monotonic() >= give_up:
                     raise PublishFailed(target, _bytes(key), error) from error
             except (UnicodeEncodeError, TypeError):
@@ -401,7 +407,7 @@ class RecordPublisher(Client[None]):
                 raise PublishFailed(target, _bytes(key), self._cause(error.args[0])) from error
             else:
                 if self._server is None:  # else that thread serves the reports: a call here costs more than the record
-                    self.poll()
+                    self._poll()
                 return
 
     def _end_error(self, error: RuntimeError) -> BaseException:

@@ -12,6 +12,7 @@ from uuid import uuid4
 from confluent_kafka import Message
 
 from lapse.protocol.answer import Answer
+from lapse.protocol.command import Command
 from lapse_client.argument import check_wait
 from lapse_client.delivery.arrivals import Arrivals
 from lapse_client.error import CommandFailed, refusal
@@ -89,6 +90,8 @@ class SowSubscription(Client[SowRecord]):
     ) -> None:
         check("filter", filter)
         check("heartbeat_timeout_ms", heartbeat_timeout_ms)
+        # The channel's thread sends the command: an error there would end the subscription, and say nothing before.
+        Command.of(command=command_name, filter=filter, select=tuple(select))
         super().__init__(f"the subscription to {entity}", connection, timeout_s)
         self.arrivals = Updates()
         self.name = uuid4().hex

@@ -15,7 +15,7 @@ from typing import ClassVar, Final
 from confluent_kafka import KafkaException, TopicPartition
 
 from lapse.protocol import topic
-from lapse_client.argument import check_count, check_wait
+from lapse_client.argument import check_count, check_handler, check_wait
 from lapse_client.delivery.arrivals import LONGEST_WAIT_S
 from lapse_client.delivery.delivery import Delivery
 from lapse_client.delivery.lot import Lot
@@ -229,9 +229,10 @@ class QueueSubscriber(Client[Lot | Referenced | None]):
             threads: number of threads. At most `max_backlog` of them have work at the same time.
 
         Raises:
-            TypeError: the handler is a coroutine function, which `lapse_client.aio` runs.
+            TypeError: the handler is no function, or a coroutine function, which `lapse_client.aio` runs.
         """
         check_count("threads", threads)
+        check_handler(handler)
         if inspect.iscoroutinefunction(handler):
             raise TypeError(_COROUTINE)
         subscription = self.subscription

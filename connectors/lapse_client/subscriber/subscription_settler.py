@@ -81,15 +81,25 @@ class SubscriptionSettler:
         """Return deliveries as a sequence, because they are looked at more than once.
 
         Raises:
+            TypeError: they are no deliveries, or a single one.
             ValueError: one is another subscriber's. Its place in the backlog there would never become free.
         """
+        given: object = deliveries
+        if not isinstance(given, Iterable):
+            raise TypeError(f"deliveries = {given!r}: expected several deliveries, such as a list")
         several = deliveries if isinstance(deliveries, list | tuple) else tuple(deliveries)
-        for delivery in several:
-            if delivery.lot.settler is not self:
-                raise ValueError(
-                    f"{delivery!r} was received by another subscriber: settle it there, or with its own methods, such "
-                    "as `delivery.acknowledge()`"
-                )
+        foreign: object = None
+        try:
+            foreign = next((one for one in several if one.lot.settler is not self), None)
+        except AttributeError as error:  # no check of each delivery's type: this is the hot path
+            raise TypeError(
+                f"{several[:1]!r}: expected deliveries; a `Queue` settles messages by their bookmarks"
+            ) from error
+        if foreign is not None:
+            raise ValueError(
+                f"{foreign!r} was received by another subscriber: settle it there, or with its own methods, such as "
+                "`delivery.acknowledge()`"
+            )
         return several
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:

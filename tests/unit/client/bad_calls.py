@@ -12,6 +12,7 @@ from lapse.config import ConfigError
 from lapse.testing import Lapse
 from lapse_client import (
     Admin,
+    Connection,
     Delivery,
     EventReader,
     JsonSerde,
@@ -258,6 +259,8 @@ OTHERS: Final = (
         '`submit_all("orders", [("A", "k", None, {"ttl": 5})])`',
         lambda one: one.submit_all("orders", [("A", "k", None, {"ttl": 5})]),
     ),
+    _request("`poll(-1)` of a publisher", lambda one: one.poll(-1)),
+    Case("`Connection(9092)`", lambda _: Connection(9092)),  # type: ignore[arg-type]
     Case("`Publisher(serializer=JsonSerde)`, the class", lambda lapse: lapse.publisher(serializer=JsonSerde)),
     Case('`Publisher("localhost:9092")`', lambda _: Publisher("localhost:9092")),  # type: ignore[arg-type]
     Case('`Publisher(timeout_s=float("inf"))`', lambda lapse: lapse.publisher(timeout_s=float("inf"))),
@@ -270,6 +273,9 @@ OTHERS: Final = (
     _receive('`receive(timeout="5s")`', lambda one: one.receive(timeout="5s")),  # type: ignore[arg-type]
     _receive("`batches(0)`", lambda one: next(one.batches(0))),
     _receive("`run(handler, threads=0)`", lambda one: one.run(print, threads=0)),
+    _receive('`run("handle")`', lambda one: one.run("handle")),  # type: ignore[arg-type]
+    _receive('`acknowledge(["orders:0:0"])` of a subscriber', lambda one: one.acknowledge(["orders:0:0"])),  # type: ignore[list-item]
+    _work("`acknowledge(delivery)`, a single one", lambda one: one.lot.settler.own(one)),  # type: ignore[attr-defined]
     _receive("`run(handler)` with a coroutine function", lambda one: one.run(_coroutine)),
     Case('`TaskQueue("orders").run(threads="4")`', lambda _: TaskQueue("orders").run(threads="4")),  # type: ignore[arg-type]
     _work("`raise Retry(after=-1)`", lambda one: _raise(one, -1)),
@@ -309,6 +315,9 @@ OTHERS: Final = (
     Case(
         "`subscribe(heartbeat_timeout_ms=0)` of a SOW topic", lambda lapse: _follow(lapse, None, heartbeat_timeout_ms=0)
     ),
+    Case('`subscribe("")` of a SOW topic', lambda lapse: _follow(lapse, "")),
+    Case("`subscribe(select=[7])` of a SOW topic", lambda lapse: _follow(lapse, None, select=[7])),
+    Case("`query(keys=7)` of a SOW topic", lambda lapse: _query(lapse, keys=7)),
     Case('`query(select=["price"])` of a SOW topic', lambda lapse: _query(lapse, select=["price"])),
     Case('`query(select="/price")` of a SOW topic', lambda lapse: _query(lapse, select="/price")),
     Case("`scheduled(skip=-1)` of a SOW topic", lambda lapse: _scheduled(lapse, skip=-1)),
