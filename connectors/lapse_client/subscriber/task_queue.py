@@ -94,12 +94,16 @@ class TaskQueue:
         options: options of the `QueueSubscriber`, such as `heartbeat_timeout_ms`.
 
     Raises:
+        TypeError: there is no such option. `max_backlog` is the number of threads of `run`.
         LapseError: pydantic is missing; raised by the first `task`.
     """
 
     task_type: ClassVar[type[Task[Any, Any]]] = Task
 
     def __init__(self, name: str, *, connection: Connection | None = None, **options: Any) -> None:
+        known = inspect.signature(QueueSubscriber).parameters.keys() - {"queue", "max_backlog", "connection"}
+        if unknown := sorted(options.keys() - known):
+            raise TypeError(f"option {unknown[0]}: expected one of {', '.join(sorted(known))}")
         self.name = name
         self._connection = connection
         self._options = options

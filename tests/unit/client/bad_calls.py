@@ -277,6 +277,7 @@ OTHERS: Final = (
     _receive('`acknowledge(["orders:0:0"])` of a subscriber', lambda one: one.acknowledge(["orders:0:0"])),  # type: ignore[list-item]
     _work("`acknowledge(delivery)`, a single one", lambda one: one.lot.settler.own(one)),  # type: ignore[attr-defined]
     _receive("`run(handler)` with a coroutine function", lambda one: one.run(_coroutine)),
+    Case('`TaskQueue("orders", max_backlog=5)`', lambda _: TaskQueue("orders", max_backlog=5)),
     Case('`TaskQueue("orders").run(threads="4")`', lambda _: TaskQueue("orders").run(threads="4")),  # type: ignore[arg-type]
     _work("`raise Retry(after=-1)`", lambda one: _raise(one, -1)),
     _work('`raise Retry(after="5s")`', lambda one: _raise(one, "5s")),
