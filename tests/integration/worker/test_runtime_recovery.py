@@ -318,6 +318,7 @@ def test_messages_whose_records_kafka_has_deleted_leave_with_a_letter_of_headers
     for future in admin.delete_records(cuts).values():
         future.result()
     worker.start().wait_for_shards(2)
+    assert here.depth("cut")["oldest_age_ms"] is not None, "that of the first record that is left (Q15)"
     with here.subscriber("marked", 1, timeout_s=60) as subscriber:
         barrier, last = subscriber.receive(20), subscriber.receive(20)
         assert barrier is not None

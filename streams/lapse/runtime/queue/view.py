@@ -48,7 +48,8 @@ class QueueView:
     async def oldest_ms(self, now_ms: int) -> int | None:
         """Return the arrival of the first message that has not expired, ms since the epoch (Q15).
 
-        None without a message, or if its record has no timestamp, so that its age is not known (C6).
+        If Kafka no longer has its record, the arrival of the next one. None without a message, or if the record has no
+        timestamp, so that the age is not known (C6).
         """
         place = self._shard.oldest(now_ms)
         bookmark = None if place is None else self._shard.bookmark_of(place)

@@ -287,8 +287,16 @@ class PayloadWindow:
         return record
 
     async def timestamp_ms(self, topic: str, partition: int, offset: int) -> int | None:
-        """Return the timestamp of one record, ms since the epoch; None if Kafka no longer has it."""
+        """Return the timestamp of one record, ms since the epoch.
+
+        If Kafka no longer has it, that of the first record behind it (Q15): it was compacted or deleted, and is not
+        yet known to be lost. None if there is no record behind it either.
+        """
         record = await self.one(topic, partition, offset)
+        if record is None and topic not in self.gone:
+            at = offset_of(offset)
+            behind = await self._aside.read(topic, partition, at, at)
+            record = next((one for one in behind if one.offset > at), None)
         return None if record is None else int(record.timestamp)
 
     async def read(self, topic: str, partition: int, first: int, last: int) -> Sequence[Record]:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lapse.core.generation import FIRST_REWOUND
 from lapse.runtime.shard import payload
 from lapse.runtime.shard.log_reader import LogReader
 from lapse.runtime.shard.payload import PayloadWindow, SourceWindow
@@ -27,6 +28,10 @@ class Stored:
     key: bytes | None = b"k"
     value: bytes | None = b"v"
 
+    @property
+    def timestamp(self) -> int:
+        return 1_000 + self.offset
+
 
 class Log:
     """A log with holes, which reads some records more than it is asked for."""
@@ -38,6 +43,9 @@ class Log:
     async def read(self, topic: str, partition: int, first: int, last: int) -> list[Stored]:
         self.reads += 1
         return [record for record in self.records if first <= record.offset <= last + AHEAD]
+
+    async def one(self, topic: str, partition: int, offset: int) -> Stored | None:
+        return next((record for record in self.records if record.offset == offset), None)
 
 
 @st.composite
@@ -179,3 +187,16 @@ def test_a_larger_window_that_was_asked_for_counts_whatever_the_limit_of_the_wor
     for first in range(0, 200, 10):
         window.keep("t", 0, log.records[first : first + 10])
     assert worker.count > 40_000
+
+
+@pytest.mark.feature("Q15", "C40")
+def test_the_timestamp_of_a_record_that_is_gone_is_that_of_the_next_one() -> None:
+    """It was compacted, and the message is in the queue until it is handed out: its age was not known."""
+    window = PayloadWindow(cast("LogReader", Log([5, 6, 7])), 1 << 20)
+
+    def stamp_ms(offset: int, topic: str = "t") -> int | None:
+        return asyncio.run(window.timestamp_ms(topic, 0, offset))
+
+    assert [stamp_ms(offset) for offset in (5, 2, FIRST_REWOUND + 2, 8)] == [1_005, 1_005, 1_005, None]
+    window.gone = {"deleted"}
+    assert stamp_ms(5, "deleted") is None
