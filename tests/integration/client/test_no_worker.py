@@ -107,7 +107,7 @@ def test_commands_that_look_end(idle: Deployment, words: tuple[str, ...], monkey
 
 
 @pytest.mark.usefixtures("_soon")
-def test_a_user_whom_workers_do_not_know_is_told_so(idle: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_whom_workers_do_not_know_gets_a_hint(idle: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
     """It gets no answer, like all who ask while no worker runs. The topics for its answers are there from before."""
     answers = (names.deliveries(idle.name(one), "stranger") for one in ("orders", "prices"))
     create(AdminClient({"bootstrap.servers": idle.servers}), *(NewTopic(one, 1, 1) for one in answers))
