@@ -280,8 +280,7 @@ class PayloadWindow:
         if offset >= FIRST_REWOUND:
             record = await self.one(topic, partition, offset_of(offset))
             return None if record is None else _at_position(record, offset)
-        window = self._windows.get((topic, partition))
-        record = None if window is None else window.get(offset, used=False)
+        record = self._kept(topic, partition, offset)
         if record is None and topic not in self.gone:
             record = await self._aside.one(topic, partition, offset)
         return record
@@ -292,12 +291,16 @@ class PayloadWindow:
         If Kafka no longer has it, that of the first record behind it (Q15): it was compacted or deleted, and is not
         yet known to be lost. None if there is no record behind it either.
         """
-        record = await self.one(topic, partition, offset)
+        at = offset_of(offset)
+        record = self._kept(topic, partition, at)
         if record is None and topic not in self.gone:
-            at = offset_of(offset)
-            behind = await self._aside.read(topic, partition, at, at)
-            record = next((one for one in behind if one.offset > at), None)
+            found = await self._aside.read(topic, partition, at, at)
+            record = found[0] if found else None
         return None if record is None else int(record.timestamp)
+
+    def _kept(self, topic: str, partition: int, offset: int) -> Record | None:
+        window = self._windows.get((topic, partition))
+        return None if window is None else window.get(offset, used=False)
 
     async def read(self, topic: str, partition: int, first: int, last: int) -> Sequence[Record]:
         """Read records of the log from an offset on, at least up to another one; they are not kept (Q22)."""

@@ -44,9 +44,6 @@ class Log:
         self.reads += 1
         return [record for record in self.records if first <= record.offset <= last + AHEAD]
 
-    async def one(self, topic: str, partition: int, offset: int) -> Stored | None:
-        return next((record for record in self.records if record.offset == offset), None)
-
 
 @st.composite
 def lives(draw: st.DrawFn) -> tuple[list[int], list[tuple[str, int]]]:
