@@ -82,10 +82,9 @@ class CheckedRecords:
             raise CorruptRecordException("a RecordBatch whose checksum is wrong")
         return batch
 
-    def pass_over(self, stop: int) -> tuple[int, int]:
-        """Go on behind batches that somebody else reads and has verified; return where they begin and end."""
+    def pass_over(self, stop: int) -> None:
+        """Go on behind batches that somebody else reads and has verified."""
         self.last = self.last[1], stop
-        return self.last
 
 
 def batch_at(view: memoryview, at: int, stop: int) -> Any:
