@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -18,7 +19,9 @@ Outcome = Bookmark | LapseError
 """The bookmark of a published record, or the error."""
 
 _PARTS: Final = 4
-_OPTIONS: Final = ("ttl_ms", "expires_at_ms", "enqueue_at_ms", "message_id", "delta")
+_OPTIONS: Final = tuple(
+    name for name, one in inspect.signature(headers).parameters.items() if one.kind is one.KEYWORD_ONLY
+)
 
 
 def built_headers(publications: Sequence[Publication]) -> list[BuiltHeaders | InvalidPublication]:

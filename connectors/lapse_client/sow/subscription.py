@@ -91,14 +91,14 @@ class SowSubscription(Client[SowRecord]):
         check("filter", filter)
         check("heartbeat_timeout_ms", heartbeat_timeout_ms)
         # The channel's thread sends the command: an error there would end the subscription, and say nothing before.
-        Command.of(command=command_name, filter=filter, select=tuple(select))
+        self._select = tuple(select)
+        Command.of(command=command_name, filter=filter, select=self._select)
         super().__init__(f"the subscription to {entity}", connection, timeout_s)
         self.arrivals = Updates()
         self.name = uuid4().hex
         self._entities = [(entity, shards)]
         self._command_name: SubscribeCommand = command_name
         self._filter = filter
-        self._select = tuple(select)
         self._heartbeat_timeout_ms = heartbeat_timeout_ms
         self._deserializer = deserializer
 
