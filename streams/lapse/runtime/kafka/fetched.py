@@ -158,19 +158,21 @@ class _Batches:
     Args:
         records: the batches, verified.
         in_columns: whether their records are wanted in columns.
+        first: the offset that was asked for.
 
     Attributes:
         data: the bytes of the fetch.
         decompressed_bytes: how many bytes batches had after decompression.
     """
 
-    __slots__ = ("_alone_up_to", "_in_columns", "_records", "_rows_apart", "data", "decompressed_bytes")
+    __slots__ = ("_alone_up_to", "_first", "_in_columns", "_records", "_rows_apart", "data", "decompressed_bytes")
 
-    def __init__(self, records: CheckedRecords, in_columns: bool) -> None:
+    def __init__(self, records: CheckedRecords, in_columns: bool, first: int) -> None:
         self.data = records.data
         self.decompressed_bytes = 0
         self._records = records
         self._in_columns = in_columns
+        self._first = first
         self._alone_up_to = 0
         """Up to where no batches are read together, because one of them is damaged."""
         self._rows_apart = 0
@@ -185,11 +187,13 @@ class _Batches:
         at = self._records.last[1]
         run = batches_at(self.data, at, _RUN_BYTES, _BLOCK_RECORDS) if at >= self._alone_up_to else None
         if run is not None:
-            records = self._records_of_run(at, run)
+            # aiokafka goes back to the end of a batch before the offset; no broker sends one.
+            is_before = not at and unread_range(self.data, 0)[0].stop <= self._first
+            records = None if is_before else self._records_of_run(at, run)
             if records is not None:
                 self._records.pass_over(run.stop)
                 return _Run(records, run.next_offset)
-            self._alone_up_to = run.stop
+            self._alone_up_to = 1 if is_before else run.stop
         return _Batch(self._records.next_batch(), self, *self._records.last)
 
     def _records_of_run(self, at: int, run: BatchRun) -> Sequence[Record] | None:
@@ -227,7 +231,7 @@ class FetchedRecords(fetcher.PartitionRecords):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._check_crcs = False
-        self._records: Any = _Batches(args[1], args[0].topic in FetchedRows.wanted)
+        self._records: Any = _Batches(args[1], args[0].topic in FetchedRows.wanted, args[3])
         self._ahead: Sequence[Record] = ()
         """Records of a batch of which only a part was taken."""
 

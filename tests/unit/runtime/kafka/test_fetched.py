@@ -16,7 +16,7 @@ from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lapse.runtime.kafka.batch_rows import rows_of
@@ -158,6 +158,7 @@ def taken(
     st.lists(st.integers(1, 7), max_size=6),
     st.sampled_from([1, 2, 3, 1_000]),
 )
+@example([Batch([0]), Batch([0])], [], 2, READ_COMMITTED, [], 1)  # batches before the offset that was asked for
 def test_what_is_taken_is_what_aiokafka_takes(
     few: int,
     log: list[Batch],
