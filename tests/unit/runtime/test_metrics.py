@@ -26,7 +26,7 @@ from unit.runtime.bad_input import ARRIVAL_MS, Input
 class Silent:
     """A log whose leader does not answer."""
 
-    async def one(self, topic: str, partition: int, offset: int) -> None:
+    async def read(self, topic: str, partition: int, first: int, last: int) -> None:
         if partition:
             raise KafkaTimeoutError("no leader")
         await asyncio.Event().wait()
